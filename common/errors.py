@@ -1,0 +1,23 @@
+"""Errors a user can act on: each is one sentence that says what, where, what is allowed and what to do."""
+
+from __future__ import annotations
+
+
+class NectarError(Exception):
+    """Base of every error that Nectar raises on purpose; the command line prints it and exits with 2."""
+
+
+class ConfigError(NectarError):
+    """A setting that does not exist, has the wrong type or lies out of its range."""
+
+
+class DataError(NectarError):
+    """A data set, a file of one or a partition that cannot be had as asked."""
+
+
+class PayloadError(NectarError):
+    """A payload that is not what the receiver expects; never aggregated, never half-used."""
+
+
+class FederationError(NectarError):
+    """A federation that cannot start or go on: too few nodes, too few valid replies, two sites of one name."""
