@@ -1,0 +1,6 @@
+"""The configuration of a run: ``load`` merges and validates it, ``Config`` is the frozen result."""
+
+from common.config.loading import load
+from common.config.resolved import Config
+
+__all__ = ["Config", "load"]

@@ -1,0 +1,134 @@
+"""Where values come from: dataset file, experiment file, run config; the later one wins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.config.problems import COMMAND_LINE, show, unknown, where_phrase
+from common.config.text import parse_set, read_yaml
+from common.errors import ConfigError
+from common.methods import METHODS, is_import_path
+from common.settings.sections import SECTIONS, RunSettings
+
+CONF = Path(__file__).parents[2] / "conf"
+PATH_KEYS = ("output-dir", "data-dir", "resume")
+RUN_KEYS = ("experiment", *RunSettings.model_fields, *PATH_KEYS, "set")
+"""The run config's keys, as in pyproject.toml."""
+
+STRATEGY = "strategy"
+"""The section with the constructor's arguments of a strategy named by import path."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A value and where it was given."""
+
+    value: Any
+    where: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values of one source, by dotted key."""
+
+    where: str
+    values: Mapping[str, Any]
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """List the files of ``conf/<kind>``: the known data sets, or experiments."""
+    return tuple(sorted(path.stem for path in (CONF / kind).glob("*.yaml")))
+
+
+def file_layer(kind: str, name: str, where: str) -> Layer:
+    """Read ``conf/<kind>/<name>.yaml``.
+
+    Parameters
+    ----------
+    kind : str
+        ``"dataset"`` or ``"experiment"``.
+    name : str
+        The file's name without its ending, as the user chose it.
+    where : str
+        Where it was chosen, for the message.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, or it is not made of keys and sections.
+    """
+    known = names(kind)
+    if name not in known:
+        as_method = name in METHODS or is_import_path(name)
+        hint = f"; a method is chosen by method={name}" if as_method else ""
+        raise unknown(kind, name, where, known, hint)
+    source = f"conf/{kind}/{name}.yaml"
+    return Layer(source, flatten(read_yaml(CONF / kind / f"{name}.yaml", source), source))
+
+
+def flatten(content: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Turn a file's sections into dotted keys; a section may be empty, never a single value."""
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            values |= {f"{key}.{name}": inner for name, inner in value.items()}
+        elif key in SECTIONS or key in METHODS or key == STRATEGY:
+            if value is not None:
+                raise ConfigError(f"{key} in {source} must hold settings, not {show(value)}.")
+        else:
+            values[key] = value
+    return values
+
+
+def run_config_layers(given: Mapping[str, Any]) -> tuple[Layer, Layer]:
+    """Split the run config into its own run-wide keys and what its ``set`` assigns."""
+    own = {key: given[key] for key in RunSettings.model_fields if key in given}
+    text = given.get("set", "")
+    if not isinstance(text, str):
+        raise ConfigError(f"set must be a text such as 'partition.alpha=0.01', not {show(text)}.")
+    return Layer(COMMAND_LINE, own), Layer(COMMAND_LINE, parse_set(text))
+
+
+def read_run_config(run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys that are set (the empty text means unset).
+
+    Raises
+    ------
+    ConfigError
+        If a key is unknown.
+    """
+    for key in run_config:
+        if key not in RUN_KEYS:
+            raise unknown_run_key(key)
+    return {key: value for key, value in run_config.items() if value != ""}
+
+
+def unknown_run_key(key: str) -> ConfigError:
+    """Build the error for an undotted key that is none of the run config's."""
+    from common.config.schema import known_keys  # the schema imports the methods' settings
+
+    homes = [known for known in known_keys() if known.endswith(f".{key}")]
+    if homes:
+        return ConfigError(
+            f"{key} {where_phrase(COMMAND_LINE)} lacks its section: write {' or '.join(homes)}."
+        )
+    return unknown("key", key, COMMAND_LINE, RUN_KEYS)
+
+
+def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
+    """Merge layers; the later one wins.
+
+    Arguments for a strategy belong to the strategy chosen when they were given: a later layer that
+    chooses another method drops them, so that an experiment file serves with another ``method=``.
+    """
+    leaves: dict[str, Leaf] = {}
+    for layer in layers:
+        chosen = layer.values.get("method")
+        before = leaves["method"].value if "method" in leaves else None
+        if chosen is not None and chosen != before:
+            leaves = {key: leaf for key, leaf in leaves.items() if not key.startswith("strategy.")}
+        leaves |= {key: Leaf(value, layer.where) for key, value in layer.values.items()}
+    return leaves

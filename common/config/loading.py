@@ -1,0 +1,176 @@
+"""From a run config to the resolved configuration: merge, validate, freeze."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from common.config.layers import (
+    PATH_KEYS,
+    Layer,
+    Leaf,
+    file_layer,
+    merge,
+    read_run_config,
+    run_config_layers,
+)
+from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phrase
+from common.config.resolved import Config
+from common.config.schema import build, section_classes, unknown_problems
+from common.config.strategy import check_arguments, check_strategy
+from common.config.text import Scalar
+from common.errors import ConfigError
+from common.methods import METHODS, is_import_path, section
+from common.settings.base import Settings
+from common.settings.sections import SECTIONS, RunSettings
+
+_RUNS_VARIABLE, _DATA_VARIABLE = "NECTAR_RUNS", "NECTAR_DATA"
+
+
+def load(run_config: Mapping[str, Any]) -> Config:
+    """Resolve a run config.
+
+    Merges, the later over the earlier: the settings classes' defaults,
+    ``conf/dataset/<dataset>.yaml``, ``conf/experiment/<experiment>.yaml``, the run config's own
+    keys, its ``set``. The settings of every method may stand anywhere; all are checked, the chosen
+    method's are used.
+
+    Parameters
+    ----------
+    run_config : mapping
+        Flower's run config: experiment, method, dataset, rounds, seed, output-dir, data-dir,
+        resume, set. A missing key and the empty text both mean unset.
+
+    Raises
+    ------
+    ConfigError
+        A key that does not exist, a value of the wrong type or out of range, an unknown method,
+        data set or experiment, a relative path: in a sentence each, with the nearest valid choice.
+    """
+    given = read_run_config(run_config)
+    experiment = given.get("experiment", "")
+    if not isinstance(experiment, str):
+        raise ConfigError(f"experiment must be a name, not {show(experiment)}.")
+    own, assigned = run_config_layers(given)
+    layers = [own, assigned]
+    if experiment:
+        layers.insert(0, file_layer("experiment", experiment, COMMAND_LINE))
+    layers.insert(0, _dataset_layer(layers))
+    leaves = merge(layers)
+    config = _resolve(experiment, leaves, _paths(given))
+    check_together(config)
+    return config
+
+
+def _dataset_layer(layers: list[Layer]) -> Layer:
+    """Read the file of the data set that the highest layer chooses."""
+    leaf = merge(layers).get("dataset", Leaf(RunSettings().dataset, "default"))
+    if not isinstance(leaf.value, str):
+        raise ConfigError(
+            f"dataset {where_phrase(leaf.where)} must be a name, not {show(leaf.value)}."
+        )
+    layer = file_layer("dataset", leaf.value, leaf.where)
+    if "dataset" in layer.values:
+        raise ConfigError(
+            f"dataset in {layer.where} must not be stated: the file's name is the name."
+        )
+    return layer
+
+
+def _resolve(
+    experiment: str, leaves: dict[str, Leaf], paths: dict[str, tuple[Path | str, str]]
+) -> Config:
+    """Check every value and build the configuration; ``paths`` carry where each was given."""
+    problems = unknown_problems(leaves)
+    sections: dict[str, Settings] = {}
+    for name, cls in {"": cast("type[Settings]", RunSettings), **section_classes()}.items():
+        built = build(name, cls, leaves)
+        if isinstance(built, Settings):
+            sections[name] = built
+        else:
+            problems += built
+    if problems:
+        fail(problems)
+    run = cast(RunSettings, sections[""])
+    strategy = _method_arguments(run.method, leaves)
+    places = {key: where for key, (_, where) in paths.items() if where}
+    places |= {"experiment": COMMAND_LINE} if experiment else {}
+    return Config(
+        experiment=experiment,
+        **run.model_dump(),
+        output_dir=Path(paths["output-dir"][0]),
+        data_dir=Path(paths["data-dir"][0]),
+        resume=str(paths["resume"][0]),
+        **{name: cast(Any, sections[name]) for name in SECTIONS},
+        settings=sections[section(run.method)],
+        strategy=strategy,
+        origin=places | {key: leaf.where for key, leaf in leaves.items()},
+    )
+
+
+def _method_arguments(method: str, leaves: dict[str, Leaf]) -> dict[str, Scalar]:
+    """Check that the method exists; return the constructor arguments of an import path's class."""
+    if not is_import_path(method):
+        if method not in METHODS:
+            where = leaves["method"].where
+            foreign = ", and any Flower strategy as package.module:Class"
+            raise unknown("method", method, where, list(METHODS), foreign)
+        return {}
+    arguments, problems = check_arguments(method, check_strategy(leaves["method"]), leaves)
+    if problems:
+        fail(problems)
+    return arguments
+
+
+def _paths(given: Mapping[str, Any]) -> dict[str, tuple[Path | str, str]]:
+    """Return the run's three paths, each with where it was given (empty for a default)."""
+    found: dict[str, tuple[Path | str, str]] = {
+        "output-dir": _from_variable(_RUNS_VARIABLE, "~/nectar/runs"),
+        "data-dir": _from_variable(_DATA_VARIABLE, "~/.cache/nectar/data"),
+        "resume": ("", ""),
+    }
+    for key in PATH_KEYS:
+        if key in given:
+            found[key] = (_absolute(key, given[key], where_phrase(COMMAND_LINE)), COMMAND_LINE)
+    return found
+
+
+def _from_variable(variable: str, default: str) -> tuple[Path, str]:
+    if value := os.environ.get(variable, ""):
+        where = f"the variable {variable}"
+        return _absolute(variable, value, "in the environment"), where
+    return Path(default).expanduser(), ""
+
+
+def _absolute(key: str, value: Any, where: str) -> Path:
+    """Refuse a path that hangs on the working directory, which no two processes share."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigError(f"{key} {where} must be a path, not {show(value)}.")
+    path = Path(value).expanduser()
+    if not path.is_absolute():
+        raise ConfigError(f"{key}={value!r} {where} must be an absolute path: {Path.cwd() / path}?")
+    return path
+
+
+def check_together(config: Config) -> None:
+    """Refuse settings that are each allowed but cannot hold together.
+
+    Raises
+    ------
+    ConfigError
+        More replies required than there are sites; evaluation on the sites without a share held
+        out for it.
+    """
+    federation = config.federation
+    if federation.min_replies > federation.clients:
+        raise ConfigError(
+            f"federation.min_replies={federation.min_replies} can never be met by "
+            f"federation.clients={federation.clients}: lower the one or raise the other."
+        )
+    if config.evaluation.on in ("sites", "both") and config.data.site_holdout == 0:
+        raise ConfigError(
+            f"evaluation.on={config.evaluation.on} needs images the sites hold out for it: "
+            "set data.site_holdout above 0, such as 0.1."
+        )

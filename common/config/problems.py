@@ -1,0 +1,69 @@
+"""Sentences about settings that cannot be used: what, where it was given, and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from common.errors import ConfigError
+
+COMMAND_LINE = "the command line"
+_SHOWN = 3
+
+
+def where_phrase(where: str) -> str:
+    """Say where a value was given: ``"on the command line"``, ``"in conf/dataset/digits.yaml"``."""
+    return f"on {where}" if where == COMMAND_LINE else f"in {where}"
+
+
+def show(value: Any) -> str:
+    """Show a value as it would be typed in YAML; a text in quotes, so that ``'3'`` is not 3."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "a mapping"
+    return repr(value)
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice most like a word, if any is like it at all."""
+    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def nearest_key(key: str, known: Sequence[str]) -> str | None:
+    """Return the known dotted key most like a mistyped one.
+
+    A slip in the name is likelier than in the section, so names of the same section come first,
+    also those of which it is a word (``feddm.lr``: ``feddm.server_lr``); then the same name in
+    another section; then whatever looks alike.
+    """
+    section, dot, name = key.rpartition(".")
+    same = {other.removeprefix(f"{section}."): other for other in known if dot and section in other}
+    if found := nearest(name, same):
+        return same[found]
+    parts = [other for short, other in same.items() if name in short.split("_")]
+    elsewhere = [other for other in known if other.rpartition(".")[2] == name]
+    likely = [*parts, *elsewhere]
+    return likely[0] if likely else nearest(key, known)
+
+
+def unknown(
+    what: str, word: str, where: str, choices: Sequence[str], extra: str = ""
+) -> ConfigError:
+    """Build the error for a name that is none of a few: the nearest one, and the list."""
+    guess = nearest(word, choices)
+    hint = f", the nearest is {guess}" if guess else ""
+    listed = ", ".join(choices) or "none"
+    return ConfigError(
+        f"{what}={word!r} {where_phrase(where)} is unknown{hint}: there are {listed}{extra}."
+    )
+
+
+def fail(problems: Sequence[str]) -> NoReturn:
+    """Raise the first few problems, one sentence a line."""
+    lines = list(problems[:_SHOWN])
+    if len(problems) > _SHOWN:
+        lines.append(f"Not shown: {len(problems) - _SHOWN} more of this kind.")
+    raise ConfigError("\n".join(lines))

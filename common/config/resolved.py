@@ -1,0 +1,156 @@
+"""The resolved configuration of a run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from common.config.text import Scalar, join_set, yaml_line
+from common.methods import section
+from common.settings.base import Settings
+from common.settings.describe import operational
+from common.settings.sections import (
+    SECTIONS,
+    ComputeSettings,
+    DataSettings,
+    EvaluationSettings,
+    FederationSettings,
+    ModelSettings,
+    PartitionSettings,
+    RunSettings,
+    WireSettings,
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run was asked to do, every default filled in. Made by :func:`common.config.load`.
+
+    Parameters
+    ----------
+    settings : Settings
+        The chosen method's settings; FedAvg's for a strategy named by import path.
+    strategy : mapping
+        Constructor arguments of such a strategy; empty for Nectar's own methods.
+    origin : mapping of str to str
+        Where each value that is no class default was given, by dotted key.
+    """
+
+    experiment: str
+    method: str
+    dataset: str
+    rounds: int
+    seed: int
+    output_dir: Path
+    data_dir: Path
+    resume: str
+    data: DataSettings
+    partition: PartitionSettings
+    model: ModelSettings
+    federation: FederationSettings
+    evaluation: EvaluationSettings
+    compute: ComputeSettings
+    wire: WireSettings
+    settings: Settings
+    strategy: Mapping[str, Scalar]
+    origin: Mapping[str, str] = field(compare=False)
+
+    @property
+    def section(self) -> str:
+        """The name of the section that ``settings`` is."""
+        return section(self.method)
+
+    def sections(self) -> dict[str, Settings]:
+        """Return the sections in use by name: the run-wide ones, then the method's."""
+        shared: dict[str, Settings] = {name: getattr(self, name) for name in SECTIONS}
+        return shared | {self.section: self.settings}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration as plain values, keyed and nested as in its files."""
+        run: dict[str, Any] = {
+            "experiment": self.experiment,
+            **{name: getattr(self, name) for name in RunSettings.model_fields},
+            "output-dir": str(self.output_dir),
+            "data-dir": str(self.data_dir),
+            "resume": self.resume,
+        }
+        nested = {name: values.model_dump() for name, values in self.sections().items()}
+        arguments = {"strategy": dict(self.strategy)} if self.strategy else {}
+        return run | nested | arguments
+
+    def dump_yaml(self, *, origins: bool = False) -> str:
+        """Write it as YAML; with ``origins``, a comment says where a value was given."""
+        lines = []
+        for key, value in self.to_dict().items():
+            if not isinstance(value, dict):
+                lines.append(self._line(key, key, value, origins))
+                continue
+            lines.append(f"{key}:")
+            lines += [
+                "  " + self._line(f"{key}.{name}", name, inner, origins)
+                for name, inner in value.items()
+            ]
+        return "\n".join(lines) + "\n"
+
+    def _line(self, key: str, name: str, value: Scalar, origins: bool) -> str:
+        line = yaml_line(name, value)
+        return f"{line}  # {self.origin[key]}" if origins and key in self.origin else line
+
+    def to_run_config(self) -> dict[str, str | int]:
+        """Return a run config that resolves to this configuration, whatever its files say by then.
+
+        ``set`` states every setting in use that has another value than its class gives it, and
+        every one that a file or the command line states.
+        """
+        departures: dict[str, Scalar] = {}
+        for name, values in self.sections().items():
+            for key, value in values.model_dump().items():
+                default = type(values).model_fields[key].default
+                if value != default or f"{name}.{key}" in self.origin:
+                    departures[f"{name}.{key}"] = value
+        departures |= {f"strategy.{key}": value for key, value in self.strategy.items()}
+        return {
+            "experiment": self.experiment,
+            "method": self.method,
+            "dataset": self.dataset,
+            "rounds": self.rounds,
+            "seed": self.seed,
+            "output-dir": str(self.output_dir),
+            "data-dir": str(self.data_dir),
+            "resume": self.resume,
+            "set": join_set(departures),
+        }
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all that decides the run's numbers, in hexadecimal.
+
+        The experiment's name, the paths and the operational settings (waves, deadlines, processes)
+        are left out: they change where and how a run proceeds.
+        """
+        content = {name: getattr(self, name) for name in RunSettings.model_fields}
+        for name, values in self.sections().items():
+            content[name] = values.model_dump(exclude=set(operational(type(values))))
+        content["strategy"] = dict(self.strategy)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def with_clients(self, clients: int) -> Config:
+        """Return the configuration for another number of sites, at least one: the nodes there are.
+
+        Raises
+        ------
+        ConfigError
+            If so few cannot meet another setting, such as ``federation.min_replies``.
+        """
+        from common.config.loading import check_together  # which imports this module
+
+        federation = FederationSettings.model_validate(
+            self.federation.model_dump() | {"clients": clients}
+        )
+        origin = {**self.origin, "federation.clients": "the nodes that joined"}
+        changed = replace(self, federation=federation, origin=origin)
+        check_together(changed)
+        return changed

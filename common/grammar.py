@@ -1,0 +1,161 @@
+"""The one grammar of the command line: ``[EXPERIMENT] [key=value ...]``, and its form for Flower.
+
+Undotted keys are the run config's own, dotted ones go into its ``set``; options (``--name``) belong
+to the command and are taken off first.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from common.config.layers import PATH_KEYS
+from common.config.problems import nearest
+from common.config.text import scalar
+from common.errors import ConfigError
+
+RunConfig = dict[str, str | int | float | bool]
+
+_NUMBER_KEYS = ("rounds", "seed")
+
+
+def take_options(
+    words: Iterable[str], *, flags: Collection[str] = (), values: Collection[str] = ()
+) -> tuple[dict[str, str], list[str]]:
+    """Take a command's options off its words.
+
+    Parameters
+    ----------
+    words : iterable of str
+        What was typed after the command.
+    flags : collection of str
+        Options without a value, such as ``"--quiet"``.
+    values : collection of str
+        Options with one, as ``--seeds 3`` or ``--seeds=3``.
+
+    Returns
+    -------
+    options : dict of str to str
+        The options given, with their values; a flag's is empty.
+    rest : list of str
+        The other words, in order.
+
+    Raises
+    ------
+    ConfigError
+        If an option is none of these, or lacks its value, or a flag has one.
+    """
+    options: dict[str, str] = {}
+    rest: list[str] = []
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        if not word.startswith("--"):
+            rest.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if name in values:
+            if not equals and not queue:
+                raise ConfigError(f"{name} needs a value.")
+            options[name] = value if equals else queue.pop(0)
+        elif name in flags and not equals:
+            options[name] = ""
+        else:
+            raise _unknown_option(word, [*flags, *values])
+    return options, rest
+
+
+def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfig:
+    """Read ``[EXPERIMENT] [key=value ...]`` as a run config.
+
+    Paths are made absolute against ``directory`` (default: the working directory), because the run
+    config is read in other processes with other ones. Of a key given twice the last one counts.
+
+    Parameters
+    ----------
+    words : iterable of str
+        The words, without the command and its options.
+    directory : Path, optional
+        Where relative paths start.
+
+    Returns
+    -------
+    dict
+        The run config. Its keys and values are checked by :func:`common.config.load`.
+
+    Raises
+    ------
+    ConfigError
+        If a word other than the first is no ``key=value``, or an experiment is named twice.
+    """
+    run_config: RunConfig = {}
+    assigned: list[str] = []
+    for position, word in enumerate(words):
+        key, equals, value = word.partition("=")
+        if word.startswith("-"):
+            raise _unknown_option(word, [])
+        if not equals:
+            if position:
+                raise ConfigError(
+                    f"{word!r} is no key=value: only an experiment, named first, has no '='."
+                )
+            run_config["experiment"] = word
+        elif "." in key:
+            assigned.append(shlex.quote(word))
+        elif key == "set":
+            assigned.append(value)
+        else:
+            name = key.replace("_", "-") if key.replace("_", "-") in PATH_KEYS else key
+            if name == "experiment" and run_config.get(name, value) != value:
+                raise ConfigError(f"two experiments, {run_config[name]} and {value}: name one.")
+            run_config[name] = _run_value(name, value, directory or Path.cwd())
+    if assigned:
+        run_config["set"] = " ".join(assigned)
+    return run_config
+
+
+def _run_value(key: str, text: str, directory: Path) -> str | int | float | bool:
+    """Read the value of a run-config key: numbers for counts, absolute paths, text otherwise."""
+    if key in _NUMBER_KEYS:
+        value = scalar(text)
+        return text if value is None else value
+    if key in PATH_KEYS and text:
+        return str(directory / Path(text).expanduser())
+    return text
+
+
+def _unknown_option(word: str, known: list[str]) -> ConfigError:
+    name = word.partition("=")[0]
+    if name in known:
+        return ConfigError(f"option {name} takes no value.")
+    guess = nearest(name, known)
+    if guess:
+        return ConfigError(f"option {name} is unknown: did you mean {guess}?")
+    if not known:
+        return ConfigError(f"option {name} is unknown: settings are given as key=value.")
+    return ConfigError(f"option {name} is unknown: there are {', '.join(known)}.")
+
+
+def to_flwr(run_config: Mapping[str, str | int | float | bool]) -> str:
+    """Write a run config as the argument of ``flwr run -c``.
+
+    That argument is TOML, but Flower cuts it up by a pattern which knows no escaped quotes, and
+    takes an argument that ends in ``.toml`` for a file. So texts are basic strings whose quotes,
+    backslashes and control characters are written as code points.
+    """
+    return " ".join(f"{key}={_toml(value)}" for key, value in run_config.items() if value != "")
+
+
+def _toml(value: str | int | float | bool) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    return '"' + "".join(_toml_character(character) for character in value) + '"'
+
+
+def _toml_character(character: str) -> str:
+    if character in "\"'\\" or not (character.isprintable() or character > "\x9f"):
+        return f"\\u{ord(character):04x}"
+    return character

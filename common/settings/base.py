@@ -1,0 +1,81 @@
+"""What every settings class is, and how a setting states its default, range, meaning and symbol."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+_SWITCH = {"on": True, "off": False}
+
+
+def _read_switch(value: Any) -> Any:
+    """Read the words ``on`` and ``off``; anything else goes to the strict check for a boolean."""
+    return _SWITCH.get(value, value) if isinstance(value, str) else value
+
+
+Switch = Annotated[bool, BeforeValidator(_read_switch)]
+"""A yes-or-no setting: ``true`` and ``false``, or the words ``on`` and ``off``."""
+
+
+class Settings(BaseModel):
+    """A section of the configuration.
+
+    Frozen, closed to unknown keys and strict: ``"two"`` is no integer, ``true`` is no float. An
+    integer is accepted where a float is meant; NaN and infinity nowhere.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+    )
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    symbol: str | None = None,
+    source: str | None = None,
+    allowed: str | None = None,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    pattern: str | None = None,
+    operational: bool = False,
+) -> Any:
+    """Declare a field of a :class:`Settings` class.
+
+    Parameters
+    ----------
+    default : Any
+        The value where nobody chooses another one; for a paper's setting, the paper's.
+    meaning : str
+        What it does, as ``nectar config --help`` prints it.
+    symbol : str, optional
+        The paper's symbol.
+    source : str, optional
+        Where the default comes from when it is not the method's own paper.
+    allowed : str, optional
+        The permitted values in words, where bounds and literals do not say it.
+    ge, gt, le, lt : float, optional
+        Bounds, as in pydantic.
+    pattern : str, optional
+        A regular expression that a text must match; state it in ``allowed`` as well.
+    operational : bool
+        True if it changes how a run proceeds, never its numbers: no part of a run's identity.
+    """
+    notes = {
+        "symbol": symbol,
+        "source": source,
+        "allowed": allowed,
+        "operational": operational or None,
+    }
+    return Field(
+        default,
+        description=meaning,
+        ge=ge,
+        gt=gt,
+        le=le,
+        lt=lt,
+        pattern=pattern,
+        json_schema_extra={key: value for key, value in notes.items() if value is not None},
+    )

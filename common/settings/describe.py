@@ -1,0 +1,80 @@
+"""What a setting permits, in words: for the sentence of an error and for the help."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from common.settings.base import Settings
+
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false (on or off)",
+    str: "a text",
+}
+
+
+@dataclass(frozen=True)
+class Description:
+    """One setting as the help prints it."""
+
+    name: str
+    default: Any
+    allowed: str
+    meaning: str
+    symbol: str
+    source: str
+    required: bool = False
+
+
+def notes(field: FieldInfo) -> dict[str, Any]:
+    """Return what :func:`common.settings.base.setting` noted beside the bounds."""
+    extra = field.json_schema_extra
+    return dict(extra) if isinstance(extra, dict) else {}
+
+
+def _bounds(field: FieldInfo) -> str:
+    """Say the bounds of a number: ``"from 0 to 0.5"``, ``"above 0, at most 1"`` or nothing."""
+    found = {
+        name: getattr(part, name)
+        for part in field.metadata
+        for name in ("ge", "gt", "le", "lt")
+        if getattr(part, name, None) is not None
+    }
+    if "ge" in found and "le" in found:
+        return f"from {found['ge']} to {found['le']}"
+    words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    return ", ".join(f"{words[name]} {found[name]}" for name in words if name in found)
+
+
+def allowed(field: FieldInfo) -> str:
+    """Say which values a field takes: ``"a whole number, at least 1"``."""
+    if stated := notes(field).get("allowed"):
+        return str(stated)
+    if get_origin(field.annotation) is Literal:
+        return "one of " + ", ".join(str(choice) for choice in get_args(field.annotation))
+    kind = _KINDS[field.annotation] if field.annotation in _KINDS else str(field.annotation)
+    bounds = _bounds(field)
+    return f"{kind}, {bounds}" if bounds else kind
+
+
+def describe(settings: type[Settings]) -> list[Description]:
+    """Describe every setting of a class, in the order in which the class states them."""
+    return [
+        Description(
+            name=name,
+            default=field.default,
+            allowed=allowed(field),
+            meaning=field.description or "",
+            symbol=str(notes(field).get("symbol", "")),
+            source=str(notes(field).get("source", "")),
+        )
+        for name, field in settings.model_fields.items()
+    ]
+
+
+def operational(settings: type[Settings]) -> frozenset[str]:
+    """Name the settings of a class that change no number of a run."""
+    fields = settings.model_fields.items()
+    return frozenset(name for name, field in fields if notes(field).get("operational"))

@@ -1,0 +1,49 @@
+"""FedDM's settings (federated distribution matching), with the paper's values."""
+
+from typing import Literal
+
+from pydantic import field_validator
+
+from common.settings.base import Switch, setting
+from common.settings.surrogate import SurrogateServerSettings
+
+TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
+"""The transforms of differentiable siamese augmentation (Zhao & Bilen, 2021)."""
+
+
+class FedDMSettings(SurrogateServerSettings):
+    """Sites distil their images into a few synthetic ones; the server learns from those."""
+
+    iterations: int = setting(1000, "matching steps a site takes a round", symbol="T", ge=0)
+    ipc: int = setting(10, "synthetic images per class held", symbol="ipc", ge=1)
+    image_lr: float = setting(1.0, "learning rate of the pixels", symbol="eta_c", gt=0)
+    image_momentum: float = setting(
+        0.5, "momentum of the pixels' SGD", source="third-party releases of FedDM", ge=0, lt=1
+    )
+    real_batch: int = setting(256, "real images of a class a matching step", symbol="|B_c|", ge=1)
+    syn_batch: int = setting(
+        0, "synthetic images of a class a matching step; 0: all ipc of them", ge=0
+    )
+    start: Literal["real", "noise"] = setting(
+        "real", "what the images start from: the site's own real images, or noise"
+    )
+    warm: Switch = setting(
+        False, "go on from the site's own last images instead of starting afresh every round"
+    )
+    augment: str = setting(
+        "",
+        "differentiable augmentation, one draw for real and synthetic images; empty: off",
+        allowed=f"any of {', '.join(TRANSFORMS)} joined by _",
+        source="third-party releases of FedDM: off in one, all six in the other",
+    )
+    real_precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "arithmetic of the real batch's forward pass, which carries no gradient"
+    )
+
+    @field_validator("augment")
+    @classmethod
+    def _known_transforms(cls, value: str) -> str:
+        names = value.split("_") if value else []
+        if any(name not in TRANSFORMS for name in names) or len(set(names)) < len(names):
+            raise ValueError("unknown or repeated transform")
+        return value

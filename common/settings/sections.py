@@ -1,0 +1,136 @@
+"""The run-wide sections: what every method shares. The only home of their defaults."""
+
+from typing import Literal
+
+from common.settings.base import Settings, Switch, setting
+
+
+class RunSettings(Settings):
+    """The run's own keys, which stand outside every section."""
+
+    method: str = setting(
+        "feddm",
+        "how the model is learned",
+        allowed="a method's name, or a Flower strategy as package.module:Class",
+    )
+    dataset: str = setting("digits", "what is learned from", allowed="a data set's name")
+    rounds: int = setting(20, "rounds of communication", symbol="R", ge=1)
+    seed: int = setting(0, "every draw without a privacy claim derives from it", ge=0, le=2**63 - 1)
+
+
+class DataSettings(Settings):
+    """How training images are divided between learning, tuning and the sites' own evaluation."""
+
+    validation: float = setting(
+        0.1,
+        "share of the training images the server holds back for tuning; stratified, cut first",
+        ge=0,
+        le=0.5,
+    )
+    site_holdout: float = setting(
+        0.0, "share of its own images a site keeps for evaluation", ge=0, le=0.5
+    )
+
+
+class PartitionSettings(Settings):
+    """How a data set is divided over simulated sites; a real site's own data is never divided."""
+
+    kind: Literal["dirichlet", "iid", "by_class", "shards", "quantity"] = setting(
+        "dirichlet", "the rule that divides the images over the clients"
+    )
+    alpha: float = setting(
+        0.5,
+        "concentration: small is uneven (dirichlet: classes, quantity: sizes)",
+        symbol="alpha",
+        gt=0,
+    )
+    balance: Switch = setting(
+        True, "dirichlet: a client that holds N/K images gets no more of the class"
+    )
+    min_size: int = setting(10, "dirichlet, quantity: images every client must get", ge=0)
+    max_draws: int = setting(1000, "dirichlet, quantity: draws before giving up on min_size", ge=1)
+    classes_per_client: int = setting(2, "by_class: classes a client holds", ge=1)
+    shards_per_client: int = setting(
+        2, "shards: runs of images sorted by class a client gets", ge=1
+    )
+
+
+class ModelSettings(Settings):
+    """The classifier that is learned."""
+
+    name: Literal["convnet", "cnn"] = setting("convnet", "the architecture")
+    depth: int = setting(3, "convnet: blocks of convolution, norm, ReLU and pooling", ge=1, le=8)
+    width: int = setting(128, "convnet: channels of every convolution", ge=1, le=4096)
+    norm: Literal["instance", "group", "batch", "none"] = setting(
+        "instance", "convnet: the normalisation in every block"
+    )
+
+
+class FederationSettings(Settings):
+    """Who takes part, and how long the server waits."""
+
+    clients: int = setting(10, "sites in the federation", symbol="K", ge=1)
+    participation: float = setting(1.0, "share of the sites asked in a round", gt=0, le=1)
+    wave: int = setting(0, "messages out at a time; 0: all at once", ge=0, operational=True)
+    min_replies: int = setting(1, "valid replies below which the run stops", ge=1)
+    round_deadline: float = setting(
+        3600.0, "seconds a round's replies are waited for", gt=0, operational=True
+    )
+    join_deadline: float = setting(
+        300.0, "seconds the sites are waited for at the start", gt=0, operational=True
+    )
+
+
+class EvaluationSettings(Settings):
+    """Where the global model is evaluated after a round."""
+
+    on: Literal["server", "sites", "both", "none"] = setting(
+        "server", "the server's test set, the sites' held-out shares, both or neither"
+    )
+    batch: int = setting(
+        500, "images a forward pass; costs memory, changes no more than the last bits", ge=1
+    )
+
+
+class ComputeSettings(Settings):
+    """What a process may use of its machine."""
+
+    device: str = setting(
+        "auto",
+        "where tensors live; auto: a GPU where there is one",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        allowed="auto, cpu, cuda or cuda:N",
+    )
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "arithmetic of training; bfloat16 runs under autocast"
+    )
+    client_cores: int = setting(1, "threads of a client", ge=1)
+    server_cores: int = setting(1, "threads of the server", ge=1)
+    client_gpus: float = setting(
+        0.0, "share of a GPU that a simulated client takes", ge=0, operational=True
+    )
+    workers: int = setting(
+        0,
+        "processes that simulate clients side by side; 0: cores // client_cores",
+        ge=0,
+        operational=True,
+    )
+
+
+class WireSettings(Settings):
+    """How payloads are encoded on their way."""
+
+    images: Literal["float32", "float16", "uint8"] = setting("float32", "synthetic images")
+    weights: Literal["float32", "float16"] = setting("float32", "a model's weights")
+
+
+SECTIONS: dict[str, type[Settings]] = {
+    "data": DataSettings,
+    "partition": PartitionSettings,
+    "model": ModelSettings,
+    "federation": FederationSettings,
+    "evaluation": EvaluationSettings,
+    "compute": ComputeSettings,
+    "wire": WireSettings,
+}
+"""Every run-wide section by its name in files and on the command line."""

@@ -1,0 +1,27 @@
+"""Settings of a server that learns from the sites' small image sets: FedDM's, and REAL's."""
+
+from typing import Literal
+
+from common.settings.base import Settings, setting
+
+
+class SurrogateServerSettings(Settings):
+    """Server training on the union of the received sets, inside a ball around the round's start."""
+
+    server_lr: float = setting(0.01, "learning rate of the server's SGD", symbol="eta_s", gt=0)
+    server_momentum: float = setting(
+        0.9, "momentum of the server's SGD", source="third-party releases of FedDM", ge=0, lt=1
+    )
+    server_weight_decay: float = setting(0.0, "weight decay of the server's SGD", ge=0)
+    server_batch: int = setting(256, "received images a server step", ge=1)
+    server_epochs: int = setting(500, "the server's passes over the received images a round", ge=0)
+    rho: float = setting(
+        5.0,
+        "radius of the ball around the round's weights: draws and server steps",
+        symbol="rho",
+        gt=0,
+    )
+    weighting: Literal["uniform", "counts"] = setting(
+        "uniform", "weight of a received image: one (Eq. 10), or the real images it stands for"
+    )
+    keep: int = setting(1, "rounds whose sets the server trains on; 0: all so far", ge=0)

@@ -1,0 +1,209 @@
+"""Bad settings: one sentence each that says what, where it was given, and what to write instead."""
+
+from pathlib import Path
+
+import pytest
+
+from common.config import layers as layers_module
+from common.config import load
+from common.errors import ConfigError
+
+
+def sentence(**run_config: object) -> str:
+    """Load a run config that must be refused, and return what is said about it."""
+    keys = {key.replace("_", "-"): value for key, value in run_config.items()}
+    with pytest.raises(ConfigError) as caught:
+        load(keys)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "guess"),
+    [
+        ("feddm.icp", "feddm.ipc"),
+        ("feddm.lr", "feddm.server_lr"),
+        ("fedavg.rho", "feddm.rho"),
+        ("fedmd.ipc", "feddm.ipc"),
+        ("partition.aplha", "partition.alpha"),
+        ("federation.client", "federation.clients"),
+        ("round", "rounds"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest(key: str, guess: str) -> None:
+    said = sentence(set=f"{key}=1")
+    assert said == f"{key} on the command line is no setting: did you mean {guess}?"
+
+
+def test_a_key_like_no_other_is_answered_with_where_to_look() -> None:
+    assert "nectar config --help" in sentence(set="zzzzzz.qqqqqq=1")
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("rounds=two", "rounds='two' on the command line must be a whole number, at least 1."),
+        ("rounds=2.0", "rounds=2.0 on the command line must be a whole number, at least 1."),
+        ("rounds=true", "rounds=true on the command line must be a whole number, at least 1."),
+        ("rounds=0", "rounds=0 on the command line must be a whole number, at least 1."),
+        ("fedavg.lr=true", "fedavg.lr=true on the command line must be a number, above 0."),
+        ("fedavg.lr=.nan", "fedavg.lr=nan on the command line must be a number, above 0."),
+        ("fedavg.lr=", "fedavg.lr='' on the command line must be a number, above 0."),
+        ("feddm.ipc='3'", None),
+        (
+            "data.validation=0.6",
+            "data.validation=0.6 on the command line must be a number, from 0 to 0.5.",
+        ),
+        (
+            "federation.participation=0",
+            "federation.participation=0 on the command line must be a number, above 0, at most 1.",
+        ),
+        (
+            "fedavg.momentum=1",
+            "fedavg.momentum=1 on the command line must be a number, at least 0, below 1.",
+        ),
+        (
+            "feddm.start=nosie",
+            "feddm.start='nosie' on the command line must be one of real, noise.",
+        ),
+        (
+            "feddm.warm=1",
+            "feddm.warm=1 on the command line must be true or false (on or off).",
+        ),
+        (
+            "compute.device=gpu",
+            "compute.device='gpu' on the command line must be auto, cpu, cuda or cuda:N.",
+        ),
+        (
+            "feddm.augment=flip_crp",
+            "feddm.augment='flip_crp' on the command line must be "
+            "any of color, crop, cutout, flip, scale, rotate joined by _.",
+        ),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_is_allowed(setting: str, expected: str | None) -> None:
+    if (
+        expected is None
+    ):  # a text that looks like a number, quoted once for the shell and once for YAML
+        setting = "\"feddm.ipc='3'\""
+        expected = "feddm.ipc='3' on the command line must be a whole number, at least 1."
+    assert sentence(set=setting) == expected
+
+
+def test_run_config_keys_are_as_strict_as_set() -> None:
+    assert sentence(rounds="two").startswith(
+        "rounds='two' on the command line must be a whole number"
+    )
+    assert sentence(seed=-1).startswith(
+        "seed=-1 on the command line must be a whole number, from 0"
+    )
+    assert sentence(seed=1.5).startswith("seed=1.5")
+    assert sentence(method=5).startswith("method=5")
+
+
+def test_settings_of_a_method_that_is_not_chosen_are_checked_too() -> None:
+    assert "fedavg.lr=-1" in sentence(method="feddm", set="fedavg.lr=-1")
+
+
+def test_several_problems_are_a_line_each_and_only_the_first_few() -> None:
+    said = sentence(set="feddm.icp=1 partition.aplha=1 rounds=0 seed=-1 fedavg.lr=0").splitlines()
+    assert len(said) == 4
+    assert said[-1] == "Not shown: 2 more of this kind."
+
+
+def test_unknown_names_are_answered_with_the_nearest_and_the_list() -> None:
+    said = sentence(method="fedmd")
+    assert said.startswith("method='fedmd' on the command line is unknown, the nearest is feddm: ")
+    assert "feddm, real, fedavg" in said
+    assert "the nearest is mnist: there are cifar10, cifar100, digits" in sentence(dataset="minst")
+    assert "the nearest is mnist-small" in sentence(experiment="mnist_small")
+    assert "unknown" in sentence(experiment="../dataset/digits")
+
+
+def test_a_method_in_the_place_of_an_experiment_is_recognised() -> None:
+    assert "method=fedavg" in sentence(experiment="fedavg")
+
+
+def test_an_unknown_run_config_key_is_named_or_given_its_section() -> None:
+    assert "the nearest is rounds" in sentence(round=3)
+    assert (
+        sentence(ipc=3) == "ipc on the command line lacks its section: write feddm.ipc or real.ipc."
+    )
+
+
+@pytest.mark.parametrize("key", ["output_dir", "data_dir", "resume"])
+def test_relative_paths_are_refused(key: str) -> None:
+    said = sentence(**{key: "here/there"})
+    assert said.startswith(
+        f"{key.replace('_', '-')}='here/there' on the command line must be an abs"
+    )
+
+
+def test_a_relative_path_in_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NECTAR_DATA", "here")
+    assert sentence().startswith("NECTAR_DATA='here' in the environment must be an absolute path")
+
+
+def test_paths_cannot_hide_in_set() -> None:
+    assert "can only be given by itself" in sentence(set="output-dir=/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "part"), [("'feddm.ipc=3", "quotation"), ("feddm.ipc", "key=value")]
+)
+def test_a_set_that_cannot_be_read_is_refused(text: str, part: str) -> None:
+    assert part in sentence(set=text)
+
+
+def test_settings_that_cannot_hold_together_are_refused() -> None:
+    assert "federation.clients=3" in sentence(set="federation.clients=3 federation.min_replies=4")
+    assert "data.site_holdout" in sentence(set="evaluation.on=sites")
+    load({"set": "evaluation.on=both data.site_holdout=0.1"})
+    with pytest.raises(ConfigError, match=r"min_replies=3 can never be met"):
+        load({"set": "federation.min_replies=3"}).with_clients(2)
+
+
+# --- in files
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("rounds: two", "rounds='two' in {} must be a whole number, at least 1."),
+        ("rouns: 2", "rouns in {} is no setting: did you mean rounds?"),
+        ("feddm: {icp: 2}", "feddm.icp in {} is no setting: did you mean feddm.ipc?"),
+        ("feddm: 3", "feddm in {} must hold settings, not 3."),
+        ("feddm: {ipc: [3]}", "feddm.ipc=a list in {} must be a whole number, at least 1."),
+        ("[1, 2]", "{} must hold keys and values, such as rounds: 5."),
+        ("rounds: 2\nrounds: 3", "{}, line 2, cannot be read: 'rounds' twice."),
+        ("rounds: 2\n\tseed: 3", None),
+        ("dataset: minst", None),
+    ],
+)
+def test_a_bad_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, expected: str | None
+) -> None:
+    for kind in ("dataset", "experiment"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "dataset" / "digits.yaml").touch()
+    (tmp_path / "experiment" / "e.yaml").write_text(content)
+    monkeypatch.setattr(layers_module, "CONF", tmp_path)
+    said = sentence(experiment="e")
+    assert "conf/experiment/e.yaml" in said
+    assert "\n" not in said
+    assert expected is None or said == expected.format("conf/experiment/e.yaml")
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "digits.yaml").write_bytes(b"\xff\xfe")
+    monkeypatch.setattr(layers_module, "CONF", tmp_path)
+    assert sentence() == "conf/dataset/digits.yaml cannot be read: it is not UTF-8 text."
+
+
+def test_a_dataset_file_does_not_name_a_data_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "digits.yaml").write_text("dataset: mnist")
+    monkeypatch.setattr(layers_module, "CONF", tmp_path)
+    assert "conf/dataset/digits.yaml" in sentence()
