@@ -25,7 +25,9 @@ def derive(seed: int, *purpose: str | int) -> int:
     return int.from_bytes(digest.digest()[:8], "big") >> 1
 
 
-def generator(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> torch.Generator:
+def generator(
+    seed: int, *purpose: str | int, device: torch.device | str = "cpu"
+) -> torch.Generator:
     """Return a torch generator for ``purpose`` (draws on another kind of device give other numbers)."""
     return torch.Generator(device=device).manual_seed(derive(seed, *purpose))
 

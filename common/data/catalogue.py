@@ -1,0 +1,74 @@
+"""The data sets Nectar knows by name, described without loading anything."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from common.data.dataset import DatasetInfo
+from common.errors import DataError
+
+_FASHION = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+_CIFAR10 = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+_CIFAR100 = (
+    "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle",
+    "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle",
+    "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch", "crab", "crocodile", "cup",
+    "dinosaur", "dolphin", "elephant", "flatfish", "forest", "fox", "girl", "hamster", "house",
+    "kangaroo", "keyboard", "lamp", "lawn_mower", "leopard", "lion", "lizard", "lobster", "man",
+    "maple_tree", "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange", "orchid",
+    "otter", "palm_tree", "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy",
+    "porcupine", "possum", "rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea", "seal",
+    "shark", "shrew", "skunk", "skyscraper", "snail", "snake", "spider", "squirrel", "streetcar",
+    "sunflower", "sweet_pepper", "table", "tank", "telephone", "television", "tiger", "tractor",
+    "train", "trout", "tulip", "turtle", "wardrobe", "whale", "willow_tree", "wolf", "woman",
+    "worm",
+)  # fmt: skip
+_NUMERALS = tuple(str(digit) for digit in range(10))
+
+# The constants in common use, which are those of the published training images; digits has none in
+# use, so its own are those of its 1,437 training images. CIFAR-10's std is the pixels' own (.2470,
+# ...), not the mean over images of each image's std (.2023, ...), which many scripts copy.
+_KNOWN = {
+    info.name: info
+    for info in (
+        DatasetInfo("digits", (1, 8, 8), _NUMERALS, (0.3054,), (0.3762,), 16.0),
+        DatasetInfo("mnist", (1, 28, 28), _NUMERALS, (0.1307,), (0.3081,), 255.0),
+        DatasetInfo("fashionmnist", (1, 28, 28), _FASHION, (0.2860,), (0.3530,), 255.0),
+        DatasetInfo(
+            "cifar10",
+            (3, 32, 32),
+            _CIFAR10,
+            (0.4914, 0.4822, 0.4465),
+            (0.2470, 0.2435, 0.2616),
+            255.0,
+        ),
+        DatasetInfo(
+            "cifar100",
+            (3, 32, 32),
+            _CIFAR100,
+            (0.5071, 0.4865, 0.4409),
+            (0.2673, 0.2564, 0.2762),
+            255.0,
+        ),
+    )
+}
+
+NAMES: tuple[str, ...] = tuple(_KNOWN)
+
+
+def describe(name: str) -> DatasetInfo:
+    """Return the description of the data set ``name``, without touching a file.
+
+    Raises:
+        DataError: there is no such data set; the nearest name is given.
+    """
+    if name in _KNOWN:
+        return _KNOWN[name]
+    near = get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise DataError(f"there is no data set {name!r}; {hint}(known: {', '.join(NAMES)})")

@@ -1,0 +1,93 @@
+"""What a data set is: its description, its two splits, and the checksum a run's record states."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Images = NDArray[np.generic]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A data set's public description; a server without data needs no more than this.
+
+    The model's inputs are ``x = (raw / scale - mean) / std`` per channel. Mean and std are
+    published constants, never computed from a site's own images: a statistic of private data would
+    be a release.
+
+    Attributes:
+        name: the name settings use.
+        shape: channels, height and width of one image.
+        classes: the classes' names; a label is an index into them.
+        mean: mean per channel of the published training images, in units of ``scale``.
+        std: standard deviation per channel, likewise.
+        scale: the largest raw value.
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    scale: float
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images and labels, read-only.
+
+    Attributes:
+        images: raw values [n, C, H, W] in the data's own dtype; may be mapped from a file that
+            processes share.
+        labels: int64 [n].
+    """
+
+    images: Images
+    labels: Labels
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that cannot belong together.
+
+        Raises:
+            ValueError: images and labels differ in number.
+        """
+        if self.labels.shape != self.images.shape[:1]:
+            raise ValueError(f"{self.images.shape[0]} images with labels {self.labels.shape}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set in full: ``train`` is what sites are given, ``test`` is only reported.
+
+    Attributes:
+        info: the public description.
+        train: the training split, before a validation share is cut from it.
+        test: the test split.
+        checksum: SHA-256 over both splits' contents; two runs with one checksum saw the same
+            images.
+    """
+
+    info: DatasetInfo
+    train: Split
+    test: Split
+    checksum: str
+
+
+def array_digest(array: NDArray[np.generic]) -> str:
+    """Return the SHA-256 of an array's dtype, shape and values, however it is stored."""
+    digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
+    digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def combined_checksum(digests: list[str]) -> str:
+    """Return one checksum for several arrays' digests, in their order."""
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()

@@ -1,0 +1,88 @@
+"""A site's images on its device: kept raw, normalised a batch at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.data.dataset import DatasetInfo, Split
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Images with labels; ``inputs`` gives what a model takes.
+
+    Raw bytes stay bytes (a quarter of the memory of floats, on a GPU too); the normalisation
+    ``x = raw * factor + offset`` runs on the device for the images asked for.
+
+    Attributes:
+        raw: [n, C, H, W], uint8 or float32.
+        labels: int64 [n], on the same device.
+        factor: float32 [C, 1, 1], or None where ``raw`` is normalised already.
+        offset: likewise.
+    """
+
+    raw: Tensor
+    labels: Tensor
+    factor: Tensor | None = None
+    offset: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse tensors that cannot belong together.
+
+        Raises:
+            ValueError: images and labels differ in number.
+        """
+        if self.labels.shape != self.raw.shape[:1]:
+            raise ValueError(f"{self.raw.shape[0]} images with labels {tuple(self.labels.shape)}")
+
+    @classmethod
+    def of(cls, images: Tensor, labels: Tensor) -> Samples:
+        """Wrap images that are normalised already, such as synthetic ones: float32 [n, C, H, W]."""
+        return cls(images, labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def inputs(self, idx: Tensor | slice) -> Tensor:
+        """Return the images at ``idx``, float32, normalised, on the device.
+
+        Images wrapped by ``of`` come back as they are, for a slice as a view: do not write to the
+        result.
+        """
+        raw = self.raw[idx.to(self.raw.device) if isinstance(idx, Tensor) else idx]
+        if self.factor is None or self.offset is None:
+            return raw
+        return torch.addcmul(self.offset, raw.to(torch.float32), self.factor)
+
+    def to(self, device: torch.device | str) -> Samples:
+        """Return the same samples on ``device``."""
+        moved = {
+            name: tensor.to(device)
+            for name, tensor in vars(self).items()
+            if isinstance(tensor, Tensor)
+        }
+        return replace(self, **moved)
+
+
+def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None = None) -> Samples:
+    """Copy a split's images at ``indices`` (None: all) into raw tensors.
+
+    Args:
+        split: where the images lie, possibly mapped from a file.
+        info: whose mean, std and scale normalise them.
+        indices: sorted indices read a mapped file in order.
+    """
+    chosen = slice(None) if indices is None else indices
+    factor = 1 / (info.scale * np.asarray(info.std))
+    offset = -np.asarray(info.mean) / np.asarray(info.std)
+    return Samples(
+        torch.from_numpy(np.array(split.images[chosen])),
+        torch.from_numpy(np.array(split.labels[chosen])),
+        torch.tensor(factor, dtype=torch.float32)[:, None, None],
+        torch.tensor(offset, dtype=torch.float32)[:, None, None],
+    )

@@ -1,0 +1,173 @@
+"""A data set as memory-mapped arrays, of which all processes share one copy in the page cache.
+
+A store is a folder of four .npy files and a store.json that records each array's SHA-256 and the
+fingerprint of the published files it was made from. It appears by one rename and is checked
+whenever a process opens it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+
+from common.data.dataset import Split, array_digest, combined_checksum
+from common.errors import DataError
+
+log = logging.getLogger("flwr")
+
+SCHEMA = 1
+ARRAYS = ("train-images", "train-labels", "test-images", "test-labels")
+# Longer than a download over a slow line; a process that dies gives its lock up at once.
+LOCK_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """What a store holds: both splits, and the checksum over their contents."""
+
+    train: Split
+    test: Split
+    checksum: str
+
+
+class _Unusable(OSError):
+    """A store that is damaged or was made from other files; the message says which and why."""
+
+
+def shared(
+    name: str,
+    roots: Sequence[Path],
+    fingerprint: str,
+    read_source: Callable[[], tuple[Split, Split]],
+) -> Stored:
+    """Return the store of ``name``, building it on first use.
+
+    Any number of processes may call this at once: one builds, the others wait and map what it
+    built.
+
+    Args:
+        name: the data set's name, the store's folder.
+        roots: where stores may lie, the first writable one being used for a new one.
+        fingerprint: of the published files; a store of others is rebuilt.
+        read_source: reads the published files; called only where no root has a usable store.
+
+    Raises:
+        DataError: there is no usable store and the published files cannot be read.
+    """
+    problems: list[str] = []
+    for root in roots:
+        stored = _open_noting(root / name, fingerprint, problems)
+        if stored:
+            return stored
+    for problem in problems:
+        log.warning("%s; rebuilding it", problem)
+    try:
+        return _build(name, roots, fingerprint, read_source)
+    except DataError as error:
+        if not problems:
+            raise
+        raise DataError(f"{problems[0]} and cannot be rebuilt: {error}") from error
+
+
+def _build(
+    name: str,
+    roots: Sequence[Path],
+    fingerprint: str,
+    read_source: Callable[[], tuple[Split, Split]],
+) -> Stored:
+    """Build the store in the first writable root, or keep the data in this process's memory."""
+    for root in roots:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            with FileLock(root / f"{name}.lock", timeout=LOCK_SECONDS):
+                # Another process may have built it while this one waited.
+                stored = _open_noting(root / name, fingerprint, [])
+                if stored is None:
+                    write_store(root / name, fingerprint, *read_source())
+                    stored = open_store(root / name, fingerprint)
+                    log.info("%s: wrote %s, which every process here shares", name, root / name)
+                return stored
+        except OSError as error:
+            log.warning("%s: no store can be written to %s (%s)", name, root, error)
+    log.warning("%s: no store can be written anywhere; every process keeps its own copy", name)
+    train, test = read_source()
+    return Stored(train, test, combined_checksum(_digests(train, test)))
+
+
+def write_store(folder: Path, fingerprint: str, train: Split, test: Split) -> None:
+    """Write a store under a temporary name and rename it to ``folder``, replacing what was there.
+
+    The caller holds the lock. Nothing is synced: a store that a power failure damages does not
+    check and is rebuilt from the published files.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    staging = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(staging, ignore_errors=True)  # what a killed builder left
+    staging.mkdir()
+    for name, array in zip(ARRAYS, _arrays(train, test), strict=True):
+        np.save(staging / f"{name}.npy", array, allow_pickle=False)
+    record = {
+        "schema": SCHEMA,
+        "source": fingerprint,
+        "sha256": dict(zip(ARRAYS, _digests(train, test), strict=True)),
+    }
+    (staging / "store.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    if folder.exists():
+        shutil.rmtree(folder)
+    staging.replace(folder)
+
+
+def open_store(folder: Path, fingerprint: str) -> Stored:
+    """Map a store and check it.
+
+    Raises:
+        FileNotFoundError: there is none.
+        _Unusable: it is damaged, of another schema, or made from other files.
+    """
+    content = (folder / "store.json").read_bytes()
+    try:
+        record = json.loads(content)
+        schema, source, expected = record["schema"], record["source"], record["sha256"]
+        arrays = [
+            np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+            for name in ARRAYS
+        ]
+        digests = [array_digest(array) for array in arrays]
+        recorded = [expected[name] for name in ARRAYS]
+        train, test = Split(*arrays[:2]), Split(*arrays[2:])
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        raise _Unusable(f"the store {folder} is damaged ({error})") from error
+    if schema != SCHEMA or source != fingerprint:
+        raise _Unusable(f"the store {folder} was made from other files or by another version")
+    for name, digest, known in zip(ARRAYS, digests, recorded, strict=True):
+        if digest != known:
+            raise _Unusable(f"the store {folder} is damaged ({name}.npy fails its checksum)")
+    return Stored(train, test, combined_checksum(digests))
+
+
+def _open_noting(folder: Path, fingerprint: str, problems: list[str]) -> Stored | None:
+    """Open a store if it is there and usable; what is wrong with it is added to ``problems``."""
+    try:
+        return open_store(folder, fingerprint)
+    except _Unusable as error:
+        problems.append(str(error))
+    except OSError:
+        pass  # there is none, or none that this user may read
+    return None
+
+
+def _arrays(train: Split, test: Split) -> list[np.ndarray]:  # in the order of ARRAYS
+    return [train.images, train.labels, test.images, test.labels]
+
+
+def _digests(train: Split, test: Split) -> list[str]:
+    return [array_digest(array) for array in _arrays(train, test)]

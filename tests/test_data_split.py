@@ -1,0 +1,62 @@
+"""The validation share: stratified, exact in number, disjoint from what stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.data import load, validation_split
+from common.errors import DataError
+
+label_lists = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(np.array)
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(label_lists, st.floats(0, 0.5), st.integers(0, 2**32))
+def test_cut_is_disjoint_and_stratified(labels: np.ndarray, share: float, seed: int) -> None:
+    stays, held = validation_split(labels, share, seed)
+    assert sorted([*stays, *held]) == list(range(len(labels)))
+    assert (np.diff(stays) > 0).all()
+    assert (np.diff(held) > 0).all()
+    totals, cut = np.bincount(labels, minlength=7), np.bincount(labels[held], minlength=7)
+    # within one of the exact proportion, which is that of the rounded total
+    exact = totals * round(share * len(labels)) / len(labels)
+    assert (np.abs(cut - exact) < 1 + 1e-9).all()
+    assert (totals - cut)[totals > 0].min() >= 1
+    if totals[totals > 0].min() > 2:
+        assert len(held) == round(share * len(labels))
+
+
+def test_digits_share_by_class(tmp_path: Path) -> None:
+    labels = load("digits", tmp_path).train.labels
+    _, held = validation_split(labels, 0.1, 3)
+    assert len(held) == 144
+    assert set(np.bincount(labels[held])) == {14, 15}
+
+
+def test_share_depends_on_the_seed_alone() -> None:
+    labels = np.arange(100) % 10
+    first, again, other = (validation_split(labels, 0.2, seed)[1] for seed in (5, 5, 6))
+    assert first.tolist() == again.tolist()
+    assert first.tolist() != other.tolist()
+
+
+def test_no_share_keeps_everything() -> None:
+    stays, held = validation_split(np.array([0, 1, 1]), 0.0, 0)
+    assert stays.tolist() == [0, 1, 2]
+    assert len(held) == 0
+
+
+def test_classes_of_one_image_stay_in_training() -> None:
+    _, held = validation_split(np.arange(10), 0.5, 0)
+    assert len(held) == 0
+
+
+@pytest.mark.parametrize("share", [-0.1, 0.51, float("nan")])
+def test_share_out_of_range(share: float) -> None:
+    with pytest.raises(DataError, match=r"must lie in \[0, 0\.5\]"):
+        validation_split(np.array([0, 1]), share, 0)

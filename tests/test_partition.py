@@ -1,0 +1,217 @@
+"""Partitions: exact covers, deterministic, with the properties each rule promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from common.data import class_counts, describe, load, partition, report, validation_split
+from common.errors import DataError
+from common.settings.sections import PartitionSettings
+
+KINDS = ("iid", "dirichlet", "by_class", "shards", "quantity")
+BALANCED = np.repeat(np.arange(10), 500)
+
+
+@hypothesis.settings(deadline=None)  # a busy machine is no failure
+@hypothesis.given(
+    labels=st.lists(st.integers(0, 5), min_size=1, max_size=150).map(np.array),
+    clients=st.integers(1, 12),
+    kind=st.sampled_from(KINDS),
+    alpha=st.sampled_from([0.01, 0.1, 0.5, 1.0, 100.0]),
+    balance=st.booleans(),
+    min_size=st.integers(0, 5),
+    each=st.integers(1, 4),
+    seed=st.integers(0, 2**32),
+)
+def test_parts_are_a_disjoint_cover_or_an_error(
+    labels: np.ndarray,
+    clients: int,
+    kind: str,
+    alpha: float,
+    balance: bool,
+    min_size: int,
+    each: int,
+    seed: int,
+) -> None:
+    settings = PartitionSettings(
+        kind=kind,
+        alpha=alpha,
+        balance=balance,
+        min_size=min_size,
+        max_draws=20,
+        classes_per_client=each,
+        shards_per_client=each,
+    )
+    reason = ""
+    try:
+        parts = partition(labels, clients, settings, seed)
+    except DataError as error:
+        reason = str(error)
+    if reason:
+        assert "partition." in reason or "federation.clients" in reason
+        return
+    assert len(parts) == clients
+    assert sorted(np.concatenate(parts)) == list(range(len(labels)))
+    assert all((np.diff(part) > 0).all() for part in parts)
+    least = max(1, min_size) if kind in ("dirichlet", "quantity") else 1
+    assert min(map(len, parts)) >= least
+    again = partition(labels, clients, settings, seed)
+    assert all(np.array_equal(part, same) for part, same in zip(parts, again, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_seed_gives_another_partition(kind: str) -> None:
+    settings = PartitionSettings(kind=kind, classes_per_client=2)
+    first, other = (partition(BALANCED, 10, settings, seed) for seed in (0, 1))
+    assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_iid_sizes_differ_by_one_at_most() -> None:
+    parts = partition(BALANCED[:4999], 7, PartitionSettings(kind="iid"), 0)
+    assert sorted(map(len, parts)) == [714] * 6 + [715]
+    assert (class_counts(BALANCED, parts, 10) > 0).all()
+
+
+def test_a_single_client_gets_everything() -> None:
+    for kind in KINDS:
+        settings = PartitionSettings(kind=kind, classes_per_client=10)
+        [part] = partition(BALANCED, 1, settings, 0)
+        assert np.array_equal(part, np.arange(len(BALANCED)))
+
+
+def test_dirichlet_extremes() -> None:
+    def counts(alpha: float) -> np.ndarray:
+        parts = partition(BALANCED, 10, PartitionSettings(alpha=alpha), 0)
+        return class_counts(BALANCED, parts, 10)
+
+    np.testing.assert_allclose(counts(1e6), 50, atol=1)
+    assert (counts(0.01) > 0).sum() < 25 < (counts(0.5) > 0).sum()
+
+
+def test_dirichlet_has_the_law_of_its_name() -> None:
+    """With two clients a class's share is Beta(alpha, alpha): variance 1 / (4 (2 alpha + 1))."""
+    for alpha in (0.5, 1.0, 4.0):
+        settings = PartitionSettings(alpha=alpha, balance=False)
+        shares = np.concatenate(
+            [
+                class_counts(BALANCED, partition(BALANCED, 2, settings, seed), 10)[0] / 500
+                for seed in range(100)
+            ]
+        )
+        expected = 1 / (4 * (2 * alpha + 1))
+        assert abs(shares.mean() - 0.5) < 4 * np.sqrt(expected / 1000)
+        # the sample variance of 1,000 draws of a bounded variable has under 6% standard error here
+        assert shares.var() == pytest.approx(expected, rel=0.2)
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5])
+def test_balance_rule(alpha: float) -> None:
+    """Going through the classes, a client that already holds N/K images gets no more."""
+    broken_without = 0
+    for seed in range(10):
+        for balance in (True, False):
+            settings = PartitionSettings(alpha=alpha, balance=balance)
+            counts = class_counts(BALANCED, partition(BALANCED, 10, settings, seed), 10)
+            before = np.cumsum(counts, axis=1) - counts
+            breaks = bool((counts[before >= len(BALANCED) / 10] > 0).any())
+            assert not (balance and breaks)
+            broken_without += breaks
+    assert broken_without > 0
+
+
+def test_quantity_skew_is_in_sizes_not_in_classes() -> None:
+    parts = partition(BALANCED, 5, PartitionSettings(kind="quantity", alpha=0.5), 0)
+    sizes = np.array([len(part) for part in parts])
+    assert sizes.max() > 3 * sizes.min()
+    shares = class_counts(BALANCED, parts, 10) / sizes[:, None]
+    assert np.abs(shares[sizes > 500] - 0.1).max() < 0.05
+
+
+def test_by_class_gives_each_client_its_number_of_classes() -> None:
+    for each, clients in ((1, 10), (2, 10), (3, 7), (10, 4)):
+        settings = PartitionSettings(kind="by_class", classes_per_client=each)
+        counts = class_counts(BALANCED, partition(BALANCED, clients, settings, 0), 10)
+        assert ((counts > 0).sum(axis=1) == each).all()
+        holders = (counts > 0).sum(axis=0)
+        assert holders.max() - holders.min() <= 1
+        for column in counts.T:  # a class is divided evenly over its holders
+            assert np.ptp(column[column > 0]) <= 1
+
+
+def test_shards_are_runs_of_sorted_labels() -> None:
+    settings = PartitionSettings(kind="shards", shards_per_client=2)
+    counts = class_counts(BALANCED, partition(BALANCED, 20, settings, 0), 10)
+    # 40 shards of 125 images, four a class: a client has one or two classes
+    assert set(counts.sum(axis=1)) == {250}
+    assert set((counts > 0).sum(axis=1)) <= {1, 2}
+    assert set(counts.ravel()) <= {0, 125, 250}
+
+
+def test_real_labels_at_the_papers_extreme(tmp_path: Path) -> None:
+    labels = load("digits", tmp_path).train.labels
+    labels = labels[validation_split(labels, 0.1, 0)[0]]
+    for balance in (True, False):
+        settings = PartitionSettings(alpha=0.01, balance=balance)
+        for seed in range(5):
+            parts = partition(labels, 10, settings, seed)
+            assert min(map(len, parts)) >= 10
+
+
+@pytest.mark.parametrize(
+    ("settings", "clients", "complaint"),
+    [
+        ({"kind": "iid"}, 21, "20 images cannot be divided over 21 clients"),
+        ({"kind": "iid"}, 0, "set federation.clients between 1 and 20"),
+        ({"min_size": 10}, 3, "need 30 images, there are 20; set partition.min_size to 6 or less"),
+        ({"alpha": 0.001, "max_draws": 3, "min_size": 6}, 3, "3 draws .* raise partition.alpha"),
+        ({"kind": "quantity", "alpha": 1e-3, "max_draws": 2}, 2, "2 draws .*partition.max_draws"),
+        ({"kind": "by_class", "classes_per_client": 5}, 4, "there are 4 classes; set it to 4"),
+        ({"kind": "by_class", "classes_per_client": 1}, 3, "classes to nobody; .* to 2 or more"),
+        ({"kind": "shards", "shards_per_client": 6}, 4, "cannot be cut into 4 x 6 shards"),
+        ({"alpha": 1e308}, 2, "too extreme"),
+    ],
+)
+def test_what_cannot_be_met_says_what_to_change(
+    settings: dict[str, object], clients: int, complaint: str
+) -> None:
+    with pytest.raises(DataError, match=complaint):
+        partition(np.repeat(np.arange(4), 5), clients, PartitionSettings(**settings), 0)
+
+
+def test_a_class_smaller_than_its_holders() -> None:
+    settings = PartitionSettings(kind="by_class", classes_per_client=1)
+    with pytest.raises(DataError, match="without an image"):
+        partition(np.array([0] * 20 + [1]), 10, settings, 0)
+
+
+def test_one_class_dropping_out_is_no_obstacle() -> None:
+    labels = np.repeat([0, 2, 5], 50)
+    for kind in KINDS:
+        parts = partition(labels, 3, PartitionSettings(kind=kind), 0)
+        assert class_counts(labels, parts, 6).sum(axis=0).tolist() == [50, 0, 50, 0, 0, 50]
+
+
+def test_counts_and_report_by_hand() -> None:
+    labels = np.array([0, 0, 1, 2, 2, 2])
+    counts = class_counts(labels, [np.array([0, 2]), np.array([1, 3, 4, 5])], 4)
+    assert counts.tolist() == [[1, 1, 0, 0], [1, 0, 3, 0]]
+    assert report(counts, ("cat", "dog", "bird", "fish")).splitlines() == [
+        "site         images  cat  dog  bird  fish",
+        "partition-0       2    1    1     0     0",
+        "partition-1       4    1    0     3     0",
+        "all               6    2    1     3     0",
+    ]
+
+
+def test_report_of_many_classes_is_narrow() -> None:
+    counts = np.zeros((2, 100), dtype=np.int64)
+    counts[0, 3], counts[1, 99], counts[1, 0] = 7, 30, 2
+    text = report(counts, describe("cifar100").classes)
+    assert text.splitlines()[1].split() == ["partition-0", "7", "1", "bear", "7"]
+    assert text.splitlines()[2].split() == ["partition-1", "32", "2", "worm", "30"]
+    assert max(map(len, text.splitlines())) < 80
