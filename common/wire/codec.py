@@ -1,0 +1,130 @@
+"""The frame every payload travels in: a JSON header as the first array, then the payload's own arrays.
+
+Nothing is ever unpickled: arrays are NumPy's, the header is JSON, and both are checked against what the receiver
+expects before a single value is used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from common.errors import PayloadError
+
+VERSION = 1
+MAX_HEADER_BYTES = 65_536
+
+NDArray = npt.NDArray[Any]
+
+
+class Spec(Protocol):
+    """What a receiver expects; it alone decides how a payload is decoded."""
+
+    @property
+    def payload(self) -> type[Payload]:
+        """The payload class this specification is for."""
+        ...
+
+
+S = TypeVar("S", contravariant=True)
+
+
+class Payload(Protocol):
+    """A small data class that travels.
+
+    ``decode(arrays, spec)`` raises PayloadError, naming what was expected, unless version, count, dtypes,
+    shapes, finiteness and limits are all as ``spec`` says.
+    """
+
+    kind: ClassVar[str]
+
+    def encode(self) -> list[NDArray]:
+        """Return the arrays that travel, the header first."""
+        ...
+
+    @classmethod
+    def decode(cls, arrays: Sequence[NDArray], spec: Any) -> Self:
+        """Rebuild a payload from ``arrays``."""
+        ...
+
+    @property
+    def floats(self) -> int:
+        """The number of values as the papers count a message: weights or pixels, no labels or headers."""
+        ...
+
+
+def frame(kind: str, fields: Mapping[str, Any], arrays: Sequence[NDArray]) -> list[NDArray]:
+    """Put a header with ``fields`` in front of ``arrays``."""
+    header = {"kind": kind, "version": VERSION, **fields}
+    text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
+    return [np.frombuffer(text, dtype=np.uint8), *arrays]
+
+
+def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[NDArray]]:
+    """Return the header's fields and the payload's arrays; PayloadError unless the header is a ``kind``'s."""
+    if not arrays:
+        raise PayloadError(f"the payload is empty where a '{kind}' was expected")
+    head = arrays[0]
+    if head.dtype != np.uint8 or head.ndim != 1 or head.size > MAX_HEADER_BYTES:
+        raise PayloadError(
+            f"the payload has no header where a '{kind}' was expected: its first array is {describe(head)}"
+        )
+    try:
+        header = json.loads(head.tobytes().decode())
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        raise PayloadError(f"the header of what should be a '{kind}' is not JSON") from None
+    if not isinstance(header, dict) or header.get("kind") != kind:
+        found = header.get("kind") if isinstance(header, dict) else header
+        raise PayloadError(f"the payload is a {str(found)[:40]!r} where a '{kind}' was expected")
+    if header.get("version") != VERSION:
+        raise PayloadError(
+            f"the '{kind}' has version {str(header.get('version'))[:20]}, this side reads {VERSION}: "
+            "run the same release on the server and on every device"
+        )
+    return header, list(arrays[1:])
+
+
+def describe(array: NDArray) -> str:
+    """Return dtype and shape in words that go into an error."""
+    return f"{array.dtype} of shape {tuple(array.shape)}"
+
+
+def require_count(kind: str, arrays: Sequence[NDArray], expected: int) -> None:
+    """PayloadError unless there are ``expected`` arrays behind the header."""
+    if len(arrays) != expected:
+        raise PayloadError(
+            f"the '{kind}' holds {len(arrays)} arrays where {expected} were expected"
+        )
+
+
+def require_finite(name: str, tensor: torch.Tensor) -> None:
+    """PayloadError if a value of ``tensor`` is not a finite number."""
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise PayloadError(f"{name} holds {bad} of {tensor.numel()} values that are not finite")
+
+
+def choose(header: Mapping[str, Any], key: str, allowed: Sequence[str]) -> str:
+    """Return the header's ``key``; PayloadError unless it is one of ``allowed``."""
+    value = header.get(key)
+    if value not in allowed:
+        raise PayloadError(
+            f"the header says {key} {str(value)[:40]!r}, allowed are {', '.join(allowed)}"
+        )
+    return str(value)
+
+
+def as_half(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor`` as float16; PayloadError where its range does not reach, rather than sending infinities."""
+    half = tensor.to(torch.float16)
+    if bool(torch.isinf(half).any()) and not bool(torch.isinf(tensor).any()):
+        largest = float(tensor.abs().max())
+        raise PayloadError(
+            f"{name} reaches {largest:.3g}, more than float16 holds (65504): send it as float32"
+        )
+    return half

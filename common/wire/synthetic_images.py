@@ -1,0 +1,161 @@
+"""Labelled images that a device distilled: what FedDM sends instead of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.errors import PayloadError
+from common.wire.codec import (
+    NDArray,
+    as_half,
+    choose,
+    describe,
+    frame,
+    require_count,
+    require_finite,
+    unframe,
+)
+
+CODECS = ("float32", "float16", "uint8")
+
+
+@dataclass(frozen=True)
+class SyntheticImagesSpec:
+    """What a receiver of synthetic images accepts.
+
+    ``shape`` is (C, H, W); ``max_images`` bounds the whole set and with it the server's memory; ``soft`` says
+    whether labels are class probabilities.
+    """
+
+    shape: tuple[int, int, int]
+    classes: int
+    max_images: int
+    soft: bool = False
+
+    @property
+    def payload(self) -> type[SyntheticImages]:
+        """SyntheticImages."""
+        return SyntheticImages
+
+
+@dataclass(frozen=True)
+class SyntheticImages:
+    """Images float32 [n, C, H, W] in the model's normalised space, with labels int64 [n] or float32 [n, classes].
+
+    The codec ``uint8`` sends one byte a value between each channel's own extremes, which the header carries: the
+    error of a value is at most half of (hi - lo) / 255.
+    """
+
+    images: Tensor
+    labels: Tensor
+    codec: str = field(default="float32", compare=False)
+
+    kind: ClassVar[str] = "synthetic-images"
+
+    @property
+    def floats(self) -> int:
+        """The number of pixel values, as FedDM's Table 3 counts them."""
+        return self.images.numel()
+
+    def encode(self) -> list[NDArray]:
+        """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
+        fields: dict[str, Any] = {"codec": self.codec}
+        images = self.images.detach().cpu().contiguous()
+        require_finite("the set of synthetic images", images)
+        if self.codec == "uint8":
+            fields["range"], pixels = _quantise(images)
+        elif self.codec == "float16":
+            pixels = as_half("a synthetic image", images).numpy()
+        else:
+            pixels = images.float().numpy()
+        labels = self.labels.detach().cpu()
+        if labels.is_floating_point():
+            return frame(self.kind, fields, [pixels, labels.float().numpy()])
+        small = np.min_scalar_type(int(labels.max()) if len(labels) else 0)
+        return frame(self.kind, fields, [pixels, labels.numpy().astype(small)])
+
+    @classmethod
+    def decode(cls, arrays: Sequence[NDArray], spec: SyntheticImagesSpec) -> Self:
+        """Rebuild the set.
+
+        Raises
+        ------
+        PayloadError
+            If count, dtype, shape, a label, the number of images or a value is not as ``spec`` allows.
+        """
+        header, body = unframe(cls.kind, arrays)
+        codec = choose(header, "codec", CODECS)
+        require_count(cls.kind, body, 2)
+        pixels, labels = body
+        n = _check_images(pixels, codec, spec)
+        if codec == "uint8":
+            images = _dequantise(pixels, header, spec.shape[0])
+        else:
+            images = torch.from_numpy(np.array(pixels)).float()
+        require_finite("the set of synthetic images", images)
+        return cls(images, _decode_labels(labels, n, spec), codec)
+
+
+def _quantise(images: Tensor) -> tuple[list[list[float]], NDArray]:
+    lo = images.amin(dim=(0, 2, 3)).double()
+    hi = images.amax(dim=(0, 2, 3)).double()
+    step = ((hi - lo) / 255).clamp_min(torch.finfo(torch.float32).tiny)
+    levels = ((images.double() - lo[:, None, None]) / step[:, None, None]).round().clamp(0, 255)
+    return [lo.tolist(), hi.tolist()], levels.to(torch.uint8).numpy()
+
+
+def _dequantise(pixels: NDArray, header: Mapping[str, Any], channels: int) -> Tensor:
+    problem = PayloadError(
+        f"a uint8 set of synthetic images needs a range of {channels} finite minima and maxima in its header"
+    )
+    try:
+        bounds = torch.tensor(header.get("range"), dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise problem from None
+    if bounds.shape != (2, channels) or not bool(torch.isfinite(bounds).all()):
+        raise problem
+    lo, hi = bounds[0][:, None, None], bounds[1][:, None, None]
+    levels = torch.from_numpy(np.array(pixels)).double()
+    return (lo + levels * ((hi - lo) / 255)).float()
+
+
+def _check_images(pixels: NDArray, codec: str, spec: SyntheticImagesSpec) -> int:
+    if str(pixels.dtype) != codec or pixels.ndim != 4 or tuple(pixels.shape[1:]) != spec.shape:
+        raise PayloadError(
+            f"the synthetic images are {describe(pixels)} where {codec} of shape (n, "
+            f"{', '.join(map(str, spec.shape))}) was expected"
+        )
+    n = int(pixels.shape[0])
+    if not 1 <= n <= spec.max_images:
+        raise PayloadError(
+            f"{n} synthetic images were sent where 1 to {spec.max_images} are allowed"
+        )
+    return n
+
+
+def _decode_labels(labels: NDArray, n: int, spec: SyntheticImagesSpec) -> Tensor:
+    if spec.soft:
+        if labels.dtype != np.float32 or labels.shape != (n, spec.classes):
+            raise PayloadError(
+                f"the labels are {describe(labels)} where float32 of shape {(n, spec.classes)} was expected"
+            )
+        soft = torch.from_numpy(np.array(labels))
+        require_finite("the set of soft labels", soft)
+        return soft
+    if labels.dtype.kind not in "iu" or labels.shape != (n,):
+        raise PayloadError(
+            f"the labels are {describe(labels)} where integers of shape {(n,)} were expected"
+        )
+    hard = torch.from_numpy(labels.astype(np.int64))
+    low, high = int(hard.min()), int(hard.max())
+    if low < 0 or high >= spec.classes:
+        raise PayloadError(
+            f"a label is {low if low < 0 else high} where 0 to {spec.classes - 1} are allowed"
+        )
+    return hard

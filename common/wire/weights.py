@@ -1,0 +1,112 @@
+"""A model's state: every parameter and buffer, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from common.errors import PayloadError
+from common.wire.codec import (
+    NDArray,
+    as_half,
+    choose,
+    describe,
+    frame,
+    require_count,
+    require_finite,
+    unframe,
+)
+
+CODECS = ("float32", "float16")
+
+
+@dataclass(frozen=True)
+class WeightsSpec:
+    """The names, shapes and dtypes of a model's state, in the model's own order."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+
+    @property
+    def payload(self) -> type[Weights]:
+        """Weights."""
+        return Weights
+
+    @classmethod
+    def of(cls, model: nn.Module) -> WeightsSpec:
+        """Read the specification off ``model``."""
+        state = model.state_dict()
+        return cls(
+            names=tuple(state),
+            shapes=tuple(tuple(t.shape) for t in state.values()),
+            dtypes=tuple(t.dtype for t in state.values()),
+        )
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model's state as CPU tensors; ``codec`` says in which dtype floating values travel."""
+
+    tensors: Mapping[str, Tensor]
+    codec: str = field(default="float32", compare=False)
+
+    kind: ClassVar[str] = "weights"
+
+    @classmethod
+    def of(cls, model: nn.Module, codec: str = "float32") -> Weights:
+        """Copy the state of ``model``."""
+        state = model.state_dict()
+        return cls({k: v.detach().to("cpu", copy=True) for k, v in state.items()}, codec)
+
+    def load_into(self, model: nn.Module) -> None:
+        """Copy these values into ``model``, whatever its device."""
+        model.load_state_dict(dict(self.tensors))
+
+    @property
+    def floats(self) -> int:
+        """The number of floating values: for a model without running statistics, its parameters."""
+        return sum(t.numel() for t in self.tensors.values() if t.is_floating_point())
+
+    def encode(self) -> list[NDArray]:
+        """Return the header, then one array a tensor, in the model's order."""
+        return frame(self.kind, {"codec": self.codec}, [*map(self._to_wire, self.tensors.items())])
+
+    def _to_wire(self, item: tuple[str, Tensor]) -> NDArray:
+        name, tensor = item
+        if self.codec == "float16" and tensor.is_floating_point():
+            tensor = as_half(f"the weight '{name}'", tensor)
+        return np.asarray(tensor.detach().cpu().contiguous().numpy())
+
+    @classmethod
+    def decode(cls, arrays: Sequence[NDArray], spec: WeightsSpec) -> Self:
+        """Rebuild the state in the model's own dtypes.
+
+        Raises
+        ------
+        PayloadError
+            If count, a dtype or a shape differs from ``spec``, or a value is not finite.
+        """
+        header, body = unframe(cls.kind, arrays)
+        codec = choose(header, "codec", CODECS)
+        require_count(cls.kind, body, len(spec.names))
+        tensors = {}
+        for name, shape, dtype, array in zip(
+            spec.names, spec.shapes, spec.dtypes, body, strict=True
+        ):
+            half = codec == "float16" and dtype.is_floating_point
+            sent = torch.float16 if half else dtype
+            expected = str(sent).removeprefix("torch.")
+            if str(array.dtype) != expected or tuple(array.shape) != shape:
+                raise PayloadError(
+                    f"the weight '{name}' is {describe(array)} where {expected} of shape {shape} was expected"
+                )
+            tensor = torch.from_numpy(np.array(array)).to(dtype)
+            require_finite(f"the weight '{name}'", tensor)
+            tensors[name] = tensor
+        return cls(tensors, codec)
