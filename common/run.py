@@ -1,0 +1,89 @@
+"""What server and devices agree on: the configuration, the data and its division, the task and the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from common import models
+from common.compute import torch_device
+from common.config import Config
+from common.data import Dataset, DatasetInfo, describe, load, partition, validation_split
+from common.seeding import generator
+from common.task import Classification
+from common.wire import WeightsSpec
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run's shared facts; both apps build it from the same configuration."""
+
+    config: Config
+
+    @cached_property
+    def info(self) -> DatasetInfo:
+        """The data set's shape, classes and normalisation; reads no data."""
+        return describe(self.config.dataset)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data set, loaded once a process."""
+        return load(self.config.dataset, self.config.data_dir)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        return torch_device(self.config.compute.device)
+
+    @cached_property
+    def task(self) -> Classification:
+        """What is learned."""
+        return Classification(len(self.info.classes))
+
+    @cached_property
+    def spec(self) -> WeightsSpec:
+        """Names, shapes and dtypes of the model's state."""
+        return WeightsSpec.of(self.build_model())
+
+    def build_model(self) -> models.Classifier:
+        """Return the model with the run's initial weights, the same in every process, on this process's device."""
+        settings = self.config.model
+        model = models.build(
+            settings.name,
+            self.info.shape,
+            len(self.info.classes),
+            depth=settings.depth,
+            width=settings.width,
+            norm=settings.norm,
+            generator=generator(self.config.seed, "model"),
+        )
+        return model.to(self.device)
+
+    @cached_property
+    def _cut(self) -> tuple[Indices, Indices]:
+        config = self.config
+        return validation_split(self.dataset.train.labels, config.data.validation, config.seed)
+
+    @property
+    def validation(self) -> Indices:
+        """Positions in the training split that the server holds back for tuning."""
+        return self._cut[1]
+
+    def partition(self, clients: int) -> Sequence[Indices]:
+        """Return each simulated site's positions in the training split, drawn once a process."""
+        return _partition(self, clients)
+
+
+@lru_cache(maxsize=4)
+def _partition(run: Run, clients: int) -> tuple[Indices, ...]:
+    train, _ = run._cut
+    labels = run.dataset.train.labels[train]
+    parts = partition(labels, clients, run.config.partition, run.config.seed)
+    return tuple(train[part] for part in parts)

@@ -1,0 +1,65 @@
+"""Sites: the members of a federation by name, and the order in which everything about them is done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from common.errors import FederationError
+
+SITE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+
+
+def site_order(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key: runs of digits count as numbers, so that partition-2 comes before partition-10."""
+    parts = re.findall(r"\d+|\D+", name)
+    return tuple((0, int(p), p) if p.isdigit() else (1, 0, p) for p in parts)
+
+
+def site_name(node_config: Mapping[str, object]) -> str:
+    """Return the site's name: from its node config, else ``partition-<i>``.
+
+    Raises
+    ------
+    FederationError
+        If the node config names neither a site nor a partition, or the name cannot be part of a file's name.
+    """
+    name = node_config.get("site")
+    if name is None and "partition-id" in node_config:
+        name = f"partition-{node_config['partition-id']}"
+    if name is None:
+        raise FederationError(
+            "a node needs a name: start its SuperNode with --node-config \"site='NAME'\" or with "
+            '"partition-id=I num-partitions=K"'
+        )
+    if not SITE_NAME.match(str(name)):
+        raise FederationError(
+            f"the site name {str(name)[:80]!r} is not allowed: 1 to 64 letters, digits, dots, dashes and "
+            "underscores, a letter or digit first"
+        )
+    return str(name)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One member, as the roll call found it."""
+
+    name: str
+    node_id: int
+    examples: int
+    partitions: int = 0
+    class_counts: tuple[int, ...] = ()
+
+
+def in_site_order(sites: Iterable[Site]) -> list[Site]:
+    """Return ``sites`` sorted by name; FederationError if two carry the same one."""
+    ordered = sorted(sites, key=lambda site: site_order(site.name))
+    for one, other in pairwise(ordered):
+        if one.name == other.name:
+            raise FederationError(
+                f"two nodes call themselves '{one.name}' (node ids {one.node_id} and {other.node_id}): give "
+                "every SuperNode its own site name or partition-id"
+            )
+    return ordered

@@ -1,0 +1,114 @@
+"""The one local loop: minibatch SGD of a model on samples, and its evaluation.
+
+A method composes it: what is minimised is the ``objective``, what happens behind each step (a projection) is
+``after_step``. The loop itself knows no method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from common.compute import autocast
+from common.data import Samples
+from common.settings.training import SGDSettings
+from common.task import Classification, Evaluation
+
+#: (outputs, targets, positions of the batch in the samples) -> the scalar that is minimised
+Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a call of ``train`` did: gradient steps taken and the mean loss over the last epoch."""
+
+    steps: int
+    loss: float
+
+
+def batches(
+    n: int, size: int, generator: torch.Generator, device: torch.device
+) -> Iterator[Tensor]:
+    """Yield the positions 0..n-1 in a random order, ``size`` at a time, the rest as a smaller last batch."""
+    order = torch.randperm(n, generator=generator, device=generator.device).to(device)
+    yield from torch.split(order, size)
+
+
+def train(
+    model: nn.Module,
+    samples: Samples,
+    settings: SGDSettings,
+    objective: Objective,
+    generator: torch.Generator,
+    *,
+    precision: str = "float32",
+    after_step: Callable[[], None] | None = None,
+) -> Trained:
+    """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes of SGD.
+
+    ``generator`` orders the batches. ``after_step`` runs behind every optimiser step.
+    """
+    device = samples.labels.device
+    optimiser = torch.optim.SGD(
+        model.parameters(),
+        lr=settings.lr,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+    )
+    model.train()
+    steps, total = 0, torch.zeros((), device=device)
+    for _ in range(settings.epochs):
+        total = torch.zeros((), device=device)
+        for positions in batches(len(samples), settings.batch, generator, device):
+            optimiser.zero_grad(set_to_none=True)
+            with autocast(device, precision):
+                outputs = model(samples.inputs(positions))
+                loss = objective(outputs, samples.labels[positions], positions)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            if after_step is not None:
+                after_step()
+            steps += 1
+            total += loss.detach() * len(positions)
+    return Trained(steps, float(total) / max(1, len(samples)))
+
+
+def plain(task: Classification) -> Objective:
+    """Return the objective of FedAvg: the task's mean loss."""
+
+    def objective(outputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        return task.loss(outputs, targets)
+
+    return objective
+
+
+def weighted(task: Classification, weights: Tensor) -> Objective:
+    """Return the task's loss with example i counting ``weights[i]`` times."""
+
+    def objective(outputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        return task.loss(outputs, targets, weights[positions])
+
+    return objective
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    samples: Samples,
+    task: Classification,
+    batch: int,
+    precision: str = "float32",
+) -> Evaluation:
+    """Judge ``model`` on all of ``samples``, ``batch`` at a time, in evaluation mode."""
+    model.eval()
+    tally = task.tally()
+    device = samples.labels.device
+    for start in range(0, len(samples), batch):
+        part = slice(start, start + batch)
+        with autocast(device, precision):
+            outputs = model(samples.inputs(part))
+        tally.add(outputs, samples.labels[part])
+    return tally.result()

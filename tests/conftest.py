@@ -1,0 +1,42 @@
+"""Shared by all tests: one thread, and a federation small enough to run in a second."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+#: a federation that trains for real and is done in a second: few clients, few steps, a narrow model
+SMALL = (
+    "federation.clients=3 model.width=8 partition.alpha=1.0 feddm.iterations=3 feddm.ipc=2 "
+    "feddm.real_batch=32 feddm.server_epochs=5 real.ipc=2 real.server_epochs=5 "
+    "fedavg.epochs=1 fedavg.batch=64"
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Return a maker of run configs: ``small(method="fedavg", rounds=2, set="seed...")``."""
+
+    def make(**keys: Any) -> dict[str, Any]:
+        extra = keys.pop("set", "")
+        return {
+            "output-dir": str(tmp_path / "runs"),
+            "rounds": 2,
+            **keys,
+            "set": f"{SMALL} {extra}",
+        }
+
+    return make
