@@ -1,0 +1,145 @@
+"""The ClientApp: from a message to the method's client and back. It knows no method."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from logging import getLogger
+
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+
+from client_app.device import DeviceClient, Metrics, class_counts
+from client_app.site import run_of, site_samples, state_of
+from common.compute import use_threads
+from common.errors import FederationError, NectarError
+from common.fingerprint import source_fingerprint
+from common.methods import load, resolve
+from common.sites import site_name
+
+logger = getLogger("flwr")
+
+#: Flower's own code for a ClientApp that raised
+RAISED = 2
+
+_RECORD_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+
+app = ClientApp()
+
+Handler = Callable[[Message, Context], RecordDict]
+
+
+def reply(message: Message, context: Context, handle: Handler) -> Message:
+    """Answer ``message`` with what ``handle`` returns, or with one sentence on what went wrong.
+
+    An error of Nectar's own says so itself. Of any other, the traceback stays in this process's log under an
+    incident number, and the server gets the number: an exception's text may quote private data.
+    """
+    try:
+        return Message(handle(message, context), reply_to=message)
+    except NectarError as error:
+        logger.error("%s", error)
+        return Message(Error(code=RAISED, reason=str(error)), reply_to=message)
+    except Exception as error:
+        incident = uuid.uuid4().hex[:8]
+        logger.exception("incident %s", incident)
+        reason = f"the device raised {type(error).__name__} (incident {incident} in its log)"
+        return Message(Error(code=RAISED, reason=reason), reply_to=message)
+
+
+def client_of(message: Message, context: Context) -> DeviceClient:
+    """Return the client that ``message`` is for: the chosen method's, with this site's data and state."""
+    run = run_of(context)
+    use_threads(run.config.compute.client_cores)
+    site = site_name(context.node_config)
+    train, holdout = site_samples(run, site, context)
+    record_id = str(message.content.config_records["config"].get("record", ""))
+    if not _RECORD_ID.match(record_id):
+        raise FederationError(
+            f"the server names its run {record_id[:40]!r}, which cannot be part of a file name"
+        )
+    state = state_of(run, record_id, site, context)
+    cls: type[DeviceClient] = load(resolve(run.config.method).client)
+    return cls(run, site, train, holdout, state)
+
+
+def figures(metrics: Metrics, examples: int) -> MetricRecord:
+    """Return a client's figures as Flower sends them, with the count that strategies weight by."""
+    return MetricRecord(
+        {**{key: float(value) for key, value in metrics.items()}, "num-examples": examples}
+    )
+
+
+def _train(message: Message, context: Context) -> RecordDict:
+    client = client_of(message, context)
+    arrays, examples, metrics = client.fit(
+        message.content.array_records["arrays"].to_numpy_ndarrays(),
+        dict(message.content.config_records["config"]),
+    )
+    return RecordDict(
+        {
+            "arrays": ArrayRecord(arrays),
+            "metrics": figures(metrics, examples),
+            "about": ConfigRecord({"site": client.site}),
+        }
+    )
+
+
+def _evaluate(message: Message, context: Context) -> RecordDict:
+    client = client_of(message, context)
+    loss, examples, metrics = client.evaluate(
+        message.content.array_records["arrays"].to_numpy_ndarrays(),
+        dict(message.content.config_records["config"]),
+    )
+    return RecordDict(
+        {
+            "metrics": figures({**metrics, "loss": loss}, examples),
+            "about": ConfigRecord({"site": client.site}),
+        }
+    )
+
+
+def _roll_call(message: Message, context: Context) -> RecordDict:
+    run = run_of(context)
+    use_threads(run.config.compute.client_cores)
+    site = site_name(context.node_config)
+    train, _ = site_samples(run, site, context)
+    sizes: dict[str, int | float | list[int] | list[float]] = {
+        "num-examples": len(train),
+        "num-partitions": int(context.node_config.get("num-partitions", 0)),
+    }
+    if message.content.config_records["config"].get("class-counts"):
+        sizes["class-counts"] = list(class_counts(train.labels, len(run.info.classes)))
+    return RecordDict(
+        {
+            "about": ConfigRecord({"site": site, "source": source_fingerprint()}),
+            "sizes": MetricRecord(sizes),
+        }
+    )
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Run a phase of the method's client."""
+    return reply(message, context, _train)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Judge the weights on the images this site holds out."""
+    return reply(message, context, _evaluate)
+
+
+@app.query("roll_call")
+def roll_call(message: Message, context: Context) -> Message:
+    """Say who this site is, how many images it has and which source it runs."""
+    return reply(message, context, _roll_call)

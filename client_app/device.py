@@ -1,0 +1,178 @@
+"""The device: what every method's client has, written once around the phases that a method writes.
+
+``fit`` decodes what came, calls the phase the server asked for, and lets its result out through ``release``, the one
+place from which anything computed from private data leaves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from logging import getLogger
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from flwr.common import Scalar
+
+from common.data import Samples
+from common.device_state import DeviceState
+from common.errors import FederationError
+from common.models import Classifier
+from common.run import Run
+from common.seeding import generator
+from common.training import evaluate
+from common.wire import Payload, Weights
+
+logger = getLogger("flwr")
+
+NDArrays = list[np.ndarray[Any, Any]]
+Metrics = dict[str, Scalar]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def phase(name: str) -> Callable[[F], F]:
+    """Mark a method of a DeviceClient as the phase ``name``: from a decoded payload to the payload that leaves."""
+
+    def mark(function: F) -> F:
+        function.__dict__["nectar_phase"] = name
+        return function
+
+    return mark
+
+
+class DeviceClient(NumPyClient):
+    """Base of the methods' clients; a subclass adds phases.
+
+    Parameters
+    ----------
+    run : Run
+        The run's configuration, model and data shape.
+    site : str
+        This site's name.
+    samples : Samples
+        The site's training images, on the run's device.
+    holdout : Samples
+        The images the site keeps for its own evaluation; may be empty.
+    state : DeviceState
+        What the site remembers between rounds.
+    """
+
+    def __init__(
+        self, run: Run, site: str, samples: Samples, holdout: Samples, state: DeviceState
+    ) -> None:
+        self.run = run
+        self.site = site
+        self.samples = samples
+        self.holdout = holdout
+        self.state = state
+        self.server_round = 0
+        self._metrics: dict[str, float] = {}
+
+    # ---- what a phase uses ----------------------------------------------------------------------------
+
+    def model(self, weights: Weights) -> Classifier:
+        """Return the run's model with ``weights``, on the run's device."""
+        model = self.run.build_model()
+        weights.load_into(model)
+        return model
+
+    def generator(self, purpose: str, server_round: int | None = None) -> torch.Generator:
+        """Return the generator for ``purpose`` at this site, in this round unless another one is named."""
+        at = self.server_round if server_round is None else server_round
+        seed = self.run.config.seed
+        return generator(seed, purpose, at, self.site, device=self.run.device)
+
+    def report(self, **figures: float) -> None:
+        """Send ``figures`` along with the phase's result; underscores become dashes."""
+        self._metrics.update({key.replace("_", "-"): float(v) for key, v in figures.items()})
+
+    # ---- Flower's NumPyClient -------------------------------------------------------------------------
+
+    def fit(
+        self, parameters: NDArrays, config: Mapping[str, Any]
+    ) -> tuple[NDArrays, int, Metrics]:
+        """Run the phase that ``config["phase"]`` names and return what it lets out.
+
+        Raises
+        ------
+        PayloadError
+            If ``parameters`` are not the weights of the run's model.
+        FederationError
+            If the client has no such phase.
+        """
+        self.server_round = int(config["server-round"])
+        work = self._phase(str(config["phase"]))
+        weights = Weights.decode(parameters, self.run.spec)
+        self._metrics = {}
+        started = time.perf_counter()
+        payload = work(weights)
+        self.report(seconds=time.perf_counter() - started)
+        return self.release(payload, str(config["phase"]))
+
+    def evaluate(
+        self, parameters: NDArrays, config: Mapping[str, Any]
+    ) -> tuple[float, int, Metrics]:
+        """Judge the weights on the images the site holds out.
+
+        Raises
+        ------
+        FederationError
+            If it holds out none.
+        """
+        if not len(self.holdout):
+            raise FederationError(
+                f"site '{self.site}' holds out no images to evaluate on: set data.site_holdout above 0"
+            )
+        self.server_round = int(config["server-round"])
+        model = self.model(Weights.decode(parameters, self.run.spec))
+        settings = self.run.config
+        figures = evaluate(
+            model,
+            self.holdout,
+            self.run.task,
+            settings.evaluation.batch,
+            settings.compute.precision,
+        )
+        self._log("evaluate", "metrics", 0)
+        return figures.loss, figures.examples, {"accuracy": figures.accuracy}
+
+    # ---- the one way out ------------------------------------------------------------------------------
+
+    def release(self, payload: Payload, phase: str) -> tuple[NDArrays, int, Metrics]:
+        """Encode ``payload`` and note in the site's own log what leaves, when and how large."""
+        arrays = payload.encode()
+        self._log(phase, payload.kind, sum(a.nbytes for a in arrays))
+        return arrays, len(self.samples), {**self._metrics}
+
+    def _log(self, phase: str, kind: str, size: int) -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line = {"time": now, "phase": phase, "kind": kind}
+        self.state.log_release({**line, "round": self.server_round, "array-bytes": size})
+
+    def _phase(self, name: str) -> Callable[[Weights], Payload]:
+        phases = phases_of(type(self))
+        if name not in phases:
+            raise FederationError(
+                f"{type(self).__name__} has no phase '{name[:40]}', it has {', '.join(phases)}: server and device "
+                "run different methods"
+            )
+        work: Callable[[Weights], Payload] = getattr(self, phases[name])
+        return work
+
+
+def phases_of(cls: type[DeviceClient]) -> dict[str, str]:
+    """Return the phases of a client class: name -> attribute."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        for attribute, value in vars(base).items():
+            name = getattr(value, "nectar_phase", None)
+            if name is not None:
+                found[name] = attribute
+    return found
+
+
+def class_counts(labels: torch.Tensor, classes: int) -> Sequence[int]:
+    """Return how many of ``labels`` fall into each class."""
+    return torch.bincount(labels, minlength=classes).tolist()

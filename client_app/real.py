@@ -1,0 +1,21 @@
+"""REAL on the device: real images, sent as they are. A rival to measure against, not a way to protect data."""
+
+from __future__ import annotations
+
+from client_app.device import DeviceClient, phase
+from common.settings.real import RealSettings
+from common.wire import SyntheticImages, Weights
+from synth.distribution_matching import real_start
+
+
+class RealClient(DeviceClient):
+    """Draws ipc images of every class it holds: the same ones in every round, or others (``redraw``)."""
+
+    @phase("draw")
+    def draw(self, w: Weights) -> SyntheticImages:
+        """Return real images and their labels; ``w`` plays no part."""
+        settings = self.run.config.settings
+        assert isinstance(settings, RealSettings)
+        rng = self.generator("start", None if settings.redraw else 0)
+        images, labels = real_start(self.samples.inputs, self.samples.labels, settings.ipc, rng)
+        return SyntheticImages(images.cpu(), labels.cpu(), self.run.config.wire.images)

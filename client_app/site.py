@@ -1,0 +1,101 @@
+"""A node's own side of a run: which images are its, and where its state lies. Built once a process, then reused."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context
+
+from common.config import load
+from common.data import Samples, samples, validation_split
+from common.device_state import ContextState, DeviceState, DirectoryState
+from common.errors import FederationError
+from common.run import Run
+from common.seeding import derive
+
+RunItems = tuple[tuple[str, str | int | float | bool], ...]
+
+
+@lru_cache(maxsize=4)
+def _run(items: RunItems) -> Run:
+    return Run(load(dict(items)))
+
+
+def run_of(context: Context) -> Run:
+    """Return the run that ``context`` configures, the same object for equal configurations."""
+    return _run(tuple(sorted(context.run_config.items())))
+
+
+def partition_of(context: Context) -> tuple[int, int]:
+    """Return (partition-id, num-partitions) of the node.
+
+    Raises
+    ------
+    FederationError
+        If the node config lacks them or they do not fit together.
+    """
+    index, number = (context.node_config.get(k) for k in ("partition-id", "num-partitions"))
+    if not isinstance(index, int) or not isinstance(number, int) or not 0 <= index < number:
+        raise FederationError(
+            f"the node config says partition-id={index} num-partitions={number}: start the SuperNode with "
+            '--node-config "partition-id=I num-partitions=K", I from 0 to K-1'
+        )
+    return index, number
+
+
+@lru_cache(maxsize=1024)
+def _site_samples(run: Run, site: str, index: int, number: int) -> tuple[Samples, Samples]:
+    dataset, indices = run.dataset, run.partition(number)[index]
+    seed = derive(run.config.seed, "site-holdout", site)
+    kept, held = validation_split(dataset.train.labels[indices], run.config.data.site_holdout, seed)
+    train, holdout = (samples(dataset.train, run.info, indices[part]) for part in (kept, held))
+    return train.to(run.device), holdout.to(run.device)
+
+
+def site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Samples]:
+    """Return the site's images to learn from and those it holds out, kept in the process.
+
+    Raises
+    ------
+    DataError
+        If the data set or the partition cannot be had.
+    FederationError
+        If the node config names no partition.
+    """
+    return _site_samples(run, site, *partition_of(context))
+
+
+def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceState:
+    """Return where the site's state lies.
+
+    A real site names ``state-dir`` in its node config; a simulated one uses the run's record, whose place it
+    takes from its own configuration and never from a message.
+    """
+    named = context.node_config.get("state-dir")
+    if named is not None:
+        root = Path(str(named))
+        if not root.is_absolute():
+            raise FederationError(
+                f"the node config's state-dir '{root}' is relative: give an absolute path"
+            )
+        return DirectoryState(root, record_id, site)
+    if is_simulated(context):
+        return DirectoryState(record_directory(run, record_id) / "state", "", site)
+    return ContextState(context.state)
+
+
+def record_directory(run: Run, record_id: str) -> Path:
+    """Return the directory of the run's record on this machine."""
+    if run.config.resume:
+        return Path(run.config.resume)
+    return run.config.output_dir / record_id
+
+
+def is_simulated(context: Context) -> bool:
+    """Whether this process is a worker of a simulation: Ray's, or the in-process engine's."""
+    if context.node_config.get("simulated") is True:
+        return True
+    ray = sys.modules.get("ray")
+    return bool(ray and ray.is_initialized())

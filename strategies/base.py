@@ -1,0 +1,271 @@
+"""The Strategy that every method extends: Flower's own hooks, written once around two typed ones.
+
+A method says what it sends (``instructions``) and what it makes of what comes back (``update``). Everything a
+federation needs around that, who takes part, what a reply must look like, what happens to a bad one, is here.
+The result IS a Flower Strategy: Nectar's loop drives it, and so does Flower's own ``start``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from logging import getLogger
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+from common.errors import FederationError, PayloadError
+from common.run import Run
+from common.seeding import generator
+from common.sites import Site, site_order
+from common.wire import Payload, Spec, SyntheticImages, Weights
+from strategies.replies import Outcome, Upload, read_evaluation, read_upload
+from strategies.roll_call import wait_for_sites
+
+logger = getLogger("flwr")
+
+#: what a strategy keeps between rounds: tensors, arrays, numbers, texts, and lists and mappings of them
+State = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What one site is asked: a phase of its client, the payload it gets, and what it must send back."""
+
+    phase: str
+    payload: Payload
+    expects: Spec
+
+
+class Strategy(FlowerStrategy):
+    """Base of Nectar's methods.
+
+    Parameters
+    ----------
+    run : Run
+        The run's configuration, model and data shape.
+    record_id : str
+        Names the run to its devices, which keep their state under it.
+    """
+
+    #: whether the roll call asks the sites for their class counts
+    needs_class_counts = False
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        self.run = run
+        self.record_id = record_id
+        self.sites: list[Site] = []
+        self.outcome = Outcome()
+        self._sent: list[tuple[Message, Site, Instruction]] = []
+        self._weights: Weights | None = None
+
+    # ---- what a method writes -------------------------------------------------------------------------
+
+    @abstractmethod
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Return an instruction for each of ``sites``, by the site's name."""
+
+    @abstractmethod
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Return the new weights.
+
+        ``uploads`` yields the accepted ones in site order as they are read, and can be walked once. Walking to
+        its end raises FederationError where fewer than ``federation.min_replies`` were accepted.
+        """
+
+    def state_dict(self) -> State:
+        """Return what a checkpoint must hold besides the weights."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take back what ``state_dict`` returned."""
+        if state:
+            raise FederationError(
+                f"{type(self).__name__} keeps no state, the checkpoint holds some"
+            )
+
+    def pictures(self) -> Mapping[str, SyntheticImages]:
+        """Return the images that the last round's sites sent, for the record to draw."""
+        return {}
+
+    # ---- Flower's hooks -------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Choose the round's sites and compose a message for each, in site order."""
+        self.ensure_roll_call(grid)
+        self.outcome = Outcome()
+        self._weights = self.weights_from(arrays)
+        chosen = self.choose(server_round)
+        plan = self.instructions(server_round, self._weights, chosen)
+        encoded: dict[int, ArrayRecord] = {}
+        self._sent = []
+        for site in chosen:
+            instruction = plan[site.name]
+            body = encoded.get(id(instruction.payload))
+            if body is None:
+                body = ArrayRecord(instruction.payload.encode())
+                encoded[id(instruction.payload)] = body
+            fields = {**config, **self._address(server_round), "phase": instruction.phase}
+            content = RecordDict({"arrays": body, "config": ConfigRecord(fields)})
+            message = Message(content, site.node_id, MessageType.TRAIN, group_id=str(server_round))
+            self._sent.append((message, site, instruction))
+        return [message for message, _, _ in self._sent]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Validate the replies and let the method make new weights of the accepted ones."""
+        if self._weights is None:
+            raise RuntimeError("aggregate_train needs a configure_train before it")
+        weights = self.update(server_round, self._weights, self._accepted(server_round, replies))
+        self._weights = None
+        self._require_finite(server_round, weights)
+        return self.arrays_from(weights), self._mean_metrics()
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Compose the evaluation of the weights on the sites' held-out shares, if the run wants one."""
+        if self.run.config.evaluation.on not in ("sites", "both"):
+            return []
+        self.ensure_roll_call(grid)
+        body = ArrayRecord(self.weights_from(arrays).encode())
+        fields = {**config, **self._address(server_round)}
+        return [
+            Message(
+                RecordDict({"arrays": body, "config": ConfigRecord(dict(fields))}),
+                site.node_id,
+                MessageType.EVALUATE,
+                group_id=str(server_round),
+            )
+            for site in self.sites
+        ]
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the sites' figures, each site counting its held-out images."""
+        total, sums = 0, {"accuracy": 0.0, "loss": 0.0}
+        for reply in replies:
+            try:
+                figures = read_evaluation(reply)
+            except PayloadError as error:
+                logger.warning("round %d: an evaluation was rejected: %s", server_round, error)
+                continue
+            total += figures.examples
+            sums["accuracy"] += figures.examples * figures.accuracy
+            sums["loss"] += figures.examples * figures.loss
+        if not total:
+            return None
+        return MetricRecord({key: value / total for key, value in sums.items()})
+
+    def summary(self) -> None:
+        """Log the method and its settings."""
+        settings = ", ".join(f"{k}={v}" for k, v in self.run.config.settings.model_dump().items())
+        logger.info("%s: %s", self.run.config.method, settings)
+
+    # ---- shared by the methods ------------------------------------------------------------------------
+
+    def ensure_roll_call(self, grid: Grid) -> None:
+        """Make the roll call unless the loop has made it (as under Flower's own ``start``)."""
+        if not self.sites:
+            federation = self.run.config.federation
+            self.sites = wait_for_sites(
+                grid,
+                federation.clients,
+                class_counts=self.needs_class_counts,
+                deadline=federation.join_deadline,
+            )
+
+    def choose(self, server_round: int) -> list[Site]:
+        """Return the round's sites in site order: a ``participation`` share of all, at least one."""
+        share = self.run.config.federation.participation
+        if share == 1.0:
+            return list(self.sites)
+        size = max(1, round(share * len(self.sites)))
+        rng = generator(self.run.config.seed, "participation", server_round)
+        picked = torch.randperm(len(self.sites), generator=rng)[:size].tolist()
+        return [self.sites[i] for i in sorted(picked)]
+
+    def weights_from(self, arrays: ArrayRecord) -> Weights:
+        """Return Flower's arrays as Weights in the model's dtypes."""
+        spec, codec = self.run.spec, self.run.config.wire.weights
+        dtypes = dict(zip(spec.names, spec.dtypes, strict=True))
+        named = {name: torch.from_numpy(arrays[name].numpy().copy()) for name in spec.names}
+        return Weights({name: value.to(dtypes[name]) for name, value in named.items()}, codec)
+
+    def arrays_from(self, weights: Weights) -> ArrayRecord:
+        """Return Weights as Flower's arrays, one a tensor under its own name."""
+        return ArrayRecord(dict(weights.tensors))
+
+    def _address(self, server_round: int) -> dict[str, str | int]:
+        return {"server-round": server_round, "record": self.record_id}
+
+    def _accepted(self, server_round: int, replies: Iterable[Message]) -> Iterator[Upload]:
+        """Yield the uploads that pass, note those that do not, and insist on the quorum at the end."""
+        for reply, site, instruction in self._matched(replies):
+            try:
+                upload = read_upload(reply, site, instruction.expects)
+            except PayloadError as error:
+                self.outcome.rejected[site.name] = str(error)
+                logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
+                continue
+            self.outcome.accept(upload)
+            yield upload
+        self._require_quorum(server_round)
+
+    def _matched(self, replies: Iterable[Message]) -> Iterator[tuple[Message, Site, Instruction]]:
+        """Yield each reply with the site and the instruction it answers; a list is put into site order first.
+
+        Flower numbers a message when it is sent, and a wave is sent when its first reply is asked for: the ids
+        are read as late as that.
+        """
+        if isinstance(replies, list):
+            asked = self._by_message_id()
+            known = [r for r in replies if r.metadata.reply_to_message_id in asked]
+            replies = sorted(
+                known, key=lambda r: site_order(asked[r.metadata.reply_to_message_id][0].name)
+            )
+        asked = {}
+        for reply in replies:
+            answers = reply.metadata.reply_to_message_id
+            if answers not in asked:
+                asked = self._by_message_id()
+            if answers in asked:
+                yield (reply, *asked[answers])
+
+    def _by_message_id(self) -> dict[str, tuple[Site, Instruction]]:
+        return {m.metadata.message_id: (site, what) for m, site, what in self._sent}
+
+    def _require_quorum(self, server_round: int) -> None:
+        valid, needed = len(self.outcome.accepted), self.run.config.federation.min_replies
+        if valid < needed:
+            reasons = "; ".join(f"{site}: {why}" for site, why in self.outcome.rejected.items())
+            raise FederationError(
+                f"round {server_round} has {valid} valid replies where federation.min_replies asks for {needed} "
+                f"({reasons or 'none was rejected'})"
+            )
+
+    def _require_finite(self, server_round: int, weights: Weights) -> None:
+        for name, tensor in weights.tensors.items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise FederationError(
+                    f"round {server_round}'s update made the weight '{name}' infinite or NaN: lower the learning "
+                    "rate, the last good weights are in the checkpoint"
+                )
+
+    def _mean_metrics(self) -> MetricRecord | None:
+        """Return the plain mean over the accepted sites of every figure that all of them sent."""
+        rows = list(self.outcome.accepted.values())
+        if not rows:
+            return None
+        shared = [key for key in rows[0] if all(key in row for row in rows)]
+        return MetricRecord({key: sum(row[key] for row in rows) / len(rows) for key in shared})

@@ -1,0 +1,242 @@
+"""Any Flower strategy that moves weights, named by its import path, with FedAvg's devices.
+
+The strategy runs unchanged. This adapter stands around its hooks: what it sends is put into Nectar's wire format,
+what comes back is validated before the strategy sees it, and a reply that is missing or bad is handed to it as an
+error message rather than dropped (a differentially private wrapper must not average five with noise for six).
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from logging import getLogger
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+from common.errors import FederationError, PayloadError
+from common.methods import load
+from common.run import Run
+from common.seeding import derive
+from common.sites import Site
+from common.wire import Weights
+from strategies.attributes import changed_attributes, restore_attributes, snapshot
+from strategies.base import Instruction, State, Strategy
+from strategies.replies import Outcome, Upload, read_upload
+
+logger = getLogger("flwr")
+
+REJECTED = 102
+
+#: what Flower's strategies put into every message themselves
+_KNOWN_KEYS = {"server-round"}
+
+
+class ForeignStrategy(Strategy):
+    """Nectar's hooks around a Flower strategy's own.
+
+    Parameters
+    ----------
+    run : Run
+        ``run.config.method`` is the import path, ``run.config.strategy`` the constructor's arguments.
+    inner : Strategy, optional
+        An instance to use instead of constructing one.
+    """
+
+    def __init__(
+        self, run: Run, record_id: str = "run", inner: FlowerStrategy | None = None
+    ) -> None:
+        super().__init__(run, record_id)
+        self.inner = inner if inner is not None else _construct(run)
+        self._fresh = snapshot(self.inner)
+        self._asked: list[tuple[Message, Site]] = []
+        self._arrays: ArrayRecord | None = None
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Not used: the inner strategy composes its own messages."""
+        raise TypeError("a Flower strategy composes its own messages")
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Not used: the inner strategy aggregates messages."""
+        raise TypeError("a Flower strategy aggregates messages")
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Let the inner strategy choose nodes and weights; send them to FedAvg's devices."""
+        self.ensure_roll_call(grid)
+        self.outcome = Outcome()
+        self._arrays = arrays
+        here = SiteGrid(grid, self.sites, derive(self.run.config.seed, "sampling", server_round))
+        sites = {site.node_id: site for site in self.sites}
+        asked = [
+            (message, sites[message.metadata.dst_node_id])
+            for message in self.inner.configure_train(server_round, arrays, ConfigRecord(), here)
+        ]
+        self._asked = sorted(asked, key=lambda pair: self.sites.index(pair[1]))
+        self._sent = [self._translate(server_round, m, site) for m, site in self._asked]
+        return [message for message, _, _ in self._sent]
+
+    def _translate(
+        self, server_round: int, message: Message, site: Site
+    ) -> tuple[Message, Site, Instruction]:
+        arrays, config = _contents(message)
+        surplus = set(config) - _KNOWN_KEYS
+        if surplus:
+            raise FederationError(
+                f"{self.run.config.method} asks its devices to follow {', '.join(sorted(surplus))}, which FedAvg's "
+                "devices do not: choose a strategy that works with plain local training"
+            )
+        instruction = Instruction("train", self.weights_from(arrays), self.run.spec)
+        fields = ConfigRecord({**self._address(server_round), "phase": instruction.phase})
+        content = RecordDict(
+            {"arrays": ArrayRecord(instruction.payload.encode()), "config": fields}
+        )
+        sent = Message(
+            content, site.node_id, message.metadata.message_type, group_id=str(server_round)
+        )
+        return sent, site, instruction
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Hand the inner strategy one reply for each of its messages, in site order."""
+        originals = {site.name: message for message, site in self._asked}
+        translated = [
+            self._judge(server_round, reply, site, instruction, originals[site.name])
+            for reply, site, instruction in self._matched(replies)
+        ]
+        self._require_quorum(server_round)
+        arrays, metrics = self.inner.aggregate_train(server_round, translated)
+        if arrays is None:
+            logger.warning("round %d: the strategy made no update", server_round)
+            return None, metrics
+        weights = self.weights_from(arrays)
+        self._require_finite(server_round, weights)
+        return self.arrays_from(weights), metrics
+
+    def _judge(
+        self,
+        server_round: int,
+        reply: Message,
+        site: Site,
+        instruction: Instruction,
+        original: Message,
+    ) -> Message:
+        try:
+            upload = read_upload(reply, site, instruction.expects)
+        except PayloadError as error:
+            self.outcome.rejected[site.name] = str(error)
+            logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
+            return Message(Error(code=REJECTED, reason=str(error)), reply_to=original)
+        self.outcome.accept(upload)
+        assert isinstance(upload.payload, Weights)
+        content = RecordDict(
+            {
+                "arrays": self.arrays_from(upload.payload),
+                "metrics": MetricRecord({**_figures(upload.metrics), "num-examples": upload.examples}),
+                "config": ConfigRecord({"site": site.name}),
+            }
+        )
+        return Message(content, reply_to=original)
+
+    def state_dict(self) -> State:
+        """Return every attribute of the inner strategy that changed since it was constructed."""
+        return changed_attributes(self.inner, self._fresh)
+
+    def load_state_dict(self, state: State) -> None:
+        """Put those attributes back."""
+        restore_attributes(self.inner, state)
+
+    def summary(self) -> None:
+        """Log the inner strategy's own summary."""
+        logger.info("%s:", self.run.config.method)
+        self.inner.summary()
+
+
+#: the figures of FedAvg's devices that every reply carries, so that no strategy meets a differing key
+_FIGURES = ("train-loss",)
+
+
+def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {key: metrics.get(key, 0.0) for key in _FIGURES}
+
+
+def _contents(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
+    records = list(message.content.array_records.values())
+    if len(records) != 1:
+        raise FederationError(
+            f"the strategy sends {len(records)} array records a message where one, the weights, was expected"
+        )
+    configs = list(message.content.config_records.values())
+    return records[0], configs[0] if configs else ConfigRecord()
+
+
+def _construct(run: Run) -> FlowerStrategy:
+    """Construct the strategy with the user's arguments and, where they say nothing, the run's own.
+
+    ``min_*`` = 1: waiting and the quorum are Nectar's, and a strategy that waits by itself waits for ever.
+    """
+    cls = load(run.config.method)
+    known = inspect.signature(cls).parameters
+    defaults: dict[str, Any] = {
+        "fraction_train": run.config.federation.participation,
+        "min_train_nodes": 1,
+        "min_evaluate_nodes": 1,
+        "min_available_nodes": 1,
+    }
+    arguments = {k: v for k, v in defaults.items() if k in known} | dict(run.config.strategy)
+    strategy = cls(**arguments)
+    if not isinstance(strategy, FlowerStrategy):
+        raise FederationError(f"{run.config.method} is not a flwr.serverapp.strategy.Strategy")
+    return strategy
+
+
+class SiteGrid(Grid):
+    """The grid as a foreign strategy sees it: node ids in site order, and the same draw in every engine.
+
+    Flower's ``sample_nodes`` draws from the global ``random`` right after ``get_node_ids``; reseeding there, and
+    not outside, keeps Flower's own threads from drawing in between.
+    """
+
+    def __init__(self, grid: Grid, sites: Sequence[Site], seed: int) -> None:
+        self._grid = grid
+        self._ids = [site.node_id for site in sites]
+        self._seed = seed
+
+    def get_node_ids(self) -> list[int]:
+        """Return the members' node ids in site order."""
+        random.seed(self._seed)
+        return list(self._ids)
+
+    def set_run(self, run: Any) -> None:
+        """Pass on."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run."""
+        return self._grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Pass on."""
+        return self._grid.create_message(*args, **kwargs)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Pass on."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pass on."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Pass on."""
+        return self._grid.send_and_receive(messages, timeout=timeout)

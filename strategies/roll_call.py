@@ -1,0 +1,118 @@
+"""Who is there: one query a node, asked at the start and again when the membership changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from logging import getLogger
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from common.errors import FederationError
+from common.fingerprint import source_fingerprint
+from common.sites import Site, in_site_order
+from strategies.exchange import exchange
+from strategies.replies import reason_of
+
+logger = getLogger("flwr")
+
+
+def ask(grid: Grid, node_ids: Sequence[int], *, class_counts: bool, deadline: float) -> list[Site]:
+    """Ask ``node_ids`` for their names and sizes; class counts only if the method needs them.
+
+    Raises
+    ------
+    FederationError
+        If a node does not answer, runs other source than this server, or answers nonsense.
+    """
+    config = ConfigRecord({"class-counts": class_counts})
+    messages = [
+        Message(RecordDict({"config": config}), node_id, "query.roll_call", group_id="roll-call")
+        for node_id in node_ids
+    ]
+    replies = exchange(grid, messages, deadline=deadline)
+    return [_read(node_id, reply) for node_id, reply in zip(node_ids, replies, strict=True)]
+
+
+def _read(node_id: int, reply: Message) -> Site:
+    if reply.has_error():
+        raise FederationError(f"node {node_id} failed the roll call: {reason_of(reply)}")
+    try:
+        about, sizes = reply.content.config_records["about"], reply.content.metric_records["sizes"]
+        name, source = str(about["site"]), str(about["source"])
+        counts = sizes.get("class-counts", [])
+        site = Site(
+            name=name,
+            node_id=node_id,
+            examples=_whole(sizes["num-examples"]),
+            partitions=_whole(sizes["num-partitions"]),
+            class_counts=tuple(map(_whole, counts if isinstance(counts, list) else [counts])),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise FederationError(
+            f"node {node_id} answered the roll call with something else ({error!r}): run the same release on "
+            "the server and on every device"
+        ) from None
+    if source != source_fingerprint():
+        raise FederationError(
+            f"site '{name}' runs source {source[:16]}, the server runs {source_fingerprint()}: their results "
+            "would not belong together; give both the same release"
+        )
+    return site
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int | float) or value != int(value) or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return int(value)
+
+
+def wait_for_sites(grid: Grid, clients: int, *, class_counts: bool, deadline: float) -> list[Site]:
+    """Wait until the federation is complete and return its sites in site order.
+
+    A node that holds a partition says how many there are, and that number wins over ``clients``: plain ``flwr
+    run`` starts two nodes whatever the configuration says.
+
+    Raises
+    ------
+    FederationError
+        If fewer nodes than needed are there at the deadline, or a node is refused.
+    """
+    end = time.monotonic() + deadline
+    known: dict[int, Site] = {}
+    while True:
+        here = sorted(grid.get_node_ids())
+        fresh = [node_id for node_id in here if node_id not in known]
+        if fresh:
+            left = max(1.0, end - time.monotonic())
+            for site in ask(grid, fresh, class_counts=class_counts, deadline=left):
+                known[site.node_id] = site
+        needed = expected_sites(known.values()) or clients
+        present = [known[node_id] for node_id in here]
+        if len(present) >= needed:
+            return in_site_order(present)
+        if time.monotonic() >= end:
+            names = ", ".join(site.name for site in in_site_order(present)) or "none"
+            raise FederationError(
+                f"{len(present)} of {needed} sites were there after {deadline:g} s ({names}): start the missing "
+                "SuperNodes, or lower federation.clients"
+            )
+        time.sleep(0.2)
+
+
+def expected_sites(sites: Iterable[Site]) -> int:
+    """Return how many partitions the sites speak of; 0 where they hold data of their own.
+
+    Raises
+    ------
+    FederationError
+        If they disagree.
+    """
+    numbers = {site.partitions for site in sites}
+    if len(numbers) > 1:
+        raise FederationError(
+            f"the nodes disagree on num-partitions ({', '.join(map(str, sorted(numbers)))}): start every "
+            "SuperNode with the same one"
+        )
+    return numbers.pop() if numbers else 0

@@ -1,0 +1,123 @@
+"""The server that learns from small image sets: FedDM's, and REAL's with real images in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.data import Samples
+from common.run import Run
+from common.seeding import generator
+from common.settings.surrogate import SurrogateServerSettings
+from common.settings.training import SGDSettings
+from common.sites import Site
+from common.training import train, weighted
+from common.wire import SyntheticImages, SyntheticImagesSpec, Weights
+from strategies.base import Instruction, State, Strategy
+from strategies.replies import Upload
+from synth.distribution_matching import project_ball
+
+
+class SurrogateServer(Strategy):
+    """Train the global model on the union of the received sets, in the ball around the round's start.
+
+    Subclasses say which phase their devices run. FedDM, Algorithm 1, server part: SGD with eta_s on
+    sum_k f^_{r,k} (Eq. 5), and after every step a projection into B_rho(w_r) (Eq. 3).
+    """
+
+    phase: str
+    ipc: int
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        settings = run.config.settings
+        assert isinstance(settings, SurrogateServerSettings)
+        self.settings = settings
+        self.needs_class_counts = settings.weighting == "counts"
+        self._last: dict[str, SyntheticImages] = {}
+        self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Send the weights w_r, expect at most ipc images a class."""
+        info = self.run.info
+        expects = SyntheticImagesSpec(info.shape, len(info.classes), self.ipc * len(info.classes))
+        instruction = Instruction(self.phase, weights, expects)
+        return {site.name: instruction for site in sites}
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Train from w_r on this round's union, and on that of the last ``keep`` - 1 rounds."""
+        received = list(uploads)
+        self._last = {u.site.name: _images(u) for u in received}
+        self._kept.append(self._union(received))
+        if self.settings.keep:
+            del self._kept[: -self.settings.keep]
+        images, labels, each = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
+        return self._train(server_round, weights, images, labels, each)
+
+    def _union(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return images, labels and each image's weight, scaled to a mean of one over the round."""
+        sets = [_images(u) for u in uploads]
+        images = torch.cat([s.images for s in sets])
+        labels = torch.cat([s.labels for s in sets])
+        if self.settings.weighting == "uniform":
+            return images, labels, torch.ones(len(labels))
+        each = torch.cat(
+            [self._by_counts(u.site, s.labels) for u, s in zip(uploads, sets, strict=True)]
+        )
+        return images, labels, each / each.mean()
+
+    def _by_counts(self, site: Site, labels: Tensor) -> Tensor:
+        """Return n_{k,c} / ipc for every image of class c, so that a class counts what it is at the site."""
+        counts = torch.tensor(site.class_counts, dtype=torch.float32)
+        sent = torch.bincount(labels, minlength=len(counts))
+        return counts[labels] / sent[labels]
+
+    def _train(
+        self, server_round: int, weights: Weights, images: Tensor, labels: Tensor, each: Tensor
+    ) -> Weights:
+        s, config = self.settings, self.run.config
+        if s.server_epochs == 0:
+            return weights
+        model = self.run.build_model()
+        weights.load_into(model)
+        centre = [p.detach().clone() for p in model.parameters()]
+        train(
+            model,
+            Samples.of(images.to(self.run.device), labels.to(self.run.device)),
+            SGDSettings(
+                epochs=s.server_epochs,
+                lr=s.server_lr,
+                batch=s.server_batch,
+                momentum=s.server_momentum,
+                weight_decay=s.server_weight_decay,
+            ),
+            weighted(self.run.task, each.to(self.run.device)),
+            generator(config.seed, "surrogate-server", server_round, device=self.run.device),
+            precision=config.compute.precision,
+            after_step=lambda: project_ball(model.parameters(), centre, s.rho),
+        )
+        return Weights.of(model, weights.codec)
+
+    def pictures(self) -> Mapping[str, SyntheticImages]:
+        """Return the last round's sets by site."""
+        return self._last
+
+    def state_dict(self) -> State:
+        """Return the kept rounds' sets, which the next round trains on; none with ``keep`` = 1."""
+        older = [] if self.settings.keep == 1 else self._kept
+        return {"kept": [list(parts) for parts in older]}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take back the kept rounds' sets."""
+        kept: list[list[Any]] = list(state["kept"])
+        self._kept = [(images, labels, each) for images, labels, each in kept]
+
+
+def _images(upload: Upload) -> SyntheticImages:
+    assert isinstance(upload.payload, SyntheticImages)
+    return upload.payload
