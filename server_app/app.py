@@ -1,0 +1,212 @@
+"""The ServerApp: configuration, data, model, strategy, record, and the rounds between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from logging import getLogger
+from typing import Any
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from common.compute import use_threads
+from common.config import Config, load
+from common.data import class_counts
+from common.methods import is_import_path, resolve
+from common.methods import load as load_path
+from common.run import Run
+from common.sites import Site
+from server_app.checkpoint import Checkpoint
+from server_app.evaluation import server_judge
+from server_app.pictures import save_grids
+from server_app.record import Record
+from strategies.base import Strategy
+from strategies.foreign import ForeignStrategy
+from strategies.loop import RoundResult, federate
+
+logger = getLogger("flwr")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the configured method on the federation behind ``grid``."""
+    serve(grid, load(context.run_config))
+
+
+def serve(grid: Grid, config: Config) -> Record:
+    """Run ``config`` and return its record; what fails is noted there and raised."""
+    use_threads(config.compute.server_cores)
+    run = Run(config)
+    judge = server_judge(run)
+    strategy = make_strategy(run)
+    strategy.ensure_roll_call(grid)
+    run = strategy.run = with_nodes_there_are(run, strategy.sites)
+    record = Record.open(run.config) if config.resume else Record.create(run.config)
+    strategy.record_id = record.id
+    logger.info("the record is %s", record.directory)
+    strategy.summary()
+    try:
+        checkpoint = _take_up(record, strategy) if config.resume else None
+        if checkpoint is None:
+            record.partition(describe_partition(run, strategy.sites))
+            record.note(data=_checksum(run))
+        first = 1 if checkpoint is None else checkpoint.server_round + 1
+        weights = run.build_model().state_dict() if checkpoint is None else checkpoint.weights
+        best = None if checkpoint is None else _best(record)
+        federate(
+            strategy,
+            grid,
+            ArrayRecord(dict(weights)),
+            first_round=first,
+            last_round=config.rounds,
+            federation=run.config.federation,
+            judge=judge,
+            callbacks=[Keeper(record, strategy, config.rounds, best)],
+        )
+    except BaseException as error:
+        reason = str(error) or type(error).__name__
+        record.note(outcome=f"failed: {reason}")
+        logger.error("the run stopped: %s", reason)
+        raise
+    record.note(outcome="completed")
+    logger.info("done: %s", record.directory)
+    return record
+
+
+def make_strategy(run: Run) -> Strategy:
+    """Return the method's strategy, or an adapter around a Flower strategy named by import path."""
+    if is_import_path(run.config.method):
+        return ForeignStrategy(run)
+    cls: type[Strategy] = load_path(resolve(run.config.method).strategy)
+    return cls(run)
+
+
+def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
+    """Return the run for as many clients as joined, and say how to get the configured number."""
+    wanted = run.config.federation.clients
+    if len(sites) == wanted:
+        return run
+    logger.warning(
+        "the federation has %d nodes, the configuration says %d: running with %d. For %d, use `nectar simulate` "
+        'or add --federation-config "num-supernodes=%d" to flwr run',
+        len(sites),
+        wanted,
+        len(sites),
+        wanted,
+        wanted,
+    )
+    return Run(run.config.with_clients(len(sites)))
+
+
+def describe_partition(run: Run, sites: list[Site]) -> dict[str, Any]:
+    """Return what the record says about who holds what; class counts only where the server has the data itself."""
+    rows: dict[str, dict[str, Any]] = {s.name: {"examples": s.examples} for s in sites}
+    simulated = bool(sites and sites[0].partitions)
+    if simulated and run.config.evaluation.on in ("server", "both"):
+        parts = run.partition(len(sites))
+        counts = class_counts(run.dataset.train.labels, parts, len(run.info.classes))
+        for i, row in enumerate(counts.tolist()):
+            rows.setdefault(f"partition-{i}", {})["classes"] = row
+    return {"classes": list(run.info.classes), "sites": rows}
+
+
+def _checksum(run: Run) -> dict[str, str]:
+    on_server = run.config.evaluation.on in ("server", "both")
+    return {"name": run.config.dataset, "sha256": run.dataset.checksum if on_server else ""}
+
+
+def _take_up(record: Record, strategy: Strategy) -> Checkpoint | None:
+    """Put the strategy back to the last checkpoint, or return None if the run had not finished a round."""
+    if not record.last.is_file():
+        record.truncate(-1)
+        return None
+    checkpoint = Checkpoint.load(record.last)
+    strategy.load_state_dict(checkpoint.strategy)
+    record.truncate(checkpoint.server_round)
+    record.note(outcome="running")
+    logger.info("continuing behind round %d", checkpoint.server_round)
+    return checkpoint
+
+
+def _best(record: Record) -> float | None:
+    return Checkpoint.load(record.best).validation_accuracy if record.best.is_file() else None
+
+
+class Keeper:
+    """The callback that keeps a round: its line, its checkpoints, its pictures, and a line in the log."""
+
+    def __init__(
+        self, record: Record, strategy: Strategy, rounds: int, best: float | None = None
+    ) -> None:
+        self.record = record
+        self.strategy = strategy
+        self.rounds = rounds
+        self.best = best
+
+    def __call__(self, result: RoundResult) -> None:
+        """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk."""
+        self.record.append(line_of(result))
+        if result.server_round:
+            save_grids(
+                self.strategy.pictures(),
+                self.strategy.run.info,
+                self.record.directory / "samples" / f"round-{result.server_round:03d}",
+            )
+            self._checkpoint(result)
+        logger.info("%s", sentence_of(result, self.rounds))
+
+    def _checkpoint(self, result: RoundResult) -> None:
+        reached = result.validation.accuracy if result.validation else None
+        weights = result.arrays.to_torch_state_dict(keep_input=True)
+        checkpoint = Checkpoint(
+            result.server_round, weights, dict(self.strategy.state_dict()), reached
+        )
+        if reached is not None and (self.best is None or reached > self.best):
+            self.best = reached
+            checkpoint.save(self.record.best)
+        checkpoint.save(self.record.last)
+
+
+#: a device's figure that is a time, and stands with the other times
+_SECONDS = "seconds"
+
+
+def line_of(result: RoundResult) -> dict[str, Any]:
+    """Return a round's line of metrics.jsonl; everything that a clock decides stands under ``seconds``."""
+    accepted = result.outcome.accepted
+    devices = {site: dict(figures) for site, figures in accepted.items()}
+    times = {site: figures.pop(_SECONDS, None) for site, figures in devices.items()}
+    line: dict[str, Any] = {"round": result.server_round}
+    for name, evaluation in (("test", result.test), ("validation", result.validation)):
+        line[name] = asdict(evaluation) if evaluation else None
+    line["sites"] = dict(result.sites) if result.sites else None
+    line["accepted"] = list(accepted)
+    line["rejected"] = dict(result.outcome.rejected)
+    line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
+    line["floats_up"] = result.outcome.floats_up
+    line["devices"] = devices
+    line["seconds"] = {**result.seconds, "by_site": times}
+    return line
+
+
+def sentence_of(result: RoundResult, rounds: int) -> str:
+    """Return the round as one line that a person can read."""
+    parts = [f"round {result.server_round}/{rounds}:"]
+    if result.test:
+        parts.append(f"accuracy {result.test.accuracy:.4f}, loss {result.test.loss:.4f},")
+    if result.sites:
+        parts.append(f"at the sites {float(result.sites['accuracy']):.4f},")  # type: ignore[arg-type]
+    if result.server_round == 0:
+        return " ".join(parts).rstrip(",") + " before training"
+    asked = len(result.outcome.accepted) + len(result.outcome.rejected)
+    parts.append(f"{len(result.outcome.accepted)} of {asked} sites,")
+    parts.append(f"{_megabytes(result.bytes_up)} up, {_megabytes(result.bytes_down)} down,")
+    parts.append(f"{sum(result.seconds.values()):.1f} s")
+    return " ".join(parts)
+
+
+def _megabytes(account: Mapping[str, int]) -> str:
+    return f"{sum(account.values()) / 1e6:.2f} MB"

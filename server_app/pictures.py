@@ -1,0 +1,48 @@
+"""PNG grids of the images that sites sent: a row a class, so that a person can look at what left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from common.data import DatasetInfo
+from common.files import write_atomically
+from common.wire import SyntheticImages
+
+#: the shortest side an image is drawn with, in pixels
+_MIN_SIDE = 32
+
+
+def save_grids(sets: Mapping[str, SyntheticImages], info: DatasetInfo, directory: Path) -> None:
+    """Write one PNG a site: ``<site>.png``."""
+    if sets:
+        directory.mkdir(parents=True, exist_ok=True)
+    for site, images in sets.items():
+        picture = grid(images.images, images.labels, info)
+        write_atomically(directory / f"{site}.png", partial(picture.save, format="PNG"))
+
+
+def grid(images: Tensor, labels: Tensor, info: DatasetInfo) -> Image.Image:
+    """Draw images [n, C, H, W] in rows by class, in pixel space, clipped to what a screen shows."""
+    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (info.mean, info.std))
+    pixels = ((images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+    channels, height, width = pixels.shape[1:]
+    scale = max(1, -(-_MIN_SIDE // min(height, width)))
+    present = torch.unique(labels).tolist()
+    columns = max(int((labels == c).sum()) for c in present)
+    rows, gap = len(present), 1
+    sheet = torch.full((channels, rows * (height + gap) - gap, columns * (width + gap) - gap), 255)
+    sheet = sheet.to(torch.uint8)
+    for row, c in enumerate(present):
+        for column, image in enumerate(pixels[labels == c]):
+            top, left = row * (height + gap), column * (width + gap)
+            sheet[:, top : top + height, left : left + width] = image
+    array = sheet[0].numpy() if channels == 1 else sheet.permute(1, 2, 0).contiguous().numpy()
+    picture = Image.fromarray(array)
+    size = (picture.width * scale, picture.height * scale)
+    return picture.resize(size, Image.Resampling.NEAREST)

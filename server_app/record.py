@@ -1,0 +1,202 @@
+"""A run's record: configuration, provenance, metrics a round, partition, checkpoints, pictures; all in one directory.
+
+Metrics of a round are written before its checkpoint. A run that continues takes up the checkpoint and lets go of
+every line behind it, so nothing is lost and nothing stands twice.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from common.config import Config
+from common.errors import FederationError
+from common.files import write_json, write_text
+from common.fingerprint import source_fingerprint
+
+SCHEMA = 1
+
+#: settings that a continued run may have otherwise than the run it continues
+_MAY_DIFFER = ("rounds", "resume", "output-dir", "data-dir", "experiment")
+
+_PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
+
+
+class Record:
+    """The directory of one run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def id(self) -> str:
+        """The directory's name, which also names the run to its devices."""
+        return self.directory.name
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint of the newest round."""
+        return self.directory / "checkpoint" / "last.safetensors"
+
+    @property
+    def best(self) -> Path:
+        """The checkpoint of the round with the best accuracy on the validation share."""
+        return self.directory / "checkpoint" / "best.safetensors"
+
+    @classmethod
+    def create(cls, config: Config) -> Record:
+        """Make a new record below the output directory, named by time, method and data set."""
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        method = config.method.rpartition(":")[2].lower()
+        name = f"{stamp}-{method}-{config.dataset}-seed{config.seed}-{uuid.uuid4().hex[:6]}"
+        record = cls(config.output_dir / name)
+        try:
+            record.directory.mkdir(parents=True)
+        except OSError as error:
+            raise FederationError(
+                f"the record {record.directory} cannot be made ({error.strerror}): choose another output-dir"
+            ) from None
+        write_text(record.directory / "config.yaml", f"schema: {SCHEMA}\n{config.dump_yaml()}")
+        write_json(record.directory / "provenance.json", _provenance(config))
+        return record
+
+    @classmethod
+    def open(cls, config: Config) -> Record:
+        """Open the record that ``config.resume`` names, to continue it.
+
+        Raises
+        ------
+        FederationError
+            If it is no record, or is another configuration's, naming the settings that differ.
+        """
+        record = cls(Path(config.resume))
+        recorded = record._config()
+        recorded.pop("schema", None)
+        asked = config.to_dict()
+        differing = sorted(
+            key
+            for key in {**_flat(recorded), **_flat(asked)}
+            if key not in _MAY_DIFFER and _flat(recorded).get(key) != _flat(asked).get(key)
+        )
+        if differing:
+            raise FederationError(
+                f"{record.directory} was run with other settings ({', '.join(differing[:5])}): continue it with "
+                "its own; only rounds may be raised"
+            )
+        provenance = record._provenance()
+        if provenance.get("source") != source_fingerprint():
+            raise FederationError(
+                f"{record.directory} was run by source {provenance.get('source')}, this is {source_fingerprint()}: "
+                "continue it with the release that began it"
+            )
+        return record
+
+    def _config(self) -> dict[str, Any]:
+        try:
+            content = yaml.safe_load((self.directory / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError):
+            content = None
+        if not isinstance(content, dict):
+            raise FederationError(
+                f"{self.directory} is not a run's record (it has no readable config.yaml): give the directory that "
+                "the run printed"
+            )
+        return content
+
+    def _provenance(self) -> dict[str, Any]:
+        text = (self.directory / "provenance.json").read_text(encoding="utf-8")
+        content: dict[str, Any] = json.loads(text)
+        return content
+
+    def note(self, **fields: Any) -> None:
+        """Add to the provenance, such as the outcome or the checksum of the data."""
+        write_json(self.directory / "provenance.json", self._provenance() | fields)
+
+    def partition(self, content: Mapping[str, Any]) -> None:
+        """Write partition.json."""
+        write_json(self.directory / "partition.json", {"schema": SCHEMA, **content})
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a round to metrics.jsonl and see it on disk; NaN and infinity, which JSON lacks, become null."""
+        text = json.dumps(_without_nan({"schema": SCHEMA, **line}), allow_nan=False)
+        with (self.directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the rounds' lines; a last line that a crash cut short does not count."""
+        path = self.directory / "metrics.jsonl"
+        if not path.is_file():
+            return []
+        lines = []
+        for text in path.read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(text))
+            except json.JSONDecodeError:
+                break
+        return lines
+
+    def truncate(self, last_round: int) -> None:
+        """Let go of every line behind ``last_round``."""
+        kept = [line for line in self.metrics() if line["round"] <= last_round]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_text(self.directory / "metrics.jsonl", text)
+
+
+def _provenance(config: Config) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "run-config": dict(config.to_run_config()),
+        "configuration": config.digest(),
+        "source": source_fingerprint(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in _PACKAGES},
+        },
+        "hardware": {
+            "machine": platform.machine(),
+            "system": platform.system(),
+            "cores": os.cpu_count(),
+            "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        },
+        "threads": {
+            "server": config.compute.server_cores,
+            "client": config.compute.client_cores,
+        },
+        "outcome": "running",
+    }
+
+
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: _without_nan(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(v) for v in value]
+    return value

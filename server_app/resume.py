@@ -1,0 +1,34 @@
+"""What `resume=DIRECTORY` stands for: the run config of the record, with what was typed over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.errors import ConfigError
+
+Scalar = str | int | float | bool
+
+
+def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return ``run_config``, filled up from the record that it resumes, if it does.
+
+    Raises
+    ------
+    ConfigError
+        If the directory is not a run's record.
+    """
+    directory = str(run_config.get("resume", ""))
+    if not directory:
+        return dict(run_config)
+    try:
+        text = (Path(directory) / "provenance.json").read_text(encoding="utf-8")
+        recorded: dict[str, Scalar] = dict(json.loads(text)["run-config"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ConfigError(
+            f"resume={directory} is not a run's record: give the directory that the run printed"
+        ) from None
+    given = {key: value for key, value in run_config.items() if value != ""}
+    settings = " ".join(str(s["set"]) for s in (recorded, given) if s.get("set"))
+    return {**recorded, **given, "set": settings}

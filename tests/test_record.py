@@ -1,0 +1,121 @@
+"""What a run leaves behind, and how it counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from federation import numbers, run
+from flwr.app import ArrayRecord
+from PIL import Image
+
+from common.config import load
+from common.data import class_counts
+from common.run import Run
+from common.wire import Weights
+from server_app.checkpoint import Checkpoint
+from strategies.exchange import content_bytes
+
+Small = Callable[..., dict[str, Any]]
+
+
+def test_a_record_holds_what_the_run_did(small: Small) -> None:
+    record = run(small())
+    config = yaml.safe_load((record.directory / "config.yaml").read_text())
+    assert config["feddm"]["ipc"] == 2
+    provenance = json.loads((record.directory / "provenance.json").read_text())
+    assert provenance["outcome"] == "completed"
+    assert provenance["versions"]["flwr"].startswith("1.41")
+    assert len(provenance["data"]["sha256"]) == 64
+    assert [line["round"] for line in record.metrics()] == [0, 1, 2]
+    partition = json.loads((record.directory / "partition.json").read_text())
+    made = Run(load(small()))
+    parts = made.partition(3)
+    expected = class_counts(made.dataset.train.labels, parts, 10).tolist()
+    found = [partition["sites"][f"partition-{i}"] for i in range(3)]
+    assert [row["classes"] for row in found] == expected
+    assert [row["examples"] for row in found] == [sum(row) for row in expected]
+
+
+def test_floats_are_counted_as_the_paper_counts_them(small: Small) -> None:
+    """Table 3: the sum over sites of classes held x ipc x image size; for averaging, sites x parameters."""
+    record = run(small(rounds=1))
+    partition = json.loads((record.directory / "partition.json").read_text())
+    pairs = sum(sum(n > 0 for n in site["classes"]) for site in partition["sites"].values())
+    assert record.metrics()[1]["floats_up"] == pairs * 2 * 64
+    averaging = run(small(method="fedavg", rounds=1))
+    parameters = sum(p.numel() for p in Run(load(small())).build_model().parameters())
+    assert averaging.metrics()[1]["floats_up"] == 3 * parameters
+
+
+@pytest.mark.parametrize(("codec", "size"), [("float32", 4), ("float16", 2), ("uint8", 1)])
+def test_bytes_follow_the_codec(small: Small, codec: str, size: int) -> None:
+    line = run(small(rounds=1, set=f"wire.images={codec}")).metrics()[1]
+    pixels = line["floats_up"] * size
+    overhead = sum(line["bytes"]["up"].values()) - pixels
+    assert 0 < overhead < 3 * 1500
+
+
+def test_bytes_down_are_the_weights_and_little_more(small: Small) -> None:
+    line = run(small(rounds=1)).metrics()[1]
+    made = Run(load(small()))
+    weights = ArrayRecord(Weights.of(made.build_model()).encode()).count_bytes()
+    for sent in line["bytes"]["down"].values():
+        assert weights < sent < weights + 300
+
+
+def test_content_bytes_counts_keys_and_records() -> None:
+    from flwr.app import ConfigRecord, RecordDict
+
+    content = RecordDict({"config": ConfigRecord({"ab": "cde"})})
+    assert content_bytes(content) == len("config") + len("ab") + len("cde")
+
+
+def test_pictures_show_a_row_a_class(small: Small) -> None:
+    record = run(small(rounds=1))
+    partition = json.loads((record.directory / "partition.json").read_text())
+    for site, row in partition["sites"].items():
+        rows = sum(n > 0 for n in row["classes"])
+        with Image.open(record.directory / "samples" / "round-001" / f"{site}.png") as picture:
+            assert picture.height == (rows * 9 - 1) * 4
+            assert picture.width == (2 * 9 - 1) * 4
+            assert len(set(picture.convert("L").tobytes())) > 10
+
+
+def test_real_images_on_the_picture_are_the_sites_own(small: Small) -> None:
+    """REAL's grid, read back, holds pixels of the data set: mean and scale were undone."""
+    record = run(small(method="real", rounds=1))
+    with Image.open(record.directory / "samples" / "round-001" / "partition-0.png") as picture:
+        first = picture.convert("L").resize((picture.width // 4, picture.height // 4), 0)
+    tile = torch.tensor(list(first.crop((0, 0, 8, 8)).tobytes())).reshape(8, 8)
+    made = Run(load(small()))
+    known = torch.from_numpy(made.dataset.train.images[:].astype("float32"))[:, 0]
+    shown = (known * 255 / 16).round().to(torch.int64)
+    assert int((shown - tile).abs().amax(dim=(1, 2)).min()) <= 1
+
+
+def test_the_sites_own_log_says_what_left(small: Small) -> None:
+    record = run(small(method="fedavg"))
+    log = (record.directory / "state" / "partition-1" / "released.jsonl").read_text()
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [line["round"] for line in lines] == [1, 2]
+    assert {line["kind"] for line in lines} == {"weights"}
+    assert lines[0]["array-bytes"] > 0
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not(small: Small) -> None:
+    one, same, other = run(small()), run(small()), run(small(seed=1))
+    assert numbers(one) == numbers(same)
+    assert numbers(one) != numbers(other)
+
+
+def test_figures_survive_the_checkpoint(small: Small) -> None:
+    record = run(small(rounds=1))
+    checkpoint = Checkpoint.load(record.last)
+    model = Run(load(small())).build_model()
+    model.load_state_dict(dict(checkpoint.weights))
+    assert checkpoint.server_round == 1
