@@ -1,0 +1,244 @@
+"""Flower's own programs as children: a SuperLink of the run's own, and its command line client."""
+
+import json
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server_app.launch.environment import environment
+from server_app.launch.job import Job, LaunchError, scripts_directory
+from server_app.launch.log import plain
+
+CONNECTION = "nectar"
+
+_START_SECONDS = 120.0
+_SUBMIT_SECONDS = 300.0
+_LIST_SECONDS = 120.0
+_ATTEMPTS = 3  # another process may take the free port between our look and the SuperLink's start
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run stands: Flower's status and its details."""
+
+    status: str
+    details: str
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the run is over."""
+        return self.status.startswith("finished:")
+
+    @property
+    def completed(self) -> bool:
+        """Tell whether the run is over and went well."""
+        return self.status == "finished:completed"
+
+
+class SuperLink:
+    """A SuperLink for one run, and what one asks of it.
+
+    Parameters
+    ----------
+    directory
+        The run's temporary directory: working directory of everything, home of everything.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._environment = environment(directory)
+        self._log = directory / "superlink.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the SuperLink and wait until it answers.
+
+        Raises
+        ------
+        LaunchError
+            It ends, or does not answer in time.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            port = _free_port()
+            self._write_connection(port)
+            self._process = self._spawn(port)
+            if self._answers(port):
+                return
+            if self._process.poll() is None:
+                raise LaunchError(
+                    f"Flower's SuperLink gave no answer on port {port} within "
+                    f"{_START_SECONDS:.0f} seconds{self._last_words()}"
+                )
+            if attempt == _ATTEMPTS:
+                raise LaunchError(f"Flower's SuperLink ended at its start{self._last_words()}")
+
+    def submit(self, job: Job) -> str:
+        """Hand the app to the SuperLink.
+
+        Returns
+        -------
+        str
+            The run's number.
+
+        Raises
+        ------
+        LaunchError
+            Flower refuses the app; the sentence holds its reason.
+        """
+        arguments = ["run", str(job.app), CONNECTION, *job.options(), "--format", "json"]
+        answer = self._ask(arguments, _SUBMIT_SECONDS)
+        # A start that fails prints success: false, and exits with 0 all the same.
+        if answer.get("success") is not True or not answer.get("run-id"):
+            reason = " ".join(str(answer.get("error-message") or json.dumps(answer)).split())
+            # Flower puts its notes about the project before the refusal itself.
+            refusal = reason[max(reason.find("[code:"), 0) :]
+            raise LaunchError(f"Flower did not start the run: {refusal}")
+        return str(answer["run-id"])
+
+    def log_lines(self, run: str) -> Iterator[str]:
+        """Yield the run's log as it is written, from its first line to the run's end."""
+        process = subprocess.Popen(
+            [str(scripts_directory() / "flwr"), "log", run, CONNECTION, "--stream"],
+            cwd=self._directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        # Flower's client waits for a SuperLink that is gone to come back: it will not.
+        threading.Thread(target=self._end_with_superlink, args=(process,), daemon=True).start()
+        try:
+            yield from process.stdout
+        finally:
+            process.stdout.close()
+            process.kill()
+            process.wait()
+
+    def outcome(self, run: str) -> Outcome:
+        """Ask how the run stands.
+
+        Raises
+        ------
+        LaunchError
+            The SuperLink is gone or gives no sensible answer.
+        """
+        if self._process is None or self._process.poll() is not None:
+            raise LaunchError(f"Flower's SuperLink ended before the run{self._last_words()}")
+        arguments = ["list", CONNECTION, "--run-id", run, "--format", "json"]
+        answer = self._ask(arguments, _LIST_SECONDS)
+        try:
+            entry = answer["runs"][0]
+            return Outcome(str(entry["status"]), str(entry["status-details"]))
+        except (KeyError, IndexError, TypeError):
+            raise LaunchError(
+                f"The run's outcome is unknown, Flower answered {json.dumps(answer)}"
+                f"{self._last_words()}"
+            ) from None
+
+    def reap(self) -> None:
+        """Collect the exit status of the ended SuperLink, so that no zombie stays."""
+        if self._process is not None:
+            self._process.wait()
+
+    def _end_with_superlink(self, client: "subprocess.Popen[str]") -> None:
+        self.reap()
+        client.kill()
+
+    def _ask(self, arguments: list[str], seconds: float) -> dict[str, Any]:
+        """Call Flower's command line for a JSON answer."""
+        try:
+            done = subprocess.run(
+                [str(scripts_directory() / "flwr"), *arguments],
+                cwd=self._directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=seconds,
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired:
+            raise LaunchError(
+                f"`flwr {arguments[0]}` gave no answer within {seconds:.0f} seconds"
+                f"{self._last_words()}"
+            ) from None
+        try:
+            # Notes may precede the answer.
+            answer = json.loads(done.stdout[done.stdout.index("{") :])
+        except ValueError:
+            said = " ".join((done.stdout + done.stderr).split()) or "nothing"
+            raise LaunchError(
+                f"`flwr {arguments[0]}` failed (exit code {done.returncode}), it said: {said}"
+            ) from None
+        return dict(answer)
+
+    def _spawn(self, port: int) -> "subprocess.Popen[bytes]":
+        # A session of its own: Ctrl-C goes to the wrapper alone, which ends things in order.
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [
+                    str(scripts_directory() / "flower-superlink"),
+                    "--insecure",
+                    "--simulation",
+                    "--disable-runtime-dependency-installation",
+                    *("--host", "127.0.0.1"),
+                    *("--port", str(port)),
+                ],
+                cwd=self._directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _answers(self, port: int) -> bool:
+        assert self._process is not None
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                with opener.open(f"http://127.0.0.1:{port}/health", timeout=5):
+                    return self._process.poll() is None
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.1)
+        return False
+
+    def _write_connection(self, port: int) -> None:
+        home = self._directory / "flower"
+        home.mkdir(exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n'
+            f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n',
+            encoding="utf-8",
+        )
+
+    def _last_words(self) -> str:
+        """Give the end of the SuperLink's own log, for a message about its failure."""
+        try:
+            lines = plain(self._log.read_text(encoding="utf-8", errors="replace")).split("\n")
+        except OSError:
+            return "."
+        said = [line.strip() for line in lines if line.strip()]
+        return f"; its log ends: {' | '.join(said[-5:])}" if said else "; it wrote no log."
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,101 @@
+"""One command, three engines, the same numbers: this process, Ray, and a real SuperLink with SuperNodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployment import Deployment
+from federation import SilentGrid, numbers, run
+
+from common.config import load
+from server_app.commands.simulate import main as simulate
+from server_app.record import Record
+from server_app.resume import with_recorded
+
+pytestmark = pytest.mark.slow
+
+Small = Callable[..., dict[str, Any]]
+
+WARM = "feddm.start=noise feddm.warm=on"
+
+
+def the_record(directory: Path) -> Record:
+    (found,) = directory.iterdir()
+    return Record(found)
+
+
+def words_of(run_config: dict[str, Any]) -> list[str]:
+    own = [f"{k}={v}" for k, v in run_config.items() if k != "set"]
+    return [*own, *str(run_config["set"]).split()]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ray_gives_the_numbers_of_this_process(
+    small: Small, tmp_path: Path, workers: int
+) -> None:
+    here = run(small(set=WARM))
+    config = small(set=f"{WARM} compute.workers={workers}") | {"output-dir": str(tmp_path / "ray")}
+    assert simulate(words_of(config)) == 0
+    assert numbers(the_record(tmp_path / "ray")) == numbers(here)
+
+
+def test_a_run_resumed_on_ray_gives_the_numbers_of_an_unbroken_one(
+    small: Small, tmp_path: Path
+) -> None:
+    """Round 3 on Ray begins from the devices' states that this process wrote in rounds 1 and 2."""
+    whole = run(small(rounds=3, set=WARM))
+    part = run(small(rounds=2, set=WARM) | {"output-dir": str(tmp_path / "part")})
+    assert simulate([f"resume={part.directory}", "rounds=3"]) == 0
+    assert numbers(part) == numbers(whole)
+
+
+def test_a_server_that_raises_ends_with_a_failure_and_its_reason(
+    small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = small(set="data.site_holdout=0.5 partition.min_size=400 partition.max_draws=2")
+    assert simulate(words_of(config)) == 1
+    said = capfd.readouterr().out
+    assert "min_size" in said
+
+
+def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(
+    small: Small, tmp_path: Path
+) -> None:
+    """The same outcome, in the same words, as a Grid that withholds the reply in this process."""
+    settings = f"{WARM} federation.round_deadline=30 evaluation.on=server"
+    config = small(rounds=3, set=settings) | {"output-dir": str(tmp_path / "remote")}
+    with Deployment(tmp_path, nodes=3) as federation:
+        run_id = federation.submit(config)
+        record = wait_for_round(tmp_path / "remote", 1)
+        federation.stop_node(2)
+        assert federation.wait(run_id) == "finished:completed"
+    lines = numbers(record)
+    frozen = [line["round"] for line in lines[1:] if "partition-2" in line["rejected"]]
+    assert frozen
+    assert lines[frozen[0]]["rejected"] == {"partition-2": "no reply within 30 s"}
+    quick = small(rounds=3, set=f"{WARM} federation.round_deadline=0.5")
+    local = numbers(run(quick, SilentGrid, silent=[2], from_round=frozen[0]))
+    for there, here in zip(lines, local, strict=True):
+        assert there["accepted"] == here["accepted"]
+        assert there["test"] == here["test"]
+
+
+def wait_for_round(directory: Path, server_round: int) -> Record:
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        records = [Record(d) for d in directory.glob("*")]
+        if records and any(line["round"] == server_round for line in records[0].metrics()):
+            return records[0]
+        time.sleep(0.2)
+    raise TimeoutError(f"round {server_round} was not recorded")
+
+
+def test_resume_takes_the_recorded_configuration(small: Small) -> None:
+    record = run(small(rounds=1, set="feddm.ipc=1"))
+    again = load(with_recorded({"resume": str(record.directory), "rounds": 2}))
+    assert again.settings.ipc == 1  # type: ignore[attr-defined]
+    assert again.rounds == 2
