@@ -90,9 +90,7 @@ class DeviceClient(NumPyClient):
 
     # ---- Flower's NumPyClient -------------------------------------------------------------------------
 
-    def fit(
-        self, parameters: NDArrays, config: Mapping[str, Any]
-    ) -> tuple[NDArrays, int, Metrics]:
+    def fit(self, parameters: NDArrays, config: Mapping[str, Any]) -> tuple[NDArrays, int, Metrics]:
         """Run the phase that ``config["phase"]`` names and return what it lets out.
 
         Raises

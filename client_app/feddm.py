@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from logging import getLogger
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,8 @@ from client_app.device import DeviceClient, phase
 from common.settings.feddm import FedDMSettings
 from common.wire import SyntheticImages, Weights
 from synth.distribution_matching import distil, noise_start, real_start
+
+logger = getLogger("flwr")
 
 
 class FedDMClient(DeviceClient):
@@ -52,6 +56,8 @@ class FedDMClient(DeviceClient):
         if last is not None:
             device = self.samples.labels.device
             return last["images"].to(device), last["labels"].to(device)
+        if settings.warm and self.server_round > 1:
+            logger.info("%s has no images of an earlier round and starts afresh", self.site)
         rng = self.generator("start")
         if settings.start == "noise":
             return noise_start(self.samples.labels, settings.ipc, self.run.info.shape, rng)

@@ -14,6 +14,7 @@ from common import models
 from common.compute import torch_device
 from common.config import Config
 from common.data import Dataset, DatasetInfo, describe, load, partition, validation_split
+from common.errors import ConfigError
 from common.seeding import generator
 from common.task import Classification
 from common.wire import WeightsSpec
@@ -53,17 +54,26 @@ class Run:
         return WeightsSpec.of(self.build_model())
 
     def build_model(self) -> models.Classifier:
-        """Return the model with the run's initial weights, the same in every process, on this process's device."""
+        """Return the model with the run's initial weights, the same in every process, on this process's device.
+
+        Raises
+        ------
+        ConfigError
+            If the model cannot be built for the data set's images.
+        """
         settings = self.config.model
-        model = models.build(
-            settings.name,
-            self.info.shape,
-            len(self.info.classes),
-            depth=settings.depth,
-            width=settings.width,
-            norm=settings.norm,
-            generator=generator(self.config.seed, "model"),
-        )
+        try:
+            model = models.build(
+                settings.name,
+                self.info.shape,
+                len(self.info.classes),
+                depth=settings.depth,
+                width=settings.width,
+                norm=settings.norm,
+                generator=generator(self.config.seed, "model"),
+            )
+        except ValueError as error:
+            raise ConfigError(f"the model does not fit {self.config.dataset}: {error}") from None
         return model.to(self.device)
 
     @cached_property

@@ -68,7 +68,8 @@ def serve(grid: Grid, config: Config) -> Record:
         )
     except BaseException as error:
         reason = str(error) or type(error).__name__
-        record.note(outcome=f"failed: {reason}")
+        stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+        record.note(outcome="interrupted" if stopped else f"failed: {reason}")
         logger.error("the run stopped: %s", reason)
         raise
     record.note(outcome="completed")

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,32 +40,54 @@ def words_of(run_config: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ray_gives_the_numbers_of_this_process(
-    small: Small, tmp_path: Path, workers: int
-) -> None:
+def test_ray_gives_the_numbers_of_this_process(small: Small, tmp_path: Path, workers: int) -> None:
     here = run(small(set=WARM))
     config = small(set=f"{WARM} compute.workers={workers}") | {"output-dir": str(tmp_path / "ray")}
     assert simulate(words_of(config)) == 0
     assert numbers(the_record(tmp_path / "ray")) == numbers(here)
 
 
-def test_a_run_resumed_on_ray_gives_the_numbers_of_an_unbroken_one(
-    small: Small, tmp_path: Path
-) -> None:
-    """Round 3 on Ray begins from the devices' states that this process wrote in rounds 1 and 2."""
-    whole = run(small(rounds=3, set=WARM))
-    part = run(small(rounds=2, set=WARM) | {"output-dir": str(tmp_path / "part")})
-    assert simulate([f"resume={part.directory}", "rounds=3"]) == 0
-    assert numbers(part) == numbers(whole)
+def test_a_server_process_killed_on_ray_is_resumed_on_ray(small: Small, tmp_path: Path) -> None:
+    """kill -9 behind round 2 of 4; the wrapper says so, and what continues equals an unbroken run."""
+    slow_rounds = f"{WARM} feddm.iterations=150"
+    whole = run(small(rounds=4, set=slow_rounds))
+    config = small(rounds=4, set=slow_rounds) | {"output-dir": str(tmp_path / "ray")}
+    command = [sys.executable, "-m", "server_app.cli", "simulate", *words_of(config)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as wrapper:
+        record = wait_for_round(tmp_path / "ray", 2)
+        (server,) = [p for p in marked_by(wrapper.pid) if "flwr-simulation" in command_line(p)]
+        os.kill(server, signal.SIGKILL)
+        assert wrapper.wait(180) == 1
+    assert len(record.metrics()) < 5
+    assert simulate([f"resume={record.directory}"]) == 0
+    assert numbers(record) == numbers(whole)
+
+
+def marked_by(wrapper: int) -> list[int]:
+    """Return the processes that carry the mark of the simulation that ``wrapper`` started."""
+    mark = f"NECTAR_SIMULATION={tempfile.gettempdir()}/nectar-{wrapper}-".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
 def test_a_server_that_raises_ends_with_a_failure_and_its_reason(
     small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = small(set="data.site_holdout=0.5 partition.min_size=400 partition.max_draws=2")
+    config = small(set="feddm.image_lr=1e30") | {"output-dir": str(tmp_path / "ray")}
     assert simulate(words_of(config)) == 1
     said = capfd.readouterr().out
-    assert "min_size" in said
+    assert "round 1 has 0 valid replies where federation.min_replies asks for 1" in said
+    assert "the device raised FloatingPointError (incident" in said
+    record = the_record(tmp_path / "ray")
+    assert '"failed: round 1 has 0 valid' in (record.directory / "provenance.json").read_text()
 
 
 def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(

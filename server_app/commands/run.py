@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from common.config import load
 from common.grammar import parse_words
+from server_app.launch.job import require_app
 from server_app.resume import with_recorded
 
 if TYPE_CHECKING:
@@ -27,16 +28,19 @@ Runs the apps and the messages of a federation without its processes, and gives 
   nectar run resume=DIRECTORY                 continue a run behind its last checkpoint
 """
 
-_PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_APP = Path(__file__).resolve().parents[2]
 
 
 def main(words: list[str]) -> int:
     """Run what ``words`` say; return the exit code."""
     run_config = with_recorded(parse_words(words))
     config = load(run_config)
+    require_app(_APP)
     from common.local_grid import LocalGrid, server_context
     from server_app.app import app as server_app
+    from server_app.preflight import check
 
+    check(config)
     progress = _show_progress if sys.stderr.isatty() else None
     grid = LocalGrid(client_app(), config.federation.clients, run_config, progress=progress)
     server_app(grid, server_context(run_config))
@@ -45,7 +49,9 @@ def main(words: list[str]) -> int:
 
 def client_app() -> ClientApp:
     """Return the ClientApp as Flower finds it: by its import path in pyproject.toml."""
-    components = tomllib.loads(_PYPROJECT.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
+    components = tomllib.loads((_APP / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "flwr"
+    ]["app"]
     module, _, name = components["components"]["clientapp"].partition(":")
     app: ClientApp = getattr(importlib.import_module(module), name)
     return app

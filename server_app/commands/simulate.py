@@ -44,11 +44,15 @@ def main(words: list[str]) -> int:
         started.
     """
     options, settings = take_options(words, flags=("--print", "--verbose"))
-    job = job_of(with_recorded(parse_words(settings)))
+    run_config = with_recorded(parse_words(settings))
+    job = job_of(run_config)
     require_app(job.app)
     print(job.plain_command(), flush=True)
     if "--print" in options:
         return 0
+    from server_app.preflight import check  # torch with it
+
+    check(load(run_config))
     return simulate(job, verbose="--verbose" in options)
 
 

@@ -1,0 +1,352 @@
+"""FedDM's distribution matching (Xiong et al. 2022).
+
+It makes images whose features match those of a device's data near given weights.
+
+The public code of the method runs over the classes, calls the network once for the embedding and
+once for the logits, and records the real batch for a backward pass that never comes. Here the same
+numbers come from one forward pass a batch, the real one unrecorded and in pieces that stay in the
+cache, and from one product for all class means.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from synth import augmentation
+from synth.augmentation import Draw
+from synth.ball import project_ball, sample_ball
+from synth.class_batches import ClassBatches
+from synth.starts import noise_start, real_start
+
+__all__ = [
+    "Distilled",
+    "distil",
+    "matching_loss",
+    "noise_start",
+    "project_ball",
+    "real_start",
+    "sample_ball",
+]
+
+# Pixels of a piece of the real batch. On a CPU so few that a layer's output stays in the cache,
+# which saves a third of the time at 32x32; on a GPU so many that it is busy, while its memory does
+# not grow with the number of classes.
+_PIECE_PIXELS = {"cpu": 1 << 15}
+_PIECE_PIXELS_ELSEWHERE = 1 << 21
+
+
+class Embedder(Protocol):
+    """What distribution matching asks of a model; the classifiers of `common.models` have it."""
+
+    @property
+    def couples_samples(self) -> bool:
+        """Whether samples of one batch see each other, as with batch norm in training mode."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return h [n, d] of images [n, C, H, W]."""
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Return the logits z [n, classes] of embeddings [n, d]."""
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """A synthetic set, in the order of its classes.
+
+    Attributes:
+        images: [m, C, H, W] in the normalised space.
+        labels: int64 [m], ascending.
+        losses: The matching loss (Eq. 9) before each step, [T]; each at weights and batches of its
+            own.
+    """
+
+    images: Tensor
+    labels: Tensor
+    losses: Tensor
+
+
+def features(model: Embedder, images: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
+    """Return h and z side by side, [n, d + classes], from one forward pass.
+
+    With ``precision`` bfloat16 the pass runs under autocast; with float32, in the model's own type.
+    """
+    if precision not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"features are computed in float32 or bfloat16, not {precision}")
+    mixed = precision == torch.bfloat16
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
+        h = model.embed(images)
+        return torch.cat((h, model.classify(h)), 1)
+
+
+def matching_loss(
+    model: Embedder,
+    real_x: Tensor,
+    real_y: Tensor,
+    syn_x: Tensor,
+    syn_y: Tensor,
+    *,
+    real_precision: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return Eq. 9: sum_c ||mean h(B_c) - mean h(S_c)||^2 + ||mean z(B_c) - mean z(S_c)||^2.
+
+    Gradients reach ``syn_x`` (and the model, through the synthetic batch), never the real batch.
+
+    Args:
+        model: The classifier, at the weights to match at and in the mode (train or eval) to match
+            in.
+        real_x: Real images [n, C, H, W], normalised, any order.
+        real_y: Their classes, int64 [n].
+        syn_x: Synthetic images [m, C, H, W].
+        syn_y: Their classes, int64 [m]; the same classes as in ``real_y``.
+        real_precision: torch.bfloat16 runs the real forward pass under autocast.
+
+    Returns:
+        The loss, a scalar of the type of ``syn_x``.
+
+    Raises:
+        ValueError: The two batches do not hold the same classes.
+    """
+    real = ClassBatches.plan(real_y, dtype=syn_x.dtype)
+    syn = ClassBatches.plan(syn_y, dtype=syn_x.dtype)
+    if not torch.equal(real.classes, syn.classes):
+        raise ValueError(
+            f"a batch of classes {real.classes.tolist()} cannot be matched by one "
+            f"of {syn.classes.tolist()}: give both the same classes"
+        )
+    real_x, syn_x = real_x[real_y.argsort(stable=True)], syn_x[syn_y.argsort(stable=True)]
+    with torch.no_grad():
+        target = _class_means(
+            model, lambda piece: real_x[piece], _pieces(model, real, syn_x), real, real_precision
+        )
+    return _distance(target, _synthetic_means(model, syn_x, syn))
+
+
+def distil(
+    model: Embedder,
+    inputs: Callable[[Tensor], Tensor],
+    labels: Tensor,
+    start: Tensor,
+    start_labels: Tensor,
+    *,
+    iterations: int,
+    image_lr: float,
+    image_momentum: float,
+    real_batch: int,
+    rho: float,
+    generator: torch.Generator,
+    syn_batch: int = 0,
+    augment: str = "",
+    real_precision: torch.dtype = torch.float32,
+) -> Distilled:
+    """Distil a device's data into synthetic images by matching features around given weights.
+
+    An iteration draws weights w ~ P_w, a real batch of every class and, if asked for, a synthetic
+    one and an augmentation, and takes one SGD step on the images along the gradient of Eq. 9. The
+    weights are drawn into a private copy of ``model``, in training mode: batch norm normalises by
+    the batch, class by class, as the public code does. Momentum 0.5 is what that code uses; the
+    paper's text has plain SGD. Nothing is copied between host and device inside the loop.
+
+    Args:
+        model: An nn.Module at the round's weights w_r; not changed. Everything below lives on its
+            device.
+        inputs: Gives the normalised real images, float [b, C, H, W], for indices int64 [b].
+        labels: The real images' classes, int64 [n].
+        start: The images to start from [m, C, H, W]: `noise_start`, `real_start`, or the last
+            round's; not changed.
+        start_labels: Their classes, int64 [m], each with at least one real image. Classes not named
+            here are left out.
+        iterations: T; 0 returns the start, ordered by class.
+        image_lr: eta_c.
+        image_momentum: The momentum of the SGD on the images.
+        real_batch: |B_c|, drawn without replacement; a class with fewer gives all it has.
+        rho: The radius of P_w.
+        generator: The source of every draw.
+        syn_batch: Synthetic images of a class in an iteration, drawn without replacement; 0 takes
+            all.
+        augment: A DSA strategy such as "color_crop_cutout_flip_scale_rotate", or "" for none.
+        real_precision: torch.bfloat16 runs the real forward pass under autocast; the rest stays in
+            float32.
+
+    Returns:
+        The synthetic set, ordered by class.
+
+    Raises:
+        ValueError: Inconsistent tensors, an unknown augmentation, or a class without real images.
+        FloatingPointError: The images left the finite numbers; the message says from which
+            iteration on.
+    """
+    _check(labels, start, start_labels, real_batch, generator)
+    matcher = _Matcher.prepare(
+        model, inputs, labels, start_labels, real_batch, syn_batch, rho, real_precision
+    )
+    transforms = augmentation.parse(augment)
+    per_iteration: Sequence[Draw | None] = (
+        augmentation.draws(transforms, iterations, generator) if transforms else [None] * iterations
+    )
+    by_class = start_labels.argsort(stable=True)
+    images = start[by_class].detach().clone().requires_grad_()
+    optimizer = torch.optim.SGD([images], lr=image_lr, momentum=image_momentum)
+    losses = []
+    for draw in per_iteration:
+        loss = matcher.loss(images, draw, generator)
+        (images.grad,) = torch.autograd.grad(loss, images)
+        optimizer.step()
+        losses.append(loss.detach())
+    history = torch.stack(losses) if losses else images.new_empty(0)
+    _check_finite(images, history)
+    return Distilled(images.detach(), start_labels[by_class], history)
+
+
+@dataclass(frozen=True)
+class _Matcher:
+    """What an iteration needs, prepared once: the private model and the batch plans."""
+
+    model: Embedder
+    flat: Tensor
+    centre: Tensor
+    inputs: Callable[[Tensor], Tensor]
+    held: Tensor
+    real: ClassBatches
+    syn: ClassBatches
+    draws_syn: bool
+    rho: float
+    precision: torch.dtype
+
+    @classmethod
+    def prepare(
+        cls,
+        model: Embedder,
+        inputs: Callable[[Tensor], Tensor],
+        labels: Tensor,
+        start_labels: Tensor,
+        real_batch: int,
+        syn_batch: int,
+        rho: float,
+        precision: torch.dtype,
+    ) -> _Matcher:
+        """Copy the model and plan the batches, for a synthetic set ordered by class."""
+        private, flat = _flat_copy(model)
+        held = torch.isin(labels, start_labels).nonzero().flatten()
+        return cls(
+            model=private,
+            flat=flat,
+            centre=flat.clone(),
+            inputs=inputs,
+            held=held,
+            real=ClassBatches.plan(labels[held], real_batch, dtype=flat.dtype),
+            syn=ClassBatches.plan(start_labels.sort().values, syn_batch, dtype=flat.dtype),
+            draws_syn=syn_batch > 0,
+            rho=rho,
+            precision=precision,
+        )
+
+    def loss(self, images: Tensor, draw: Draw | None, generator: torch.Generator) -> Tensor:
+        """Return Eq. 9 at fresh weights and batches for the whole set ``images``."""
+        sample_ball(self.centre, self.rho, generator, out=self.flat)
+        batch = self.held[self.real.draw(generator)]
+        if self.draws_syn:
+            images = images[self.syn.draw(generator)]
+
+        def real_piece(piece: slice) -> Tensor:
+            return _transformed(self.inputs(batch[piece]), draw)
+
+        with torch.no_grad():
+            pieces = _pieces(self.model, self.real, images)
+            target = _class_means(self.model, real_piece, pieces, self.real, self.precision)
+        return _distance(target, _synthetic_means(self.model, _transformed(images, draw), self.syn))
+
+
+def _transformed(images: Tensor, draw: Draw | None) -> Tensor:
+    return images if draw is None else augmentation.apply(images, draw)
+
+
+def _pieces(model: Embedder, batches: ClassBatches, images: Tensor) -> Sequence[slice]:
+    """Return how a real batch is cut: by class where samples couple, else by size."""
+    if model.couples_samples:
+        return batches.slices
+    pixels = images.shape[-2] * images.shape[-1]
+    step = max(1, _PIECE_PIXELS.get(images.device.type, _PIECE_PIXELS_ELSEWHERE) // pixels)
+    total = batches.slices[-1].stop
+    return [slice(at, min(at + step, total)) for at in range(0, total, step)]
+
+
+def _synthetic_means(model: Embedder, images: Tensor, batches: ClassBatches) -> Tensor:
+    """Return the class means, recorded: from one pass, or one a class where samples couple."""
+    pieces = batches.slices if model.couples_samples else (slice(None),)
+    return _class_means(model, lambda piece: images[piece], pieces, batches, torch.float32)
+
+
+def _class_means(
+    model: Embedder,
+    images: Callable[[slice], Tensor],
+    pieces: Iterable[slice],
+    batches: ClassBatches,
+    precision: torch.dtype,
+) -> Tensor:
+    """Return the means of h and z for every class, [C, d + classes], summed piece by piece."""
+    means: Tensor | None = None
+    for piece in pieces:
+        share = batches.averages[:, piece]
+        rows = features(model, images(piece), precision).to(share.dtype)
+        means = share @ rows if means is None else torch.addmm(means, share, rows)
+    assert means is not None  # a plan holds at least one sample
+    return means
+
+
+def _distance(real: Tensor, syn: Tensor) -> Tensor:
+    """Return the sum of squares: over classes, embedding and logits at once."""
+    return (real - syn).square().sum()
+
+
+def _flat_copy(model: Embedder) -> tuple[Embedder, Tensor]:
+    """Return a frozen copy in training mode, and the flat tensor its parameters are views of."""
+    private = copy.deepcopy(model)
+    if not isinstance(private, nn.Module):
+        raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")
+    private.train().requires_grad_(False)
+    flat = parameters_to_vector(private.parameters()).clone()
+    vector_to_parameters(flat, private.parameters())  # views: writing into flat moves the model
+    return private, flat
+
+
+def _check(
+    labels: Tensor, start: Tensor, start_labels: Tensor, real_batch: int, generator: torch.Generator
+) -> None:
+    """Refuse tensors that do not belong together."""
+    if len(start) != len(start_labels) or start.ndim != 4:
+        raise ValueError(
+            f"start images of shape {tuple(start.shape)} do not go with {len(start_labels)} "
+            "labels: give [m, C, H, W] images and m labels"
+        )
+    if real_batch < 1:
+        raise ValueError(f"the real batch must hold at least 1 image a class, not {real_batch}")
+    lacking = torch.unique(start_labels[~torch.isin(start_labels, labels)])
+    if len(lacking):
+        raise ValueError(
+            f"start images of classes {lacking.tolist()} have no real images to match: "
+            "leave those classes out"
+        )
+    if generator.device.type != start.device.type:
+        raise ValueError(
+            f"the generator lives on {generator.device}, the images on {start.device}: "
+            "make it with torch.Generator(device=...) for the images' device"
+        )
+
+
+def _check_finite(images: Tensor, losses: Tensor) -> None:
+    """Refuse images that are not numbers any more."""
+    if bool(images.isfinite().all()):
+        return
+    broken = (~losses.isfinite()).nonzero().flatten().tolist()
+    when = f"iteration {broken[0] + 1}" if broken else "the last iteration"
+    raise FloatingPointError(
+        f"distillation left the finite numbers at {when} of {len(losses)}: "
+        "lower the images' learning rate"
+    )
