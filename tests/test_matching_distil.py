@@ -82,7 +82,7 @@ def plain_distil(
         (gradient,) = torch.autograd.grad(loss, images)
         velocity = SETTINGS["image_momentum"] * velocity + gradient
         images = images.detach() - SETTINGS["image_lr"] * velocity
-        losses.append(float(loss))
+        losses.append(loss.item())
     return images, losses
 
 

@@ -1,0 +1,8 @@
+"""Speed, measured: ``python -m benchmarks [name ...]``. An entry is one file, listed in `ENTRIES`."""
+
+ENTRIES = {
+    "matching_step": "benchmarks.matching_step",
+    "fedavg_round": "benchmarks.fedavg_round",
+    "round_cost": "benchmarks.round_cost",
+}
+"""Entries by name: modules with ``rows(pairs: int) -> Iterator[Row]``, imported when asked for."""

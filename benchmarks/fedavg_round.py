@@ -1,0 +1,97 @@
+"""One FedAvg round in the in-process grid against a bare training loop over the same batches.
+
+The grid's side does everything a federation does: messages, validation, averaging. The bare loop trains
+ten copies of the model on float tensors that lie ready, and throws them away.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from unittest.mock import patch
+
+import torch
+import torch.nn.functional as F
+from flwr.app import ArrayRecord, ConfigRecord
+from torch import Tensor
+
+import client_app.app
+from benchmarks.measure import Claim, Row, compare
+from common.config import load
+from common.data import Samples
+from common.local_grid import LocalGrid
+from common.run import Run
+from common.seeding import generator
+from common.training import batches
+from strategies.exchange import exchange
+from strategies.fedavg import FedAvg
+
+CLIENTS, IMAGES, BATCH = 10, 500, 64
+
+
+def rows(pairs: int) -> list[Row]:
+    """Measure; the claim is at most 1.1 times the bare loop's time."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = _config(directory)
+        made = Run(load(config))
+        model = made.build_model()
+        parameters = sum(p.numel() for p in model.parameters())
+        data = [_samples(made, k) for k in range(CLIENTS)]
+        floats = [(s.inputs(slice(None)), s.labels) for s in data]
+
+        def site_samples(run: Run, site: str, context: object) -> tuple[Samples, Samples]:
+            samples = data[int(site.rpartition("-")[2])]
+            return samples, Samples.of(samples.raw[:0].float(), samples.labels[:0])
+
+        def bare(pair: int) -> None:
+            _bare_loop(model, floats, pair)
+
+        with patch.object(client_app.app, "site_samples", site_samples):
+            strategy = FedAvg(made, "benchmark")
+            grid = LocalGrid(client_app.app.app, CLIENTS, config)
+            start = ArrayRecord(model.state_dict())
+
+            def one_round(pair: int) -> None:
+                messages = strategy.configure_train(pair, start, ConfigRecord(), grid)
+                arrays, _ = strategy.aggregate_train(
+                    pair, exchange(grid, messages, deadline=3600.0)
+                )
+                assert arrays is not None
+
+            name = f"fedavg round, CNN of {parameters:,}"
+            return [compare(name, bare, one_round, pairs=pairs, claim=Claim(at_most=1.1))]
+
+
+def _config(directory: str) -> dict[str, str | int | float | bool]:
+    return {
+        "method": "fedavg",
+        "dataset": "cifar10",
+        "output-dir": directory,
+        "data-dir": directory,
+        "set": f"model.name=cnn fedavg.batch={BATCH} fedavg.epochs=1 federation.clients={CLIENTS} "
+        f"evaluation.on=none compute.client_cores={torch.get_num_threads()} compute.device=cpu",
+    }
+
+
+def _samples(made: Run, k: int) -> Samples:
+    rng = generator(0, "benchmark", k)
+    channels = made.info.shape[0]
+    shape = (IMAGES, *made.info.shape)
+    return Samples(
+        torch.randint(0, 256, shape, generator=rng, dtype=torch.uint8),
+        torch.randint(0, len(made.info.classes), (IMAGES,), generator=rng),
+        torch.full((channels, 1, 1), 1 / 64.0),
+        torch.full((channels, 1, 1), -2.0),
+    )
+
+
+def _bare_loop(start: torch.nn.Module, data: list[tuple[Tensor, Tensor]], pair: int) -> None:
+    for k, (images, labels) in enumerate(data):
+        model = copy.deepcopy(start).train()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        order = generator(0, "local-training", pair, f"partition-{k}")
+        for positions in batches(IMAGES, BATCH, order, torch.device("cpu")):
+            optimiser.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(images[positions]), labels[positions])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()

@@ -1,0 +1,119 @@
+"""Ratios of two ways to do the same work, from interleaved pairs measured in one process.
+
+A machine's speed drifts with its other load, but both halves of a pair see the same drift. So the
+ratio is taken pair by pair; its median is the result and its spread says how far to trust it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+LEAST_PAIRS = 7
+"""Fewer pairs have no median worth printing."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a ratio must be: ``at_least`` so fast, or ``at_most`` so slow, as the reference.
+
+    Exactly one of the two is given. With ``at_least`` the ratio is reference / ours (times as
+    fast), with ``at_most`` it is ours / reference (times the cost).
+    """
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def ratio(self, reference: float, ours: float) -> float:
+        """Return one pair's ratio, in the claim's direction."""
+        return ours / reference if self.at_least is None else reference / ours
+
+    def holds(self, ratio: float) -> bool:
+        """Return whether a ratio keeps the claim."""
+        if self.at_least is not None:
+            return ratio >= self.at_least
+        return self.at_most is None or ratio <= self.at_most
+
+    def __str__(self) -> str:
+        if self.at_least is not None:
+            return f">= {self.at_least:g}x as fast"
+        return f"<= {self.at_most:g}x the time"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: both ways' median seconds, the pairs' ratios and the claim they serve."""
+
+    name: str
+    reference: float
+    ours: float
+    ratios: tuple[float, ...]
+    claim: Claim
+
+    @property
+    def ratio(self) -> float:
+        """The median of the pairs' ratios."""
+        return median(self.ratios)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the median keeps the claim."""
+        return self.claim.holds(self.ratio)
+
+
+def compare(
+    name: str,
+    reference: Callable[[int], object],
+    ours: Callable[[int], object],
+    *,
+    pairs: int,
+    claim: Claim,
+) -> Row:
+    """Measure ``reference`` and ``ours`` in interleaved pairs, after one call of each to warm up.
+
+    Args:
+        name: The row's name.
+        reference: The plain way; called with the pair's number, so that both can do the very same
+            work.
+        ours: The way the project does it.
+        pairs: How many pairs, at least 7; which of the two goes first alternates.
+        claim: What the median ratio must be.
+
+    Raises:
+        ValueError: Too few pairs.
+    """
+    if pairs < LEAST_PAIRS:
+        raise ValueError(f"{pairs} pairs are too few for a median: give at least {LEAST_PAIRS}")
+    seconds: dict[Callable[[int], object], list[float]] = {reference: [], ours: []}
+    for work in (reference, ours):
+        work(0)
+    for pair in range(1, pairs + 1):
+        for work in (reference, ours) if pair % 2 else (ours, reference):
+            begin = time.perf_counter()
+            work(pair)
+            seconds[work].append(time.perf_counter() - begin)
+    both = zip(seconds[reference], seconds[ours], strict=True)
+    return Row(
+        name=name,
+        reference=median(seconds[reference]),
+        ours=median(seconds[ours]),
+        ratios=tuple(claim.ratio(*pair) for pair in both),
+        claim=claim,
+    )
+
+
+def table(rows: list[Row]) -> str:
+    """Return the rows as text, one line each, with the ratio's spread over the pairs."""
+    lines = [
+        f"{'benchmark':<34} {'reference':>10} {'ours':>10} {'ratio':>7} {'min..max':>13}  claim"
+    ]
+    for row in rows:
+        spread = f"{min(row.ratios):.2f}..{max(row.ratios):.2f}"
+        verdict = "held" if row.holds else "MISSED"
+        lines.append(
+            f"{row.name:<34} {row.reference:>9.3f}s {row.ours:>9.3f}s "
+            f"{row.ratio:>6.2f}x {spread:>13}  {row.claim}: {verdict}"
+        )
+    return "\n".join(lines)
