@@ -139,7 +139,9 @@ class ForeignStrategy(Strategy):
         content = RecordDict(
             {
                 "arrays": self.arrays_from(upload.payload),
-                "metrics": MetricRecord({**_figures(upload.metrics), "num-examples": upload.examples}),
+                "metrics": MetricRecord(
+                    {**_figures(upload.metrics), "num-examples": upload.examples}
+                ),
                 "config": ConfigRecord({"site": site.name}),
             }
         )

@@ -47,9 +47,11 @@ class SilentGrid(LocalGrid):
 
     def _call(self, message: Message) -> Message:
         reply = super()._call(message)
+        asked = message.metadata
         if (
-            message.metadata.dst_node_id in self._silent
-            and message.metadata.message_type == "train"
+            asked.dst_node_id in self._silent
+            and asked.message_type == "train"
+            and int(asked.group_id) >= self._from_round
         ):
             reply.metadata.__dict__["_reply_to_message_id"] = "withheld"
         return reply

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,8 @@ from federation import SilentGrid, numbers, run
 
 from common.config import load
 from server_app.commands.simulate import main as simulate
+from server_app.launch.processes import marked_processes
+from server_app.launch.workspace import Owner
 from server_app.record import Record
 from server_app.resume import with_recorded
 
@@ -65,13 +65,8 @@ def test_a_server_process_killed_on_ray_is_resumed_on_ray(small: Small, tmp_path
 
 def marked_by(wrapper: int) -> list[int]:
     """Return the processes that carry the mark of the simulation that ``wrapper`` started."""
-    mark = f"NECTAR_SIMULATION={tempfile.gettempdir()}/nectar-{wrapper}-".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-    return found
+    owners = {pid: Owner.of(Path(mark)) for pid, mark in marked_processes().items()}
+    return [pid for pid, owner in owners.items() if owner is not None and owner.pid == wrapper]
 
 
 def command_line(pid: int) -> str:
@@ -94,7 +89,7 @@ def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(
     small: Small, tmp_path: Path
 ) -> None:
     """The same outcome, in the same words, as a Grid that withholds the reply in this process."""
-    settings = f"{WARM} federation.round_deadline=30 evaluation.on=server"
+    settings = f"{WARM} federation.round_deadline=45 evaluation.on=server"
     config = small(rounds=3, set=settings) | {"output-dir": str(tmp_path / "remote")}
     with Deployment(tmp_path, nodes=3) as federation:
         run_id = federation.submit(config)
@@ -104,7 +99,7 @@ def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(
     lines = numbers(record)
     frozen = [line["round"] for line in lines[1:] if "partition-2" in line["rejected"]]
     assert frozen
-    assert lines[frozen[0]]["rejected"] == {"partition-2": "no reply within 30 s"}
+    assert lines[frozen[0]]["rejected"] == {"partition-2": "no reply within 45 s"}
     quick = small(rounds=3, set=f"{WARM} federation.round_deadline=0.5")
     local = numbers(run(quick, SilentGrid, silent=[2], from_round=frozen[0]))
     for there, here in zip(lines, local, strict=True):
