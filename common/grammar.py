@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from common.config.layers import PATH_KEYS
+from common.config.keys import PATH_KEYS
 from common.config.problems import nearest
 from common.config.text import scalar
 from common.errors import ConfigError

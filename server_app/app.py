@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
 from logging import getLogger
 from typing import Any
 
@@ -19,11 +17,11 @@ from common.run import Run
 from common.sites import Site
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import server_judge
-from server_app.pictures import save_grids
+from server_app.keeper import Keeper
 from server_app.record import Record
 from strategies.base import Strategy
 from strategies.foreign import ForeignStrategy
-from strategies.loop import RoundResult, federate
+from strategies.loop import federate
 
 logger = getLogger("flwr")
 
@@ -134,80 +132,3 @@ def _take_up(record: Record, strategy: Strategy) -> Checkpoint | None:
 
 def _best(record: Record) -> float | None:
     return Checkpoint.load(record.best).validation_accuracy if record.best.is_file() else None
-
-
-class Keeper:
-    """The callback that keeps a round: its line, its checkpoints, its pictures, and a line in the log."""
-
-    def __init__(
-        self, record: Record, strategy: Strategy, rounds: int, best: float | None = None
-    ) -> None:
-        self.record = record
-        self.strategy = strategy
-        self.rounds = rounds
-        self.best = best
-
-    def __call__(self, result: RoundResult) -> None:
-        """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk."""
-        self.record.append(line_of(result))
-        if result.server_round:
-            save_grids(
-                self.strategy.pictures(),
-                self.strategy.run.info,
-                self.record.directory / "samples" / f"round-{result.server_round:03d}",
-            )
-            self._checkpoint(result)
-        logger.info("%s", sentence_of(result, self.rounds))
-
-    def _checkpoint(self, result: RoundResult) -> None:
-        reached = result.validation.accuracy if result.validation else None
-        weights = result.arrays.to_torch_state_dict(keep_input=True)
-        checkpoint = Checkpoint(
-            result.server_round, weights, dict(self.strategy.state_dict()), reached
-        )
-        if reached is not None and (self.best is None or reached > self.best):
-            self.best = reached
-            checkpoint.save(self.record.best)
-        checkpoint.save(self.record.last)
-
-
-#: a device's figure that is a time, and stands with the other times
-_SECONDS = "seconds"
-
-
-def line_of(result: RoundResult) -> dict[str, Any]:
-    """Return a round's line of metrics.jsonl; everything that a clock decides stands under ``seconds``."""
-    accepted = result.outcome.accepted
-    devices = {site: dict(figures) for site, figures in accepted.items()}
-    times = {site: figures.pop(_SECONDS, None) for site, figures in devices.items()}
-    line: dict[str, Any] = {"round": result.server_round}
-    for name, evaluation in (("test", result.test), ("validation", result.validation)):
-        line[name] = asdict(evaluation) if evaluation else None
-    line["sites"] = dict(result.sites) if result.sites else None
-    line["accepted"] = list(accepted)
-    line["rejected"] = dict(result.outcome.rejected)
-    line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
-    line["floats_up"] = result.outcome.floats_up
-    line["devices"] = devices
-    line["seconds"] = {**result.seconds, "by_site": times}
-    return line
-
-
-def sentence_of(result: RoundResult, rounds: int) -> str:
-    """Return the round as one line that a person can read."""
-    parts = [f"round {result.server_round}/{rounds}:"]
-    if result.test:
-        parts.append(f"accuracy {result.test.accuracy:.4f}, loss {result.test.loss:.4f},")
-    if result.sites:
-        parts.append(f"at the sites {float(result.sites['accuracy']):.4f},")  # type: ignore[arg-type]
-    if result.server_round == 0:
-        return " ".join(parts).rstrip(",") + " before training"
-    asked = len(result.outcome.accepted) + len(result.outcome.rejected)
-    parts.append(f"{len(result.outcome.accepted)} of {asked} sites,")
-    parts.append(f"{_megabytes(result.bytes_up)} up, {_megabytes(result.bytes_down)} down,")
-    parts.append(f"{sum(result.seconds.values()):.1f} s")
-    return " ".join(parts)
-
-
-def _megabytes(account: Mapping[str, int]) -> str:
-    return f"{sum(account.values()) / 1e6:.2f} MB"

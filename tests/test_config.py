@@ -8,7 +8,8 @@ import pytest
 
 from common.config import Config, load
 from common.config import layers as layers_module
-from common.config.layers import RUN_KEYS, names
+from common.config.keys import RUN_KEYS
+from common.config.layers import names
 from common.config.schema import known_keys, section_classes
 from common.data.catalogue import NAMES as DATASETS
 from common.methods import METHODS, resolve, settings_class

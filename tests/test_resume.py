@@ -65,13 +65,13 @@ KILL = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 from federation import run
-from server_app import app
-keep = app.Keeper.__call__
+from server_app import keeper
+keep = keeper.Keeper.__call__
 def keep_and_die(self, result):
     keep(self, result)
     if result.server_round == 2:
         os.kill(os.getpid(), signal.{signal})
-app.Keeper.__call__ = keep_and_die
+keeper.Keeper.__call__ = keep_and_die
 run({config!r})
 """
 

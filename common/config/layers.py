@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.config.keys import RUN_KEYS, STRATEGY, Leaf
 from common.config.problems import COMMAND_LINE, show, unknown, where_phrase
 from common.config.text import parse_set, read_yaml
 from common.errors import ConfigError
@@ -14,20 +15,6 @@ from common.methods import METHODS, is_import_path
 from common.settings.sections import SECTIONS, RunSettings
 
 CONF = Path(__file__).parents[2] / "conf"
-PATH_KEYS = ("output-dir", "data-dir", "resume")
-RUN_KEYS = ("experiment", *RunSettings.model_fields, *PATH_KEYS, "set")
-"""The run config's keys, as in pyproject.toml."""
-
-STRATEGY = "strategy"
-"""The section with the constructor's arguments of a strategy named by import path."""
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A value and where it was given."""
-
-    value: Any
-    where: str
 
 
 @dataclass(frozen=True)

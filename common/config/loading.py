@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from common.config.keys import PATH_KEYS, Leaf
 from common.config.layers import (
-    PATH_KEYS,
     Layer,
-    Leaf,
     file_layer,
     merge,
     read_run_config,
@@ -21,6 +20,7 @@ from common.config.resolved import Config
 from common.config.schema import build, section_classes, unknown_problems
 from common.config.strategy import check_arguments, check_strategy
 from common.config.text import Scalar
+from common.config.together import check_together
 from common.errors import ConfigError
 from common.methods import METHODS, is_import_path, section
 from common.settings.base import Settings
@@ -152,25 +152,3 @@ def _absolute(key: str, value: Any, where: str) -> Path:
     if not path.is_absolute():
         raise ConfigError(f"{key}={value!r} {where} must be an absolute path: {Path.cwd() / path}?")
     return path
-
-
-def check_together(config: Config) -> None:
-    """Refuse settings that are each allowed but cannot hold together.
-
-    Raises
-    ------
-    ConfigError
-        More replies required than there are sites; evaluation on the sites without a share held
-        out for it.
-    """
-    federation = config.federation
-    if federation.min_replies > federation.clients:
-        raise ConfigError(
-            f"federation.min_replies={federation.min_replies} can never be met by "
-            f"federation.clients={federation.clients}: lower the one or raise the other."
-        )
-    if config.evaluation.on in ("sites", "both") and config.data.site_holdout == 0:
-        raise ConfigError(
-            f"evaluation.on={config.evaluation.on} needs images the sites hold out for it: "
-            "set data.site_holdout above 0, such as 0.1."
-        )

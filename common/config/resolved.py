@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config.text import Scalar, join_set, yaml_line
+from common.config.together import check_together
 from common.methods import section
 from common.settings.base import Settings
 from common.settings.describe import operational
@@ -145,8 +146,6 @@ class Config:
         ConfigError
             If so few cannot meet another setting, such as ``federation.min_replies``.
         """
-        from common.config.loading import check_together  # which imports this module
-
         federation = FederationSettings.model_validate(
             self.federation.model_dump() | {"clients": clients}
         )

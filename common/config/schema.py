@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from common.config.layers import RUN_KEYS, STRATEGY, Leaf
+from common.config.keys import RUN_KEYS, STRATEGY, Leaf
 from common.config.problems import nearest_key, show, where_phrase
 from common.methods import METHODS, settings_class
 from common.settings.base import Settings

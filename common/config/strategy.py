@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from common.config.layers import STRATEGY, Leaf
+from common.config.keys import STRATEGY, Leaf
 from common.config.problems import nearest, show, where_phrase
 from common.config.text import Scalar
 from common.errors import ConfigError

@@ -6,7 +6,8 @@ import inspect
 import textwrap
 
 from common.config import load
-from common.config.layers import CONF, STRATEGY, Leaf, names
+from common.config.keys import STRATEGY, Leaf
+from common.config.layers import CONF, names
 from common.config.problems import COMMAND_LINE, unknown
 from common.config.schema import section_classes
 from common.config.strategy import check_strategy, describe_arguments

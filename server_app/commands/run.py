@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import tomllib
+from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ def main(words: list[str]) -> int:
 
     check(config)
     progress = _show_progress if sys.stderr.isatty() else None
+    if progress is None:
+        _log_without_colours()
     grid = LocalGrid(client_app(), config.federation.clients, run_config, progress=progress)
     server_app(grid, server_context(run_config))
     return 0
@@ -55,6 +58,13 @@ def client_app() -> ClientApp:
     module, _, name = components["components"]["clientapp"].partition(":")
     app: ClientApp = getattr(importlib.import_module(module), name)
     return app
+
+
+def _log_without_colours() -> None:
+    """Keep Flower's colour codes out of a log file."""
+    for handler in getLogger("flwr").handlers:
+        if hasattr(handler, "colored"):
+            handler.colored = False
 
 
 def _show_progress(done: int, of: int) -> None:
