@@ -137,8 +137,8 @@ def test_the_default_run_is_the_documented_one() -> None:
         100,
     )
     assert (settings.image_lr, settings.image_momentum, settings.real_batch) == (10.0, 0.5, 256)
-    assert (settings.server_lr, settings.server_momentum) == (0.02, 0.9)
-    assert (settings.server_batch, settings.server_epochs) == (256, 100)
+    assert (settings.server_lr, settings.server_momentum) == (0.05, 0.9)
+    assert (settings.server_batch, settings.server_epochs, settings.rho) == (256, 100, 4.0)
 
 
 def test_feddms_defaults_are_the_papers() -> None:
@@ -219,7 +219,7 @@ def test_digest_follows_what_decides_the_numbers_and_nothing_else() -> None:
     same = (
         {"output-dir": "/x"}, {"data-dir": "/x"}, {"resume": "/x"}, {"set": "fedavg.lr=0.3"},
         {"set": "compute.workers=2"}, {"set": "federation.wave=3"},
-        {"set": "federation.round_deadline=7"}, {"set": "feddm.rho=5"}, {"rounds": 5},
+        {"set": "federation.round_deadline=7"}, {"set": "feddm.rho=4"}, {"rounds": 5},
     )  # fmt: skip
     assert {load(run_config).digest() for run_config in same} == {base}
     other = (
