@@ -14,15 +14,18 @@ PACKAGES = ("client_app", "common", "conf", "server_app", "strategies", "synth")
 _SUFFIXES = (".py", ".yaml")
 
 
+def source_files(root: Path) -> list[Path]:
+    """Return every source file below ``root``'s packages, in a fixed order."""
+    found = (p for package in PACKAGES for p in sorted((root / package).rglob("*")))
+    return [p for p in found if p.suffix in _SUFFIXES and p.is_file()]
+
+
 def fingerprint_of(root: Path) -> str:
-    """Return 16 hex digits over the names and contents of every source file below ``root``'s packages."""
+    """Return 16 hex digits over the names and contents of the source files below ``root``."""
     digest = hashlib.sha256()
-    for package in PACKAGES:
-        for path in sorted((root / package).rglob("*")):
-            if path.suffix in _SUFFIXES and path.is_file():
-                content = path.read_bytes()
-                name = path.relative_to(root).as_posix().encode()
-                digest.update(b"%d:%s%d:" % (len(name), name, len(content)) + content)
+    for path in source_files(root):
+        name, content = path.relative_to(root).as_posix().encode(), path.read_bytes()
+        digest.update(b"%d:%s%d:" % (len(name), name, len(content)) + content)
     return digest.hexdigest()[:16]
 
 
