@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("client_app", "common", "conf", "server_app", "strategies", "synth")
+PACKAGES = ("client_app", "common", "server_app", "strategies", "synth")
 OUTSIDE = {"tests", "benchmarks", "docker", "docs"}
 
 MATHEMATICS = {"torch", "synth"}
@@ -22,7 +22,6 @@ FORBIDDEN = {
     "client_app": {"server_app", "strategies"},
     "strategies": {"client_app", "server_app"},
     "server_app": {"client_app"},
-    "conf": set(PACKAGES) - {"conf"},
 }
 # Flower's documented packages; everything else of it is private and may change with any release.
 FLOWER_PUBLIC = (
