@@ -1,8 +1,8 @@
 """The fixed cost of a round: trivial devices and a trivial server, on Ray and in this process.
 
 Every device sends one image a class and the server learns nothing from them, so what is left is messages,
-validation and bookkeeping. Ray's rounds are read from its record, the first one, in which its workers start,
-left out.
+validation and bookkeeping. Two runs, one after the other: their rounds are paired by number, which cancels
+no drift of the machine. The first round, in which Ray's workers start, is left out.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _row(clients: int, pairs: int) -> Row:
         here = _rounds([*words, f"output-dir={directory}/here"], Path(directory, "here"), ray=False)
     claim = Claim(at_least=1.0)
     ratios = tuple(claim.ratio(a, b) for a, b in zip(on_ray, here, strict=True))
-    name = f"round of {clients} trivial devices"
-    return Row(f"{name}, Ray / here", median(on_ray), median(here), ratios, claim)
+    name = f"round of {clients} devices, Ray then here"
+    return Row(name, median(on_ray), median(here), ratios, claim)
 
 
 def _rounds(words: list[str], output: Path, *, ray: bool) -> list[float]:

@@ -18,7 +18,7 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from client_app.device import DeviceClient, Metrics, class_counts
+from client_app.device import DeviceClient, Metrics, class_counts, log_release
 from client_app.site import run_of, site_samples, state_of
 from common.compute import use_threads
 from common.errors import FederationError, NectarError
@@ -31,7 +31,7 @@ logger = getLogger("flwr")
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
 
-_RECORD_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+_RECORD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 app = ClientApp()
 
@@ -63,7 +63,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     site = site_name(context.node_config)
     train, holdout = site_samples(run, site, context)
     record_id = str(message.content.config_records["config"].get("record", ""))
-    if not _RECORD_ID.match(record_id):
+    if not _RECORD_ID.fullmatch(record_id):
         raise FederationError(
             f"the server names its run {record_id[:40]!r}, which cannot be part of a file name"
         )
@@ -119,9 +119,17 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     }
     if message.content.config_records["config"].get("class-counts"):
         sizes["class-counts"] = list(class_counts(train.labels, len(run.info.classes)))
+    if "state-dir" in context.node_config:
+        log_release(state_of(run, "roll-call", site, context), "roll-call", "", [], list(sizes))
     return RecordDict(
         {
-            "about": ConfigRecord({"site": site, "source": source_fingerprint()}),
+            "about": ConfigRecord(
+                {
+                    "site": site,
+                    "source": source_fingerprint(),
+                    "partition-id": int(context.node_config.get("partition-id", -1)),
+                }
+            ),
             "sizes": MetricRecord(sizes),
         }
     )

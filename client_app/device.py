@@ -107,7 +107,8 @@ class DeviceClient(NumPyClient):
         started = time.perf_counter()
         payload = work(weights)
         self.report(seconds=time.perf_counter() - started)
-        return self.release(payload, str(config["phase"]))
+        arrays = self.release(str(config["phase"]), payload, [*self._metrics, "num-examples"])
+        return arrays, len(self.samples), {**self._metrics}
 
     def evaluate(
         self, parameters: NDArrays, config: Mapping[str, Any]
@@ -133,21 +134,16 @@ class DeviceClient(NumPyClient):
             settings.evaluation.batch,
             settings.compute.precision,
         )
-        self._log("evaluate", "metrics", 0)
+        self.release("evaluate", None, ["accuracy", "loss", "num-examples"])
         return figures.loss, figures.examples, {"accuracy": figures.accuracy}
 
     # ---- the one way out ------------------------------------------------------------------------------
 
-    def release(self, payload: Payload, phase: str) -> tuple[NDArrays, int, Metrics]:
-        """Encode ``payload`` and note in the site's own log what leaves, when and how large."""
-        arrays = payload.encode()
-        self._log(phase, payload.kind, sum(a.nbytes for a in arrays))
-        return arrays, len(self.samples), {**self._metrics}
-
-    def _log(self, phase: str, kind: str, size: int) -> None:
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line = {"time": now, "phase": phase, "kind": kind}
-        self.state.log_release({**line, "round": self.server_round, "array-bytes": size})
+    def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
+        """Encode what leaves, and note in the site's own log what it is, when it left and how large it was."""
+        arrays = [] if payload is None else payload.encode()
+        log_release(self.state, phase, payload.kind if payload else "", arrays, figures)
+        return arrays
 
     def _phase(self, name: str) -> Callable[[Weights], Payload]:
         phases = phases_of(type(self))
@@ -169,6 +165,21 @@ def phases_of(cls: type[DeviceClient]) -> dict[str, str]:
             if name is not None:
                 found[name] = attribute
     return found
+
+
+def log_release(
+    state: DeviceState, phase: str, kind: str, arrays: NDArrays, figures: Sequence[str]
+) -> None:
+    """Append to the site's log: time, phase, kind of payload, its bytes, and the names of the figures beside it."""
+    state.log_release(
+        {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "phase": phase,
+            "kind": kind,
+            "array-bytes": sum(a.nbytes for a in arrays),
+            "figures": " ".join(sorted(figures)),
+        }
+    )
 
 
 def class_counts(labels: torch.Tensor, classes: int) -> Sequence[int]:

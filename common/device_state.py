@@ -7,7 +7,6 @@ from round r's checkpoint therefore meets the devices as they were, even those t
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +16,7 @@ from flwr.app import ArrayRecord, RecordDict
 from safetensors.torch import load_file, save_file
 
 from common.errors import FederationError
+from common.files import write_atomically
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -70,10 +70,8 @@ class DirectoryState:
     def save(self, server_round: int, tensors: Tensors) -> None:
         """Write version ``server_round`` by rename and let go of the oldest ones."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(server_round)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, temporary)
-        temporary.replace(path)
+        content = {k: t.detach().cpu().contiguous() for k, t in tensors.items()}
+        write_atomically(self._path(server_round), lambda to: save_file(content, to))
         for old in [r for r in self._rounds() if r < server_round][: 1 - KEPT]:
             self._path(old).unlink(missing_ok=True)
 

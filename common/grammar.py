@@ -12,7 +12,7 @@ from pathlib import Path
 
 from common.config.keys import PATH_KEYS
 from common.config.problems import nearest
-from common.config.text import scalar
+from common.config.text import from_home, scalar
 from common.errors import ConfigError
 
 RunConfig = dict[str, str | int | float | bool]
@@ -121,7 +121,7 @@ def _run_value(key: str, text: str, directory: Path) -> str | int | float | bool
         value = scalar(text)
         return text if value is None else value
     if key in PATH_KEYS and text:
-        return str(directory / Path(text).expanduser())
+        return str(directory / from_home(text))
     return text
 
 

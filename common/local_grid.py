@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from logging import getLogger
 from typing import Any
 
+import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
@@ -108,12 +109,15 @@ class LocalGrid(Grid):
 
     def _call(self, message: Message) -> Message:
         carried = copy.deepcopy(message)
+        threads = torch.get_num_threads()  # the server's own; the device sets its
         try:
             return self._app(carried, self._contexts[message.metadata.dst_node_id])
         except Exception as error:
             logger.exception("the ClientApp raised")
             reason = f"{type(error)}:<'{error}'>"
             return Message(Error(code=2, reason=reason), reply_to=carried)
+        finally:
+            torch.set_num_threads(threads)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies to ``message_ids`` that are there, once each."""

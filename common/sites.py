@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from common.errors import FederationError
 
-SITE_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def site_order(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -34,7 +34,7 @@ def site_name(node_config: Mapping[str, object]) -> str:
             "a node needs a name: start its SuperNode with --node-config \"site='NAME'\" or with "
             '"partition-id=I num-partitions=K"'
         )
-    if not SITE_NAME.match(str(name)):
+    if not SITE_NAME.fullmatch(str(name)):
         raise FederationError(
             f"the site name {str(name)[:80]!r} is not allowed: 1 to 64 letters, digits, dots, dashes and "
             "underscores, a letter or digit first"
@@ -49,6 +49,7 @@ class Site:
     name: str
     node_id: int
     examples: int
+    partition: int = -1
     partitions: int = 0
     class_counts: tuple[int, ...] = ()
 

@@ -27,17 +27,21 @@ def pack(tree: Any, where: str = "state") -> tuple[Any, dict[str, torch.Tensor]]
     """
     tensors: dict[str, torch.Tensor] = {}
 
+    def keep(tensor: torch.Tensor) -> str:
+        name = f"{len(tensors):06d}"
+        tensors[name] = tensor
+        return name
+
     def walk(node: Any, path: str) -> Any:
         if isinstance(node, _SCALARS):
             return {"v": node}
         if isinstance(node, torch.Tensor):
-            tensors[path] = node.detach().cpu().contiguous().clone()
-            return {"tensor": path}
+            return {"tensor": keep(node.detach().cpu().contiguous().clone())}
         if isinstance(node, np.ndarray | np.generic):
             if node.dtype.kind not in "fiub":
                 raise _unknown(node, path)
-            tensors[path] = torch.from_numpy(np.array(node))
-            return {"numpy": path, "scalar": isinstance(node, np.generic)}
+            kept = keep(torch.from_numpy(np.array(node)))
+            return {"numpy": kept, "scalar": isinstance(node, np.generic)}
         if isinstance(node, ArrayRecord):
             inner = {name: array.numpy() for name, array in node.items()}
             return {"arrays": {k: walk(v, f"{path}.{k}") for k, v in inner.items()}}

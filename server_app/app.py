@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from common.compute import use_threads
 from common.config import Config, load
-from common.data import class_counts
+from common.data import class_counts, report
 from common.methods import is_import_path, resolve
 from common.methods import load as load_path
 from common.run import Run
@@ -24,6 +24,9 @@ from strategies.foreign import ForeignStrategy
 from strategies.loop import federate
 
 logger = getLogger("flwr")
+
+#: more sites than this are not drawn up in the log; the record has them all
+_MAX_SHOWN = 20
 
 app = ServerApp()
 
@@ -107,8 +110,10 @@ def describe_partition(run: Run, sites: list[Site]) -> dict[str, Any]:
     if simulated and run.config.evaluation.on in ("server", "both"):
         parts = run.partition(len(sites))
         counts = class_counts(run.dataset.train.labels, parts, len(run.info.classes))
-        for i, row in enumerate(counts.tolist()):
-            rows.setdefault(f"partition-{i}", {})["classes"] = row
+        for site in sites:
+            rows[site.name]["classes"] = counts[site.partition].tolist()
+        if len(sites) <= _MAX_SHOWN:
+            logger.info("images of each class by partition:\n%s", report(counts, run.info.classes))
     return {"classes": list(run.info.classes), "sites": rows}
 
 

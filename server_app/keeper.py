@@ -66,6 +66,9 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line["sites"] = dict(result.sites) if result.sites else None
     line["accepted"] = list(accepted)
     line["rejected"] = dict(result.outcome.rejected)
+    line["unevaluated"] = dict(result.outcome.unevaluated)
+    means = dict(result.train) if result.train else {}
+    line["train"] = {key: value for key, value in means.items() if key != _SECONDS}
     line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
     line["floats_up"] = result.outcome.floats_up
     line["devices"] = devices

@@ -21,10 +21,12 @@ from typing import Any
 import torch
 import yaml
 
+from common.compute import torch_device
 from common.config import Config
 from common.errors import FederationError
 from common.files import write_json, write_text
 from common.fingerprint import source_fingerprint
+from common.settings.describe import operational
 
 SCHEMA = 1
 
@@ -85,15 +87,16 @@ class Record:
         recorded = record._config()
         recorded.pop("schema", None)
         asked = config.to_dict()
+        free = {*_MAY_DIFFER, *_operational(config)}
         differing = sorted(
             key
             for key in {**_flat(recorded), **_flat(asked)}
-            if key not in _MAY_DIFFER and _flat(recorded).get(key) != _flat(asked).get(key)
+            if key not in free and _flat(recorded).get(key) != _flat(asked).get(key)
         )
         if differing:
             raise FederationError(
                 f"{record.directory} was run with other settings ({', '.join(differing[:5])}): continue it with "
-                "its own; only rounds may be raised"
+                "its own; only rounds, deadlines and resources may differ"
             )
         provenance = record._provenance()
         if provenance.get("source") != source_fingerprint():
@@ -101,6 +104,10 @@ class Record:
                 f"{record.directory} was run by source {provenance.get('source')}, this is {source_fingerprint()}: "
                 "continue it with the release that began it"
             )
+        again = {
+            key: _provenance(config)[key] for key in ("started", "command", "hardware", "threads")
+        }
+        record.note(continued=[*provenance.get("continued", []), again])
         return record
 
     def _config(self) -> dict[str, Any]:
@@ -169,6 +176,7 @@ def _provenance(config: Config) -> dict[str, Any]:
             **{name: metadata.version(name) for name in _PACKAGES},
         },
         "hardware": {
+            "device": str(torch_device(config.compute.device)),
             "machine": platform.machine(),
             "system": platform.system(),
             "cores": os.cpu_count(),
@@ -179,6 +187,15 @@ def _provenance(config: Config) -> dict[str, Any]:
             "client": config.compute.client_cores,
         },
         "outcome": "running",
+    }
+
+
+def _operational(config: Config) -> set[str]:
+    """Return the settings, by dotted key, that change where and how a run proceeds but none of its numbers."""
+    return {
+        f"{name}.{key}"
+        for name, section in config.sections().items()
+        for key in operational(type(section))
     }
 
 

@@ -59,6 +59,7 @@ class Strategy(FlowerStrategy):
         self.run = run
         self.record_id = record_id
         self.sites: list[Site] = []
+        self.refused: set[int] = set()
         self.outcome = Outcome()
         self._sent: list[tuple[Message, Site, Instruction]] = []
         self._weights: Weights | None = None
@@ -147,6 +148,7 @@ class Strategy(FlowerStrategy):
                 group_id=str(server_round),
             )
             for site in self.sites
+            if site.name not in self.outcome.rejected
         ]
 
     def aggregate_evaluate(
@@ -158,7 +160,11 @@ class Strategy(FlowerStrategy):
             try:
                 figures = read_evaluation(reply)
             except PayloadError as error:
-                logger.warning("round %d: an evaluation was rejected: %s", server_round, error)
+                site = self._site_of(reply)
+                self.outcome.unevaluated[site] = str(error)
+                logger.warning(
+                    "round %d: rejected the evaluation of %s: %s", server_round, site, error
+                )
                 continue
             total += figures.examples
             sums["accuracy"] += figures.examples * figures.accuracy
@@ -181,9 +187,19 @@ class Strategy(FlowerStrategy):
             self.sites = wait_for_sites(
                 grid,
                 federation.clients,
-                class_counts=self.needs_class_counts,
+                classes=self.classes_asked,
                 deadline=federation.join_deadline,
             )
+
+    def _site_of(self, reply: Message) -> str:
+        """Return the name of the site that ``reply`` comes from, or is an error reply for."""
+        names = {site.node_id: site.name for site in self.sites}
+        return names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
+
+    @property
+    def classes_asked(self) -> int:
+        """How many classes the roll call asks counts of; 0 for none."""
+        return len(self.run.info.classes) if self.needs_class_counts else 0
 
     def choose(self, server_round: int) -> list[Site]:
         """Return the round's sites in site order: a ``participation`` share of all, at least one."""

@@ -69,12 +69,9 @@ def exchange(
     size = wave or max(1, len(messages))
     for first in range(0, len(messages), size):
         part = messages[first : first + size]
-        for message in part:
-            if traffic is not None:
-                traffic.sent(message)
-        replies = _collect(grid, part, end)
-        for message in part:
-            reply = replies.pop(message.metadata.message_id, None)
+        late = first > 0 and time.monotonic() >= end
+        replies = [None] * len(part) if late else _collect(grid, part, end, traffic)
+        for message, reply in zip(part, replies, strict=True):
             if reply is None:
                 reason = f"no reply within {deadline:g} s"
                 reply = Message(Error(code=NO_REPLY, reason=reason), reply_to=message)
@@ -83,24 +80,28 @@ def exchange(
             yield reply
 
 
-def _collect(grid: Grid, messages: Sequence[Message], end: float) -> dict[str, Message]:
-    """Return the replies that came before ``end``, by the id of the message they answer."""
+def _collect(
+    grid: Grid, messages: Sequence[Message], end: float, traffic: Traffic | None
+) -> list[Message | None]:
+    """Return the reply to each message that came before ``end``, else None."""
     accepted = {str(i) for i in grid.push_messages(messages) if i}
+    ids = [m.metadata.message_id if m.metadata.message_id in accepted else None for m in messages]
     replies: dict[str, Message] = {}
-    for message in messages:
-        if message.metadata.message_id not in accepted:
-            reason = "the message could not be sent to its node"
-            error = Message(Error(code=NOT_SENT, reason=reason), reply_to=message)
-            replies[message.metadata.message_id] = error
-    open_ids = accepted - set(replies)
     pause = _FIRST_PAUSE
-    while open_ids:
-        came = list(grid.pull_messages(list(open_ids)))
-        for reply in came:
+    while open_ids := accepted - set(replies):
+        for reply in grid.pull_messages(list(open_ids)):
             replies[reply.metadata.reply_to_message_id] = reply
-            open_ids.discard(reply.metadata.reply_to_message_id)
-        if not open_ids or time.monotonic() >= end:
+        if accepted <= set(replies) or time.monotonic() >= end:
             break
         time.sleep(min(pause, max(0.0, end - time.monotonic())))
         pause = min(pause * 1.5, _LONGEST_PAUSE)
-    return replies
+    found: list[Message | None] = []
+    for message, answered in zip(messages, ids, strict=True):
+        if answered is None:
+            reason = "the message could not be sent to its node"
+            found.append(Message(Error(code=NOT_SENT, reason=reason), reply_to=message))
+            continue
+        if traffic is not None:
+            traffic.sent(message)
+        found.append(replies.get(answered))
+    return found

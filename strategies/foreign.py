@@ -7,7 +7,6 @@ error message rather than dropped (a differentially private wrapper must not ave
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from logging import getLogger
@@ -17,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
+from common.config.strategy import constructor_parameters
 from common.errors import FederationError, PayloadError
 from common.methods import load
 from common.run import Run
@@ -30,6 +30,9 @@ from strategies.replies import Outcome, Upload, read_upload
 logger = getLogger("flwr")
 
 REJECTED = 102
+
+#: looks at the nodes that no strategy needs in a round, unless it waits for more of them
+_MAX_LOOKS = 5
 
 #: what Flower's strategies put into every message themselves
 _KNOWN_KEYS = {"server-round"}
@@ -130,6 +133,8 @@ class ForeignStrategy(Strategy):
     ) -> Message:
         try:
             upload = read_upload(reply, site, instruction.expects)
+            if missing := [key for key in _FIGURES if key not in upload.metrics]:
+                raise PayloadError(f"the figure '{missing[0]}' is missing from the reply")
         except PayloadError as error:
             self.outcome.rejected[site.name] = str(error)
             logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
@@ -166,7 +171,7 @@ _FIGURES = ("train-loss",)
 
 
 def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {key: metrics.get(key, 0.0) for key in _FIGURES}
+    return {key: metrics[key] for key in _FIGURES}
 
 
 def _contents(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
@@ -185,7 +190,7 @@ def _construct(run: Run) -> FlowerStrategy:
     ``min_*`` = 1: waiting and the quorum are Nectar's, and a strategy that waits by itself waits for ever.
     """
     cls = load(run.config.method)
-    known = inspect.signature(cls).parameters
+    known = constructor_parameters(cls)
     defaults: dict[str, Any] = {
         "fraction_train": run.config.federation.participation,
         "min_train_nodes": 1,
@@ -210,9 +215,21 @@ class SiteGrid(Grid):
         self._grid = grid
         self._ids = [site.node_id for site in sites]
         self._seed = seed
+        self._looks = 0
 
     def get_node_ids(self) -> list[int]:
-        """Return the members' node ids in site order."""
+        """Return the members' node ids in site order.
+
+        Raises
+        ------
+        FederationError
+            If the strategy looks again and again: it waits for nodes, and within a round there come no others.
+        """
+        self._looks += 1
+        if self._looks > _MAX_LOOKS:
+            raise FederationError(
+                f"the strategy waits for more nodes than the {len(self._ids)} there are: lower its min_* arguments"
+            )
         random.seed(self._seed)
         return list(self._ids)
 

@@ -21,7 +21,7 @@ from common.task import Evaluation
 from strategies.base import Strategy
 from strategies.exchange import Traffic, exchange
 from strategies.replies import Outcome
-from strategies.roll_call import ask
+from strategies.roll_call import ask, expected_sites
 
 logger = getLogger("flwr")
 T = TypeVar("T")
@@ -144,16 +144,15 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     """
     end = time.monotonic() + federation.join_deadline
     members = {site.node_id: site for site in strategy.sites}
-    refused: set[int] = set()
     while True:
         here = set(grid.get_node_ids())
-        if here == set(members):
+        if here - strategy.refused == set(members):
             break
-        for node_id in sorted(here - set(members) - refused):
+        for node_id in sorted(here - set(members) - strategy.refused):
             try:
                 joined = _join(strategy, grid, node_id, members.values(), federation)
             except FederationError as error:
-                refused.add(node_id)
+                strategy.refused.add(node_id)
                 logger.warning("node %d is left out: %s", node_id, error)
             else:
                 members = {s.node_id: s for s in joined}
@@ -184,10 +183,11 @@ def _join(
     (site,) = ask(
         grid,
         [node_id],
-        class_counts=strategy.needs_class_counts,
+        classes=strategy.classes_asked,
         deadline=min(60.0, federation.round_deadline),
     )
     others = [m for m in members if m.name != site.name or m.node_id in here]
+    expected_sites([*others, site])
     return in_site_order([*others, site])
 
 

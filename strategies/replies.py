@@ -14,6 +14,9 @@ from common.errors import PayloadError
 from common.sites import Site
 from common.wire import Payload, Spec
 
+#: more images than any site holds; a larger count is a broken one
+MAX_EXAMPLES = 10**9
+
 #: Flower's own error codes in words that do not depend on the engine
 _FLOWER_ERRORS = {
     0: "the device's worker died",
@@ -43,6 +46,7 @@ class Outcome:
 
     accepted: dict[str, Mapping[str, float]] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
+    unevaluated: dict[str, str] = field(default_factory=dict)
     floats_up: int = 0
 
     def accept(self, upload: Upload) -> None:
@@ -75,6 +79,8 @@ def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
         )
     metrics = _read_metrics(next(iter(content.metric_records.values())))
     examples = _pop_examples(metrics)
+    if examples != site.examples:
+        raise PayloadError(f"num-examples is {examples} where the roll call said {site.examples}")
     arrays = read_arrays(next(iter(content.array_records.values())))
     payload = spec.payload.decode(arrays, spec)
     return Upload(site, payload, examples, metrics)
@@ -98,10 +104,10 @@ def read_evaluation(reply: Message) -> SiteEvaluation:
         raise PayloadError(f"the reply holds {len(records)} metric records where one was expected")
     metrics = _read_metrics(records[0])
     examples = _pop_examples(metrics)
-    try:
-        return SiteEvaluation(examples, metrics["accuracy"], metrics["loss"])
-    except KeyError as missing:
-        raise PayloadError(f"the figure {missing} is missing from the evaluation") from None
+    accuracy, loss = metrics.get("accuracy", -1.0), metrics.get("loss")
+    if loss is None or not 0 <= accuracy <= 1:
+        raise PayloadError("the evaluation lacks a loss, or an accuracy from 0 to 1")
+    return SiteEvaluation(examples, accuracy, loss)
 
 
 def read_arrays(record: ArrayRecord) -> list[np.ndarray[Any, Any]]:
@@ -114,8 +120,10 @@ def read_arrays(record: ArrayRecord) -> list[np.ndarray[Any, Any]]:
 
 def _pop_examples(metrics: dict[str, float]) -> int:
     examples = metrics.pop("num-examples", None)
-    if examples is None or examples < 1 or examples != int(examples):
-        raise PayloadError(f"num-examples is {examples} where a count of at least 1 was expected")
+    if examples is None or not 1 <= examples <= MAX_EXAMPLES or examples != int(examples):
+        raise PayloadError(
+            f"num-examples is {examples} where a count from 1 to {MAX_EXAMPLES} was expected"
+        )
     return int(examples)
 
 

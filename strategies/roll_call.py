@@ -11,43 +11,50 @@ from flwr.serverapp import Grid
 
 from common.errors import FederationError
 from common.fingerprint import source_fingerprint
-from common.sites import Site, in_site_order
+from common.sites import SITE_NAME, Site, in_site_order
 from strategies.exchange import exchange
 from strategies.replies import reason_of
 
 logger = getLogger("flwr")
 
 
-def ask(grid: Grid, node_ids: Sequence[int], *, class_counts: bool, deadline: float) -> list[Site]:
-    """Ask ``node_ids`` for their names and sizes; class counts only if the method needs them.
+def ask(grid: Grid, node_ids: Sequence[int], *, classes: int, deadline: float) -> list[Site]:
+    """Ask ``node_ids`` for their names and sizes; for counts of ``classes`` classes only where that is not 0.
 
     Raises
     ------
     FederationError
         If a node does not answer, runs other source than this server, or answers nonsense.
     """
-    config = ConfigRecord({"class-counts": class_counts})
+    config = ConfigRecord({"class-counts": classes > 0})
     messages = [
         Message(RecordDict({"config": config}), node_id, "query.roll_call", group_id="roll-call")
         for node_id in node_ids
     ]
     replies = exchange(grid, messages, deadline=deadline)
-    return [_read(node_id, reply) for node_id, reply in zip(node_ids, replies, strict=True)]
+    return [
+        _read(node_id, reply, classes) for node_id, reply in zip(node_ids, replies, strict=True)
+    ]
 
 
-def _read(node_id: int, reply: Message) -> Site:
+def _read(node_id: int, reply: Message, classes: int) -> Site:
     if reply.has_error():
         raise FederationError(f"node {node_id} failed the roll call: {reason_of(reply)}")
     try:
         about, sizes = reply.content.config_records["about"], reply.content.metric_records["sizes"]
         name, source = str(about["site"]), str(about["source"])
         counts = sizes.get("class-counts", [])
+        if not SITE_NAME.fullmatch(name):
+            raise ValueError(f"the site name {name[:80]!r}")
+        if classes and (not isinstance(counts, list) or len(counts) != classes):
+            raise ValueError(f"no counts of {classes} classes")
         site = Site(
             name=name,
             node_id=node_id,
             examples=_whole(sizes["num-examples"]),
+            partition=int(about["partition-id"]),  # type: ignore[arg-type]
             partitions=_whole(sizes["num-partitions"]),
-            class_counts=tuple(map(_whole, counts if isinstance(counts, list) else [counts])),
+            class_counts=tuple(map(_whole, counts)) if isinstance(counts, list) else (),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FederationError(
@@ -68,7 +75,7 @@ def _whole(value: object) -> int:
     return int(value)
 
 
-def wait_for_sites(grid: Grid, clients: int, *, class_counts: bool, deadline: float) -> list[Site]:
+def wait_for_sites(grid: Grid, clients: int, *, classes: int, deadline: float) -> list[Site]:
     """Wait until the federation is complete and return its sites in site order.
 
     A node that holds a partition says how many there are, and that number wins over ``clients``: plain ``flwr
@@ -86,7 +93,7 @@ def wait_for_sites(grid: Grid, clients: int, *, class_counts: bool, deadline: fl
         fresh = [node_id for node_id in here if node_id not in known]
         if fresh:
             left = max(1.0, end - time.monotonic())
-            for site in ask(grid, fresh, class_counts=class_counts, deadline=left):
+            for site in ask(grid, fresh, classes=classes, deadline=left):
                 known[site.node_id] = site
         needed = expected_sites(known.values()) or clients
         present = [known[node_id] for node_id in here]

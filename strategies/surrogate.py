@@ -45,7 +45,7 @@ class SurrogateServer(Strategy):
     ) -> Mapping[str, Instruction]:
         """Send the weights w_r, expect at most ipc images a class."""
         info = self.run.info
-        expects = SyntheticImagesSpec(info.shape, len(info.classes), self.ipc * len(info.classes))
+        expects = SyntheticImagesSpec(info.shape, len(info.classes), self.ipc)
         instruction = Instruction(self.phase, weights, expects)
         return {site.name: instruction for site in sites}
 
@@ -69,7 +69,7 @@ class SurrogateServer(Strategy):
         each = torch.cat(
             [self._by_counts(u.site, s.labels) for u, s in zip(uploads, sets, strict=True)]
         )
-        return images, labels, each / each.mean()
+        return images, labels, each / each.mean().clamp_min(torch.finfo(each.dtype).tiny)
 
     def _by_counts(self, site: Site, labels: Tensor) -> Tensor:
         """Return n_{k,c} / ipc for every image of class c, so that a class counts what it is at the site."""

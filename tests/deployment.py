@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -50,7 +51,11 @@ class Deployment:
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "127.0.0.1:{self._port}"\ninsecure = true\n'
         )
-        self._wait_for_port()
+        try:
+            self._wait_for_port()
+        except TimeoutError:
+            self.__exit__(None, None, None)
+            raise
         for i in range(self.nodes):
             node = self._spawn(
                 f"node-{i}",
@@ -73,8 +78,9 @@ class Deployment:
         trace: TracebackType | None,
     ) -> None:
         for process in self._started:
-            for what in (signal.SIGCONT, signal.SIGTERM):
-                os.killpg(process.pid, what)
+            with contextlib.suppress(ProcessLookupError):
+                for what in (signal.SIGCONT, signal.SIGTERM):
+                    os.killpg(process.pid, what)
         for process in self._started:
             try:
                 process.wait(20)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from federation import SilentGrid, TamperedGrid, numbers, run
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 import client_app.feddm
 from common.errors import FederationError
+from common.local_grid import LocalGrid
 from common.wire import SyntheticImages, Weights
+from strategies.feddm import FedDM
 
 Small = Callable[..., dict[str, Any]]
 
@@ -52,7 +55,7 @@ def unreadable(instruction: Message, reply: Message) -> Message:
     """An array whose bytes are a pickle: Flower's loader refuses it, and nothing is unpickled."""
     record = ArrayRecord([np.zeros(1)])
     record["0"].__dict__["data"] = b"\x80\x04N."
-    content = RecordDict({"arrays": record, "metrics": MetricRecord({"num-examples": 1})})
+    content = RecordDict({"arrays": record, "metrics": reply.content["metrics"]})
     return Message(content, reply_to=instruction)
 
 
@@ -63,9 +66,23 @@ def no_count(instruction: Message, reply: Message) -> Message:
     return Message(content, reply_to=instruction)
 
 
+def counts(number: float) -> Any:
+    """Return a tamper that claims to have trained on ``number`` images."""
+
+    def tamper(instruction: Message, reply: Message) -> Message:
+        metrics = MetricRecord({"num-examples": number, "train-loss": 0.0})
+        content = RecordDict({"arrays": reply.content["arrays"], "metrics": metrics})
+        return Message(content, reply_to=instruction)
+
+    return tamper
+
+
 @pytest.mark.parametrize(
     ("method", "tamper", "said"),
     [
+        ("fedavg", counts(1e30), "where a count from 1 to"),
+        ("fedavg", counts(0), "where a count from 1 to"),
+        ("fedavg", counts(100_000), "num-examples is 100000 where the roll call said"),
         (
             "feddm",
             with_arrays(garbage),
@@ -170,7 +187,62 @@ def test_an_app_that_is_not_nectars_is_named_at_the_roll_call(small: Small) -> N
         run(small(), app=other)
 
 
-def test_waves_and_all_at_once_give_the_same_numbers(small: Small) -> None:
-    at_once = run(small(method="fedavg", set="federation.clients=5"))
-    waves = run(small(method="fedavg", set="federation.clients=5 federation.wave=2"))
+class CountingGrid(LocalGrid):
+    """Notes how many instructions to train are pushed together."""
+
+    pushed: ClassVar[list[int]] = []
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Note, then push."""
+        messages = list(messages)
+        if messages and messages[0].metadata.message_type == "train":
+            self.pushed.append(len(messages))
+        return super().push_messages(messages)
+
+
+def test_waves_are_cut_to_size_and_give_the_numbers_of_all_at_once(small: Small) -> None:
+    at_once = run(small(method="fedavg", rounds=1, set="federation.clients=5"))
+    CountingGrid.pushed.clear()
+    config = small(method="fedavg", rounds=1, set="federation.clients=5 federation.wave=2")
+    waves = run(config, CountingGrid)
+    assert CountingGrid.pushed == [2, 2, 1]
     assert numbers(at_once) == numbers(waves)
+
+
+def test_a_wave_behind_the_deadline_is_not_sent(small: Small) -> None:
+    CountingGrid.pushed.clear()
+    config = small(rounds=1, set="federation.wave=1 federation.round_deadline=0.001")
+    line = run(config, CountingGrid).metrics()[1]
+    assert CountingGrid.pushed == [1]
+    assert line["accepted"] == ["partition-0"]
+    assert list(line["bytes"]["down"]) == ["partition-0"]
+
+
+def test_a_site_whose_name_could_leave_the_record_is_refused(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_app.app.site_name", lambda config: "../../evil")
+    with pytest.raises(FederationError, match="the site name"):
+        run(small())
+
+
+def test_a_strategy_that_waits_for_nodes_that_never_come_is_stopped(small: Small) -> None:
+    config = small(method="flwr.serverapp.strategy:FedAvg", set="strategy.min_available_nodes=20")
+    with pytest.raises(FederationError, match="waits for more nodes than the 3 there are"):
+        run(config)
+
+
+def test_the_server_computes_on_its_own_number_of_threads(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    original = FedDM.update
+
+    def spy(self: FedDM, server_round: int, weights: Weights, uploads: Any) -> Weights:
+        received = list(uploads)
+        seen.append(torch.get_num_threads())
+        return original(self, server_round, weights, iter(received))
+
+    monkeypatch.setattr(FedDM, "update", spy)
+    run(small(rounds=1, set="compute.server_cores=2"))
+    assert seen == [2]

@@ -11,7 +11,7 @@ from server_app import cli
 WORDS = [
     (["model.depth=5"], "a ConvNet of depth 5 cannot be built for images of 8x8"),
     (["partition.min_size=500"], "set partition.min_size to 129 or less"),
-    (["compute.device=cuda:99"], "this machine offers"),
+    (["compute.device=cuda:99", "compute.client_gpus=0.1"], "this machine offers"),
     (["method=flwr.serverapp.strategy:FedAdamm"], "FedAdam"),
 ]
 

@@ -16,6 +16,10 @@ BLOCKS = re.findall(r"^```bash\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 UV = "python3 -m pip install -q --upgrade --target .uv uv && .uv/bin/uv run "
 
 
+def test_nothing_is_left_to_fill_in() -> None:
+    assert "@@" not in README
+
+
 def test_the_first_two_blocks_are_the_job_and_the_tests() -> None:
     assert BLOCKS[0] == f"{UV}nectar simulate\n"
     assert BLOCKS[1] == f"{UV}--group dev pytest\n"

@@ -18,6 +18,7 @@ from common.data import class_counts
 from common.run import Run
 from common.wire import Weights
 from server_app.checkpoint import Checkpoint
+from server_app.evaluation import server_judge
 from strategies.exchange import content_bytes
 
 Small = Callable[..., dict[str, Any]]
@@ -102,9 +103,10 @@ def test_the_sites_own_log_says_what_left(small: Small) -> None:
     record = run(small(method="fedavg"))
     log = (record.directory / "state" / "partition-1" / "released.jsonl").read_text()
     lines = [json.loads(line) for line in log.splitlines()]
-    assert [line["round"] for line in lines] == [1, 2]
-    assert {line["kind"] for line in lines} == {"weights"}
+    assert [line["kind"] for line in lines] == ["weights", "weights"]
+    assert [line["phase"] for line in lines] == ["train", "train"]
     assert lines[0]["array-bytes"] > 0
+    assert lines[0]["figures"] == "num-examples seconds train-loss"
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not(small: Small) -> None:
@@ -113,9 +115,10 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(small: Small)
     assert numbers(one) != numbers(other)
 
 
-def test_figures_survive_the_checkpoint(small: Small) -> None:
+def test_the_checkpoints_weights_give_the_rounds_figures(small: Small) -> None:
     record = run(small(rounds=1))
-    checkpoint = Checkpoint.load(record.last)
-    model = Run(load(small())).build_model()
-    model.load_state_dict(dict(checkpoint.weights))
-    assert checkpoint.server_round == 1
+    weights = Checkpoint.load(record.last).weights
+    test, _ = server_judge(Run(load(small())))(ArrayRecord(dict(weights)))
+    assert test is not None
+    assert test.accuracy == record.metrics()[1]["test"]["accuracy"]
+    assert test.loss == record.metrics()[1]["test"]["loss"]

@@ -103,6 +103,15 @@ def test_other_settings_are_refused_by_name(small: Small) -> None:
         run(changed)
 
 
+def test_deadlines_and_resources_may_change(small: Small) -> None:
+    record = run(small(rounds=1))
+    words = {"resume": str(record.directory), "rounds": 2, "set": "federation.round_deadline=7200"}
+    continued = run(with_recorded(words))
+    assert len(continued.metrics()) == 3
+    provenance = json.loads((record.directory / "provenance.json").read_text())
+    assert len(provenance["continued"]) == 1
+
+
 def test_a_directory_that_is_no_record_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a run's record"):
         with_recorded({"resume": str(tmp_path)})
@@ -138,7 +147,7 @@ def test_versions_of_device_state(tmp_path: Path, kind: str) -> None:
 def test_a_half_written_version_is_never_seen(tmp_path: Path) -> None:
     state = DirectoryState(tmp_path, "run", "site")
     state.save(1, {"x": torch.zeros(1)})
-    (tmp_path / "run" / "site" / "000002.123.tmp").write_bytes(b"half")
+    (tmp_path / "run" / "site" / ".000002.safetensors.123.tmp").write_bytes(b"half")
     assert state.load(9) is not None
 
 

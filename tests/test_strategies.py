@@ -217,20 +217,27 @@ def test_a_site_name_that_could_leave_its_directory_is_refused(name: str) -> Non
 def test_sites_evaluate_on_what_they_hold_out(small: Small) -> None:
     record = run(small(set="evaluation.on=both data.site_holdout=0.2"))
     line = record.metrics()[2]
+    assert line["unevaluated"] == {}
     assert 0 <= line["sites"]["accuracy"] <= 1
     assert line["test"]["examples"] == 360
     with_none = run(small(set="evaluation.on=none"))
     assert with_none.metrics()[2]["test"] is None
 
 
-def test_an_evaluation_that_is_none_is_left_out(small: Small) -> None:
+def test_sites_count_by_their_images_and_broken_figures_not_at_all(small: Small) -> None:
+    """4 images at 0.5 and 12 at 1.0: (2 + 12) / 16 = 0.875."""
     made = Run(load(small()))
     grid = LocalGrid(client_app, 3, small())
     strategy = make_strategy(made)
     asked = Message(RecordDict(), grid.get_node_ids()[0], "evaluate")
-    good = MetricRecord({"accuracy": 0.5, "loss": 1.0, "num-examples": 4})
-    bad = MetricRecord({"accuracy": float("nan"), "loss": 1.0, "num-examples": 4})
-    replies = [Message(RecordDict({"m": m}), reply_to=asked) for m in (good, bad)]
+    figures = [(4, 0.5, 1.0), (12, 1.0, 2.0), (4, float("nan"), 1.0), (4, 7.0, 1.0), (0, 0.5, 1.0)]
+    replies = [
+        Message(
+            RecordDict({"m": MetricRecord({"accuracy": a, "loss": x, "num-examples": n})}),
+            reply_to=asked,
+        )
+        for n, a, x in figures
+    ]
     found = strategy.aggregate_evaluate(1, replies)
     assert found is not None
-    assert dict(found) == {"accuracy": 0.5, "loss": 1.0}
+    assert dict(found) == {"accuracy": 0.875, "loss": 1.75}

@@ -16,7 +16,7 @@ from common.wire import SyntheticImages, SyntheticImagesSpec, Weights, WeightsSp
 
 MODEL = build("convnet", (1, 8, 8), 10, depth=1, width=4)
 SPEC = WeightsSpec.of(MODEL)
-IMAGES = SyntheticImagesSpec(shape=(3, 4, 5), classes=7, max_images=20)
+IMAGES = SyntheticImagesSpec(shape=(3, 4, 5), classes=7, ipc=4)
 
 
 def images(n: int = 6, codec: str = "float32") -> SyntheticImages:
@@ -62,6 +62,7 @@ def test_a_weight_beyond_half_precision_is_refused_before_it_leaves() -> None:
         (lambda a: [np.frombuffer(b"{", np.uint8), *a[1:]], "not JSON"),
         (lambda a: [np.frombuffer(b"[1]", np.uint8), *a[1:]], "expected"),
         (lambda a: [np.zeros(10**6, np.uint8), *a[1:]], "no header"),
+        (lambda a: [np.frombuffer(b"9" * 5000, np.uint8), *a[1:]], "not JSON"),
     ],
 )
 def test_damaged_weights_are_refused_by_name(damage, said) -> None:  # type: ignore[no-untyped-def]
@@ -126,8 +127,9 @@ def test_codecs_cost_what_they_say() -> None:
         (lambda a: [a[0], a[1], a[2].astype(np.float32)], "integers"),
         (lambda a: [a[0], a[1], a[2][:2]], "integers of shape"),
         (lambda a: [a[0], a[1][:, :2], a[2]], "of shape"),
-        (lambda a: [a[0], a[1][:0], a[2][:0]], "1 to 20"),
+        (lambda a: [a[0], a[1][:0], a[2][:0]], "1 to 28"),
         (lambda a: [a[0], np.tile(a[1], (9, 1, 1, 1)), np.tile(a[2], 9)], "54 synthetic images"),
+        (lambda a: [a[0], a[1], np.full_like(a[2], 3)], "6 images of one class"),
         (lambda a: [a[0], a[1] * np.float32(np.nan), a[2]], "not finite"),
         (lambda a: [a[0], a[1].astype(np.uint8), a[2]], "float32"),
     ],
@@ -137,7 +139,9 @@ def test_damaged_images_are_refused_by_name(damage, said) -> None:  # type: igno
         SyntheticImages.decode(damage(images().encode()), IMAGES)
 
 
-@pytest.mark.parametrize("bounds", [None, [[0, 0, 0]], [[0, 0, 0], [1, 1, float("inf")]], "no"])
+@pytest.mark.parametrize(
+    "bounds", [None, [[0, 0, 0]], [[0, 0, 0], [1, 1, float("inf")]], "no", [[0] * 3, [10**400] * 3]]
+)
 def test_bytes_without_a_usable_range_are_refused(bounds: object) -> None:
     arrays = images(codec="uint8").encode()
     header = json.loads(arrays[0].tobytes())

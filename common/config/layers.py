@@ -51,6 +51,8 @@ def file_layer(kind: str, name: str, where: str) -> Layer:
     if name not in known:
         as_method = name in METHODS or is_import_path(name)
         hint = f"; a method is chosen by method={name}" if as_method else ""
+        if kind == "experiment" and name in names("dataset"):
+            hint = f"; a data set is chosen by dataset={name}"
         raise unknown(kind, name, where, known, hint)
     source = f"conf/{kind}/{name}.yaml"
     return Layer(source, flatten(read_yaml(CONF / kind / f"{name}.yaml", source), source))

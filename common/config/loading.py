@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from common.config.keys import PATH_KEYS, Leaf
+from common.config.keys import PATH_KEYS, STRATEGY, Leaf
 from common.config.layers import (
     Layer,
     file_layer,
@@ -19,14 +19,18 @@ from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phra
 from common.config.resolved import Config
 from common.config.schema import build, section_classes, unknown_problems
 from common.config.strategy import check_arguments, check_strategy
-from common.config.text import Scalar
+from common.config.text import Scalar, from_home
 from common.config.together import check_together
 from common.errors import ConfigError
 from common.methods import METHODS, is_import_path, section
 from common.settings.base import Settings
 from common.settings.sections import SECTIONS, RunSettings
 
-_RUNS_VARIABLE, _DATA_VARIABLE = "NECTAR_RUNS", "NECTAR_DATA"
+_DEFAULT_PATHS = {
+    "output-dir": ("NECTAR_RUNS", "~/nectar/runs"),
+    "data-dir": ("NECTAR_DATA", "~/.cache/nectar/data"),
+}
+"""Where a path comes from when it is not given: the variable, else the place."""
 
 
 def load(run_config: Mapping[str, Any]) -> Config:
@@ -117,6 +121,12 @@ def _method_arguments(method: str, leaves: dict[str, Leaf]) -> dict[str, Scalar]
             where = leaves["method"].where
             foreign = ", and any Flower strategy as package.module:Class"
             raise unknown("method", method, where, list(METHODS), foreign)
+        for key, leaf in leaves.items():
+            if key.startswith(f"{STRATEGY}."):
+                raise ConfigError(
+                    f"{key} {where_phrase(leaf.where)} needs a Flower strategy, such as "
+                    f"method=flwr.serverapp.strategy:FedAdam: {method} takes no {STRATEGY} arguments."
+                )
         return {}
     arguments, problems = check_arguments(method, check_strategy(leaves["method"]), leaves)
     if problems:
@@ -126,14 +136,12 @@ def _method_arguments(method: str, leaves: dict[str, Leaf]) -> dict[str, Scalar]
 
 def _paths(given: Mapping[str, Any]) -> dict[str, tuple[Path | str, str]]:
     """Return the run's three paths, each with where it was given (empty for a default)."""
-    found: dict[str, tuple[Path | str, str]] = {
-        "output-dir": _from_variable(_RUNS_VARIABLE, "~/nectar/runs"),
-        "data-dir": _from_variable(_DATA_VARIABLE, "~/.cache/nectar/data"),
-        "resume": ("", ""),
-    }
+    found: dict[str, tuple[Path | str, str]] = {"resume": ("", "")}
     for key in PATH_KEYS:
         if key in given:
             found[key] = (_absolute(key, given[key], where_phrase(COMMAND_LINE)), COMMAND_LINE)
+        elif key in _DEFAULT_PATHS:
+            found[key] = _from_variable(*_DEFAULT_PATHS[key])
     return found
 
 
@@ -141,14 +149,14 @@ def _from_variable(variable: str, default: str) -> tuple[Path, str]:
     if value := os.environ.get(variable, ""):
         where = f"the variable {variable}"
         return _absolute(variable, value, "in the environment"), where
-    return Path(default).expanduser(), ""
+    return from_home(default), ""
 
 
 def _absolute(key: str, value: Any, where: str) -> Path:
     """Refuse a path that hangs on the working directory, which no two processes share."""
     if not isinstance(value, str) or "\0" in value:
         raise ConfigError(f"{key} {where} must be a path, not {show(value)}.")
-    path = Path(value).expanduser()
+    path = from_home(value)
     if not path.is_absolute():
         raise ConfigError(f"{key}={value!r} {where} must be an absolute path: {Path.cwd() / path}?")
     return path

@@ -62,7 +62,7 @@ def _unknown_flower_strategy(name: str, leaf: Leaf) -> ConfigError:
     )
 
 
-def _parameters(cls: type[Any]) -> dict[str, tuple[inspect.Parameter, Any]]:
+def constructor_parameters(cls: type[Any]) -> dict[str, tuple[inspect.Parameter, Any]]:
     """Collect a constructor's named parameters with their types.
 
     A constructor that takes ``**kwargs`` hands them on to the next one, whose parameters count too.
@@ -137,7 +137,7 @@ def check_arguments(
         A sentence for each argument that does not exist, cannot be given as text, has the wrong
         type or is missing.
     """
-    parameters = _parameters(cls)
+    parameters = constructor_parameters(cls)
     settable = _settable(parameters)
     arguments: dict[str, Scalar] = {}
     problems: list[str] = []
@@ -168,7 +168,7 @@ def _settable(parameters: Mapping[str, tuple[inspect.Parameter, Any]]) -> dict[s
 
 def describe_arguments(cls: type[Any]) -> list[Description]:
     """Describe the arguments of a strategy that the ``strategy`` section can give."""
-    parameters = _parameters(cls)
+    parameters = constructor_parameters(cls)
     return [
         Description(
             name=name,

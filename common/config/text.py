@@ -167,3 +167,20 @@ def yaml_line(key: str, value: Scalar) -> str:
         allow_unicode=True,
     )
     return text.rstrip("\n")
+
+
+def from_home(text: str) -> Path:
+    """Read a path that may begin with ``~``.
+
+    Raises
+    ------
+    ConfigError
+        If the home directory it names is not known.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{text!r} begins in a home directory that is not known here: give absolute paths "
+            "(output-dir and data-dir, or NECTAR_RUNS and NECTAR_DATA)."
+        ) from None

@@ -25,6 +25,13 @@ def check_together(config: Config) -> None:
             f"federation.min_replies={federation.min_replies} can never be met by "
             f"federation.clients={federation.clients}: lower the one or raise the other."
         )
+    asked = max(1, round(federation.participation * federation.clients))
+    if federation.min_replies > asked:
+        raise ConfigError(
+            f"federation.min_replies={federation.min_replies} can never be met where "
+            f"federation.participation={federation.participation:g} asks {asked} of "
+            f"{federation.clients} sites a round: lower the one or raise the other."
+        )
     if config.evaluation.on in ("sites", "both") and config.data.site_holdout == 0:
         raise ConfigError(
             f"evaluation.on={config.evaluation.on} needs images the sites hold out for it: "

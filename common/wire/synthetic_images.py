@@ -29,14 +29,19 @@ CODECS = ("float32", "float16", "uint8")
 class SyntheticImagesSpec:
     """What a receiver of synthetic images accepts.
 
-    ``shape`` is (C, H, W); ``max_images`` bounds the whole set and with it the server's memory; ``soft`` says
-    whether labels are class probabilities.
+    ``shape`` is (C, H, W); ``ipc`` is the most images of one class, which bounds the set and with it the server's
+    memory; ``soft`` says whether labels are class probabilities.
     """
 
     shape: tuple[int, int, int]
     classes: int
-    max_images: int
+    ipc: int
     soft: bool = False
+
+    @property
+    def max_images(self) -> int:
+        """The most images of the whole set."""
+        return self.ipc * self.classes
 
     @property
     def payload(self) -> type[SyntheticImages]:
@@ -116,7 +121,7 @@ def _dequantise(pixels: NDArray, header: Mapping[str, Any], channels: int) -> Te
     )
     try:
         bounds = torch.tensor(header.get("range"), dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise problem from None
     if bounds.shape != (2, channels) or not bool(torch.isfinite(bounds).all()):
         raise problem
@@ -157,5 +162,10 @@ def _decode_labels(labels: NDArray, n: int, spec: SyntheticImagesSpec) -> Tensor
     if low < 0 or high >= spec.classes:
         raise PayloadError(
             f"a label is {low if low < 0 else high} where 0 to {spec.classes - 1} are allowed"
+        )
+    most = int(torch.bincount(hard).max())
+    if most > spec.ipc:
+        raise PayloadError(
+            f"{most} images of one class were sent where at most {spec.ipc} are allowed"
         )
     return hard

@@ -17,6 +17,7 @@ from common.methods import METHODS, is_import_path, settings_class
 from common.settings.base import Settings
 from common.settings.describe import Description, describe
 from common.settings.sections import SECTIONS, RunSettings
+from server_app.resume import with_recorded
 
 SUMMARY = "print the resolved configuration and where each value was given"
 USAGE = """\
@@ -48,7 +49,7 @@ _PATHS = (
 
 def main(words: list[str]) -> int:
     """Print the configuration that the words resolve to."""
-    print(load(parse_words(words)).dump_yaml(origins=True), end="")
+    print(load(with_recorded(parse_words(words))).dump_yaml(origins=True), end="")
     return 0
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from common.config import Config, load
+from common.errors import ConfigError
 from common.grammar import parse_words, take_options
 from server_app.launch.job import Job, Resources, Scalar, require_app
 from server_app.launch.simulation import simulate
@@ -72,7 +73,18 @@ def job_of(run_config: Mapping[str, Scalar]) -> Job:
     stated |= {"output-dir": str(config.output_dir), "data-dir": str(config.data_dir)}
     if config.resume:
         stated["resume"] = config.resume
+    if _splits_devices(config):
+        stated["set"] = f"{stated.get('set', '')} compute.device=cpu".strip()
     return Job(APP, stated, resources(config, available_cores()))
+
+
+def _splits_devices(config: Config) -> bool:
+    """Whether ``auto`` would put the server on a GPU and, Ray hiding it, the clients on the CPU."""
+    if config.compute.device != "auto" or config.compute.client_gpus > 0:
+        return False
+    from common.compute import torch_device
+
+    return torch_device("auto").type == "cuda"
 
 
 def resources(config: Config, cores: int) -> Resources:
@@ -86,6 +98,11 @@ def resources(config: Config, cores: int) -> Resources:
         Cores that this process may use.
     """
     compute = config.compute
+    if compute.device.startswith("cuda") and compute.client_gpus == 0:
+        raise ConfigError(
+            f"compute.device={compute.device} needs a share of the GPU for every client, or Ray hides it "
+            "from them: set compute.client_gpus, such as 0.1"
+        )
     fitting = max(1, cores // compute.client_cores)
     return Resources(
         supernodes=config.federation.clients,
