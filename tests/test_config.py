@@ -29,6 +29,8 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / kind).mkdir()
     (tmp_path / "dataset" / "digits.yaml").touch()
     monkeypatch.setattr(layers_module, "CONF", tmp_path)
+    for variable in ("NECTAR_RUNS", "NECTAR_DATA"):
+        monkeypatch.delenv(variable, raising=False)
     return tmp_path
 
 
