@@ -146,8 +146,6 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     members = {site.node_id: site for site in strategy.sites}
     while True:
         here = set(grid.get_node_ids())
-        if here - strategy.refused == set(members):
-            break
         for node_id in sorted(here - set(members) - strategy.refused):
             try:
                 joined = _join(strategy, grid, node_id, members.values(), federation)

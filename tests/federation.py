@@ -14,6 +14,8 @@ from common.local_grid import LocalGrid
 from server_app.app import serve
 from server_app.record import Record
 
+SMALL_CLIENTS = 3
+
 Tamper = Callable[[Message, Message], Message]
 
 
