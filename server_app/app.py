@@ -11,6 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from common.compute import use_threads
 from common.config import Config, load
 from common.data import class_counts, report
+from common.errors import NectarError
 from common.methods import is_import_path, resolve
 from common.methods import load as load_path
 from common.run import Run
@@ -34,7 +35,11 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the configured method on the federation behind ``grid``."""
-    serve(grid, load(context.run_config))
+    try:
+        serve(grid, load(context.run_config))
+    except NectarError as error:
+        logger.error("the run stopped: %s", error)
+        raise
 
 
 def serve(grid: Grid, config: Config) -> Record:
@@ -71,7 +76,6 @@ def serve(grid: Grid, config: Config) -> Record:
         reason = str(error) or type(error).__name__
         stopped = isinstance(error, KeyboardInterrupt | SystemExit)
         record.note(outcome="interrupted" if stopped else f"failed: {reason}")
-        logger.error("the run stopped: %s", reason)
         raise
     record.note(outcome="completed")
     logger.info("done: %s", record.directory)
