@@ -99,12 +99,17 @@ def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(
     lines = numbers(record)
     frozen = [line["round"] for line in lines[1:] if "partition-2" in line["rejected"]]
     assert frozen
-    assert lines[frozen[0]]["rejected"] == {"partition-2": "no reply within 45 s"}
+    # Flower's own heartbeat gives a frozen node up between 44 and 67 seconds: either may come first
+    reason = lines[frozen[0]]["rejected"]["partition-2"]
+    assert reason in ("no reply within 45 s", "the node is unavailable")
     quick = small(rounds=3, set=f"{WARM} federation.round_deadline=0.5")
     local = numbers(run(quick, SilentGrid, silent=[2], from_round=frozen[0]))
     for there, here in zip(lines, local, strict=True):
-        same = ("accepted", "test", "validation", "bytes", "floats_up", "devices")
+        same = ("accepted", "test", "validation", "floats_up", "devices")
         assert {k: there[k] for k in same} == {k: here[k] for k in same}
+        for way in ("down", "up"):
+            sent = {site: there["bytes"][way][site] for site in there["accepted"]}
+            assert sent == {site: here["bytes"][way][site] for site in here["accepted"]}
 
 
 def wait_for_round(directory: Path, server_round: int) -> Record:
