@@ -21,7 +21,7 @@ from common.task import Evaluation
 from strategies.base import Strategy
 from strategies.exchange import Traffic, exchange
 from strategies.replies import Outcome
-from strategies.roll_call import ask, expected_sites
+from strategies.roll_call import NoAnswer, ask, expected_sites
 
 logger = getLogger("flwr")
 T = TypeVar("T")
@@ -146,11 +146,13 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     members = {site.node_id: site for site in strategy.sites}
     while True:
         here = set(grid.get_node_ids())
+        strategy.refused &= here  # one that left and comes back is asked again
         for node_id in sorted(here - set(members) - strategy.refused):
             try:
                 joined = _join(strategy, grid, node_id, members.values(), federation)
             except FederationError as error:
-                strategy.refused.add(node_id)
+                if not isinstance(error, NoAnswer):
+                    strategy.refused.add(node_id)
                 logger.warning("node %d is left out: %s", node_id, error)
             else:
                 members = {s.node_id: s for s in joined}

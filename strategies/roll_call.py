@@ -12,10 +12,14 @@ from flwr.serverapp import Grid
 from common.errors import FederationError
 from common.fingerprint import source_fingerprint
 from common.sites import SITE_NAME, Site, in_site_order
-from strategies.exchange import exchange
+from strategies.exchange import NO_REPLY, exchange
 from strategies.replies import reason_of
 
 logger = getLogger("flwr")
+
+
+class NoAnswer(FederationError):
+    """A node that did not answer the roll call in time: it may answer the next one."""
 
 
 def ask(grid: Grid, node_ids: Sequence[int], *, classes: int, deadline: float) -> list[Site]:
@@ -39,7 +43,8 @@ def ask(grid: Grid, node_ids: Sequence[int], *, classes: int, deadline: float) -
 
 def _read(node_id: int, reply: Message, classes: int) -> Site:
     if reply.has_error():
-        raise FederationError(f"node {node_id} failed the roll call: {reason_of(reply)}")
+        kind = NoAnswer if reply.error.code == NO_REPLY else FederationError
+        raise kind(f"node {node_id} failed the roll call: {reason_of(reply)}")
     try:
         about, sizes = reply.content.config_records["about"], reply.content.metric_records["sizes"]
         name, source = str(about["site"]), str(about["source"])

@@ -29,7 +29,6 @@ class SurrogateServer(Strategy):
     """
 
     phase: str
-    ipc: int
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
@@ -45,7 +44,7 @@ class SurrogateServer(Strategy):
     ) -> Mapping[str, Instruction]:
         """Send the weights w_r, expect at most ipc images a class."""
         info = self.run.info
-        expects = SyntheticImagesSpec(info.shape, len(info.classes), self.ipc)
+        expects = SyntheticImagesSpec(info.shape, len(info.classes), self.settings.ipc)
         instruction = Instruction(self.phase, weights, expects)
         return {site.name: instruction for site in sites}
 

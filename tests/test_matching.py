@@ -111,7 +111,7 @@ def test_no_gradient_reaches_the_real_batch():
     sx.requires_grad_()
     matching_loss(model, rx, ry, sx, sy).backward()
     assert rx.grad is None
-    assert sx.grad is not None
+    assert float(sx.grad.abs().sum()) > 0
 
 
 def test_the_order_of_samples_is_nothing():

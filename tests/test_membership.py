@@ -92,6 +92,34 @@ def test_a_newcomer_that_does_not_belong_is_left_out_and_named(
     assert caplog.text == ""
 
 
+def test_a_slow_answer_is_no_refusal_and_a_node_that_returns_is_asked_again(
+    federation: tuple[Strategy, ChangingGrid], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy, grid = federation
+    everybody, newcomer = names(strategy), grid.get_node_ids()[2]
+    grid.away = frozenset({newcomer})
+    update_membership(strategy, grid, QUICK)
+    grid.away = frozenset()
+    with monkeypatch.context() as silent:
+        silent.setattr(ChangingGrid, "pull_messages", lambda self, ids: [])
+        update_membership(strategy, grid, QUICK.model_copy(update={"round_deadline": 0.05}))
+    assert names(strategy) == everybody[:2]
+    update_membership(strategy, grid, QUICK)
+    assert names(strategy) == everybody
+    grid.away = frozenset({newcomer})
+    update_membership(strategy, grid, QUICK)
+    grid.config_of(newcomer)["site"] = "partition-0"
+    grid.away = frozenset()
+    update_membership(strategy, grid, QUICK)
+    assert newcomer in strategy.refused
+    grid.away = frozenset({newcomer})
+    update_membership(strategy, grid, QUICK)
+    del grid.config_of(newcomer)["site"]
+    grid.away = frozenset()
+    update_membership(strategy, grid, QUICK)
+    assert names(strategy) == everybody
+
+
 def test_with_too_few_left_the_run_says_so_at_the_join_deadline(
     federation: tuple[Strategy, ChangingGrid],
 ) -> None:

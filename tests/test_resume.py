@@ -148,7 +148,9 @@ def test_a_half_written_version_is_never_seen(tmp_path: Path) -> None:
     state = DirectoryState(tmp_path, "run", "site")
     state.save(1, {"x": torch.zeros(1)})
     (tmp_path / "run" / "site" / ".000002.safetensors.123.tmp").write_bytes(b"half")
-    assert state.load(9) is not None
+    found = state.load(9)
+    assert found is not None
+    assert found["x"].tolist() == [0.0]
 
 
 def test_best_follows_the_validation_share(small: Small) -> None:

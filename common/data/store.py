@@ -160,9 +160,9 @@ def _open_noting(folder: Path, fingerprint: str, problems: list[str]) -> Stored 
         return open_store(folder, fingerprint)
     except _Unusable as error:
         problems.append(str(error))
+        return None
     except OSError:
-        pass  # there is none, or none that this user may read
-    return None
+        return None  # there is none, or none that this user may read
 
 
 def _arrays(train: Split, test: Split) -> list[np.ndarray]:  # in the order of ARRAYS

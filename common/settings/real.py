@@ -7,5 +7,4 @@ from common.settings.surrogate import SurrogateServerSettings
 class RealSettings(SurrogateServerSettings):
     """Sites send real images in FedDM's protocol: what raw data teaches, and no privacy."""
 
-    ipc: int = setting(10, "real images sent per class held", symbol="ipc", ge=1)
     redraw: Switch = setting(False, "draw afresh every round instead of once for the run")

@@ -53,7 +53,7 @@ def main(words: list[str]) -> int:
         return 0
     from server_app.preflight import check  # torch with it
 
-    check(load(run_config))
+    check(load(job.run_config))
     return simulate(job, verbose="--verbose" in options)
 
 
