@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 
 import torch
 
@@ -17,6 +20,26 @@ def use_threads(cores: int) -> None:
     """
     if torch.get_num_threads() != cores:
         torch.set_num_threads(cores)
+    _keep_freed_memory()
+
+
+#: mallopt's parameters, of glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let glibc reuse freed activations instead of handing them back and faulting every page in anew.
+
+    By default each tensor above 32 MiB is mapped and unmapped: a third to a half of the time of training and
+    evaluation on a CPU was spent in the kernel. Other systems' allocators are left alone.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def torch_device(name: str) -> torch.device:
