@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from common import models
 from common.compute import torch_device
 from common.config import Config
-from common.data import Dataset, DatasetInfo, describe, load, partition, validation_split
+from common.data import Dataset, DatasetInfo, describe, load, partition, subset, validation_split
 from common.errors import ConfigError
 from common.seeding import generator
 from common.task import Classification
@@ -78,8 +78,10 @@ class Run:
 
     @cached_property
     def _cut(self) -> tuple[Indices, Indices]:
-        config = self.config
-        return validation_split(self.dataset.train.labels, config.data.validation, config.seed)
+        config, labels = self.config, self.dataset.train.labels
+        used = subset(labels, config.data.images, config.seed)
+        rest, held = validation_split(labels[used], config.data.validation, config.seed)
+        return used[rest], used[held]
 
     @property
     def validation(self) -> Indices:

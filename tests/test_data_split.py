@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data import load, validation_split
+from common.data import load, subset, validation_split
 from common.errors import DataError
 
 label_lists = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(np.array)
@@ -60,3 +60,25 @@ def test_classes_of_one_image_stay_in_training() -> None:
 def test_share_out_of_range(share: float) -> None:
     with pytest.raises(DataError, match=r"must lie in \[0, 0\.5\]"):
         validation_split(np.array([0, 1]), share, 0)
+
+
+@pytest.mark.parametrize("count", [10, 130, 719, 1000, 1436])
+def test_a_subset_is_stratified_and_drawn_by_the_seed(count: int) -> None:
+    """Each class within one image of its share, on both sides of half; another seed draws others."""
+    labels = np.repeat(np.arange(10), [143, 144] * 5).astype(np.int64)[:1435]
+    labels = np.append(labels, [0, 0])
+    drawn = subset(labels, count, seed=1)
+    assert len(drawn) == count
+    assert len(np.unique(drawn)) == count
+    assert np.all(np.diff(drawn) > 0)
+    share = np.bincount(labels) * count / len(labels)
+    assert np.all(np.abs(np.bincount(labels[drawn], minlength=10) - share) <= 1)
+    assert np.array_equal(drawn, subset(labels, count, seed=1))
+    assert not np.array_equal(drawn, subset(labels, count, seed=2))
+
+
+def test_a_subset_of_all_or_of_more() -> None:
+    labels = np.zeros(5, dtype=np.int64)
+    assert subset(labels, 0, 0).tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(DataError, match=r"data\.images=6 is more than the 5 training images"):
+        subset(labels, 6, 0)

@@ -6,7 +6,7 @@ from common.data.dataset import Dataset, DatasetInfo, Split
 from common.data.inputs import Samples, samples
 from common.data.loading import load
 from common.data.partitions import partition
-from common.data.stratify import validation_split
+from common.data.stratify import subset, validation_split
 
 __all__ = [
     "NAMES",
@@ -20,5 +20,6 @@ __all__ = [
     "partition",
     "report",
     "samples",
+    "subset",
     "validation_split",
 ]

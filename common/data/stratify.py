@@ -37,6 +37,31 @@ def validation_split(labels: Labels, share: float, seed: int) -> tuple[Indices, 
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
+def subset(labels: Labels, count: int, seed: int) -> Indices:
+    """Draw the ``count`` images that a run uses of a training set, before anything is held back.
+
+    Args:
+        labels: int64 [n].
+        count: how many, the classes in proportion; 0 for all.
+        seed: the run's seed.
+
+    Returns:
+        Sorted indices into ``labels``.
+
+    Raises:
+        DataError: there are fewer images than ``count``.
+    """
+    n = len(labels)
+    if count > n:
+        raise DataError(f"data.images={count} is more than the {n} training images there are")
+    if count in (0, n):
+        return np.arange(n)
+    priority = numpy_generator(seed, "subset").permutation(n)
+    if count <= n // 2:
+        return np.flatnonzero(stratified_mask(labels, count, priority))
+    return np.flatnonzero(~stratified_mask(labels, n - count, priority))
+
+
 def stratified_mask(labels: Labels, count: int, priority: NDArray[np.generic]) -> NDArray[np.bool_]:
     """Mark ``count`` of the images, each class in proportion, those of lowest ``priority`` first.
 

@@ -21,6 +21,9 @@ class RunSettings(Settings):
 class DataSettings(Settings):
     """How training images are divided between learning, tuning and the sites' own evaluation."""
 
+    images: int = setting(
+        0, "training images in use, a stratified draw of the run's seed; 0: all there are", ge=0
+    )
     validation: float = setting(
         0.1,
         "share of the training images the server holds back for tuning; stratified, cut first",
