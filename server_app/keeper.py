@@ -10,6 +10,7 @@ from typing import Any
 from server_app.checkpoint import Checkpoint
 from server_app.pictures import save_grids
 from server_app.record import Record
+from server_app.synthetic_sets import save_sets
 from strategies.base import Strategy
 from strategies.loop import RoundResult
 
@@ -31,15 +32,13 @@ class Keeper:
         """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk."""
         self.record.append(line_of(result))
         if result.server_round:
-            save_grids(
-                self.strategy.pictures(),
-                self.strategy.run.info,
-                self.record.directory / "samples" / f"round-{result.server_round:03d}",
-            )
-            self._checkpoint(result)
+            self._keep(result)
         logger.info("%s", sentence_of(result, self.rounds))
 
-    def _checkpoint(self, result: RoundResult) -> None:
+    def _keep(self, result: RoundResult) -> None:
+        sets = self.strategy.pictures()
+        folder = self.record.directory / "samples" / f"round-{result.server_round:03d}"
+        save_grids(sets, self.strategy.run.info, folder)
         reached = result.validation.accuracy if result.validation else None
         weights = result.arrays.to_torch_state_dict(keep_input=True)
         checkpoint = Checkpoint(
@@ -47,7 +46,11 @@ class Keeper:
         )
         if reached is not None and (self.best is None or reached > self.best):
             self.best = reached
+            if sets:
+                save_sets(sets, result.server_round, self.record.best_sets)
             checkpoint.save(self.record.best)
+        if sets:
+            save_sets(sets, result.server_round, self.record.last_sets)
         checkpoint.save(self.record.last)
 
 

@@ -25,7 +25,7 @@ from common.compute import torch_device
 from common.config import Config
 from common.errors import FederationError
 from common.files import write_json, write_text
-from common.fingerprint import source_fingerprint
+from common.fingerprint import code_fingerprint, source_fingerprint
 from common.settings.describe import operational
 
 SCHEMA = 1
@@ -56,6 +56,16 @@ class Record:
     def best(self) -> Path:
         """The checkpoint of the round with the best accuracy on the validation share."""
         return self.directory / "checkpoint" / "best.safetensors"
+
+    @property
+    def last_sets(self) -> Path:
+        """The synthetic sets that the sites sent in the newest round, for methods that send images."""
+        return self.directory / "synthetic" / "last.safetensors"
+
+    @property
+    def best_sets(self) -> Path:
+        """Those of the round with the best accuracy on the validation share."""
+        return self.directory / "synthetic" / "best.safetensors"
 
     @classmethod
     def create(cls, config: Config) -> Record:
@@ -99,9 +109,9 @@ class Record:
                 "its own; only rounds, deadlines and resources may differ"
             )
         provenance = record._provenance()
-        if provenance.get("source") != source_fingerprint():
+        if provenance.get("code") != code_fingerprint():
             raise FederationError(
-                f"{record.directory} was run by source {provenance.get('source')}, this is {source_fingerprint()}: "
+                f"{record.directory} was run by code {provenance.get('code')}, this is {code_fingerprint()}: "
                 "continue it with the release that began it"
             )
         again = {
@@ -171,6 +181,7 @@ def _provenance(config: Config) -> dict[str, Any]:
         "run-config": dict(config.to_run_config()),
         "configuration": config.digest(),
         "source": source_fingerprint(),
+        "code": code_fingerprint(),
         "versions": {
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in _PACKAGES},

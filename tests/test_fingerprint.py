@@ -8,9 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from common.fingerprint import PACKAGES, fingerprint_of, source_files, source_fingerprint
+from common.fingerprint import (
+    PACKAGES,
+    code_files,
+    fingerprint_of,
+    source_files,
+    source_fingerprint,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def whole(root: Path) -> str:
+    return fingerprint_of(root, source_files(root))
 
 
 @pytest.fixture
@@ -21,22 +31,22 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_it_goes_by_content_not_by_place_or_time(copy: Path) -> None:
-    assert fingerprint_of(copy) == fingerprint_of(ROOT) == source_fingerprint()
+    assert whole(copy) == whole(ROOT) == source_fingerprint()
     (copy / "common" / "__pycache__" / "x.pyc").parent.mkdir(exist_ok=True)
     (copy / "common" / "__pycache__" / "x.pyc").write_bytes(b"x")
-    assert fingerprint_of(copy) == fingerprint_of(ROOT)
+    assert whole(copy) == whole(ROOT)
 
 
 @pytest.mark.parametrize("name", ["synth/ball.py", "conf/dataset/digits.yaml"])
 def test_a_changed_byte_changes_it(copy: Path, name: str) -> None:
     with (copy / name).open("a") as file:
         file.write("\n")
-    assert fingerprint_of(copy) != fingerprint_of(ROOT)
+    assert whole(copy) != whole(ROOT)
 
 
 def test_a_renamed_file_changes_it(copy: Path) -> None:
     (copy / "synth" / "ball.py").rename(copy / "synth" / "sphere.py")
-    assert fingerprint_of(copy) != fingerprint_of(ROOT)
+    assert whole(copy) != whole(ROOT)
 
 
 def test_the_flower_app_carries_every_file_it_covers() -> None:
@@ -48,3 +58,22 @@ def test_the_flower_app_carries_every_file_it_covers() -> None:
         p for p in source_files(ROOT) if p.name.startswith("test_") or p.stem.endswith("_test")
     ]
     assert never == []
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("synth/ball.py", True),
+        ("server_app/evaluation.py", True),
+        ("conf/dataset/digits.yaml", False),
+        ("server_app/commands/config.py", False),
+    ],
+)
+def test_the_code_s_fingerprint_goes_by_what_decides_numbers(
+    copy: Path, name: str, counts: bool
+) -> None:
+    """A new experiment file or another report must not make finished runs strangers."""
+    before = fingerprint_of(copy, code_files(copy))
+    with (copy / name).open("a") as file:
+        file.write("\n")
+    assert (fingerprint_of(copy, code_files(copy)) != before) == counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from PIL import Image
 
 from common.config import load
 from common.data import class_counts
+from common.errors import ConfigError
 from common.run import Run
 from common.wire import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import server_judge
+from server_app.past_run import PastRun
 from strategies.exchange import content_bytes
 
 Small = Callable[..., dict[str, Any]]
@@ -122,3 +125,25 @@ def test_the_checkpoints_weights_give_the_rounds_figures(small: Small) -> None:
     assert test is not None
     assert test.accuracy == record.metrics()[1]["test"]["accuracy"]
     assert test.loss == record.metrics()[1]["test"]["loss"]
+
+
+def test_a_reader_finds_what_the_sites_sent(small: Small) -> None:
+    """The sets of the newest round are kept whole; weights leave none."""
+    record = run(small(rounds=2))
+    past = PastRun.open(record.directory)
+    assert past.completed
+    server_round, sets = past.synthetic()
+    assert server_round == 2
+    held = {name: row["classes"] for name, row in past.partition["sites"].items()}
+    for site, images in sets.items():
+        assert images.images.shape[1:] == (1, 8, 8)
+        expected = [c for c, n in enumerate(held[site]) for _ in range(2) if n]
+        assert sorted(images.labels.tolist()) == expected
+    assert past.config.digest() == load(small(rounds=2)).digest()
+    assert past.checkpoint().server_round == 2
+    assert PastRun.open(run(small(method="fedavg", rounds=1)).directory).synthetic() == (0, {})
+
+
+def test_no_record_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is not a run's record \(it has no readable provenance"):
+        PastRun.open(tmp_path)

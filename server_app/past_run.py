@@ -1,0 +1,96 @@
+"""A run's record as its readers see it: report, export and compare look at runs through this."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from common.config import Config, load
+from common.errors import ConfigError
+from common.wire import SyntheticImages
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+from server_app.synthetic_sets import load_sets
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run that is over, or was interrupted, or still goes on; nothing here writes.
+
+    Parameters
+    ----------
+    directory : Path
+        The record.
+    """
+
+    directory: Path
+
+    @classmethod
+    def open(cls, directory: Path) -> PastRun:
+        """Return the run recorded in ``directory``.
+
+        Raises
+        ------
+        ConfigError
+            If it is no run's record.
+        """
+        run = cls(Path(directory).expanduser().absolute())
+        if "run-config" not in run.provenance:
+            raise ConfigError(
+                f"{directory} is not a run's record: its provenance.json is another's"
+            )
+        return run
+
+    @property
+    def record(self) -> Record:
+        """The record itself, for its paths."""
+        return Record(self.directory)
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """provenance.json: command, versions, source, hardware, outcome."""
+        return self._json("provenance.json")
+
+    @cached_property
+    def partition(self) -> dict[str, Any]:
+        """partition.json: classes, and each site's images, by class where the server knew them."""
+        return self._json("partition.json")
+
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, that of round 0 (before training) first."""
+        return self.record.metrics()
+
+    @cached_property
+    def config(self) -> Config:
+        """The configuration it ran with, resolved again from what the record states."""
+        return load(self.provenance["run-config"])
+
+    @property
+    def completed(self) -> bool:
+        """Whether it ran to its last round."""
+        return bool(self.provenance.get("outcome") == "completed")
+
+    def checkpoint(self, *, best: bool = False) -> Checkpoint:
+        """Return the newest checkpoint, or that of the round best on the validation share."""
+        return Checkpoint.load(self.record.best if best else self.record.last)
+
+    def synthetic(self, *, best: bool = False) -> tuple[int, dict[str, SyntheticImages]]:
+        """Return the round and the sets that its sites sent, by site; (0, {}) if the method sends no images."""
+        path = self.record.best_sets if best else self.record.last_sets
+        return load_sets(path) if path.is_file() else (0, {})
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            content = json.loads((self.directory / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            content = None
+        if not isinstance(content, dict):
+            raise ConfigError(
+                f"{self.directory} is not a run's record (it has no readable {name}): give the directory that the "
+                "run printed"
+            )
+        return content

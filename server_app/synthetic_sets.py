@@ -1,0 +1,52 @@
+"""The sets that sites sent, kept in a record as they arrived: labelled images by site, in one safetensors file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from common.errors import FederationError
+from common.files import write_atomically
+from common.wire import SyntheticImages
+
+SCHEMA = 1
+
+
+def save_sets(sets: Mapping[str, SyntheticImages], server_round: int, path: Path) -> None:
+    """Write the sets of ``server_round`` to ``path``, whole or not at all."""
+    tensors: dict[str, torch.Tensor] = {}
+    for index, images in enumerate(sets.values()):
+        tensors[f"{index}.images"] = images.images.detach().cpu().contiguous()
+        tensors[f"{index}.labels"] = images.labels.detach().cpu().contiguous()
+    meta = {"schema": SCHEMA, "round": server_round, "sites": list(sets)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda to: save_file(tensors, to, {"nectar": json.dumps(meta)}))
+
+
+def load_sets(path: Path) -> tuple[int, dict[str, SyntheticImages]]:
+    """Return the round and the sets by site: images float32 [n, C, H, W] in the model's normalised space.
+
+    Raises
+    ------
+    FederationError
+        If the file is not there, damaged or another release's.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = json.loads((file.metadata() or {})["nectar"])
+            if meta["schema"] != SCHEMA:
+                raise ValueError(f"schema {meta['schema']}, this release reads {SCHEMA}")
+            sets = {
+                site: SyntheticImages(
+                    file.get_tensor(f"{index}.images"), file.get_tensor(f"{index}.labels")
+                )
+                for index, site in enumerate(meta["sites"])
+            }
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+        raise FederationError(f"the synthetic sets {path} cannot be read: {error}") from None
+    return int(meta["round"]), sets
