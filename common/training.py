@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -45,11 +46,13 @@ def train(
     generator: torch.Generator,
     *,
     precision: str = "float32",
+    steps: int = 0,
     after_step: Callable[[], None] | None = None,
 ) -> Trained:
-    """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes of SGD.
+    """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes of SGD, or for ``steps`` steps if given.
 
-    ``generator`` orders the batches. ``after_step`` runs behind every optimiser step.
+    ``generator`` orders the batches. ``after_step`` runs behind every optimiser step. The loss that is returned is
+    the mean over the last pass, or over what of it was run.
     """
     device = samples.labels.device
     optimiser = torch.optim.SGD(
@@ -59,10 +62,13 @@ def train(
         weight_decay=settings.weight_decay,
     )
     model.train()
-    steps, total = 0, torch.zeros((), device=device)
-    for _ in range(settings.epochs):
-        total = torch.zeros((), device=device)
-        for positions in batches(len(samples), settings.batch, generator, device):
+    a_pass = -(-len(samples) // settings.batch)
+    last = steps or settings.epochs * a_pass
+    done, seen, total = 0, 0, torch.zeros((), device=device)
+    while done < last:
+        seen, total = 0, torch.zeros((), device=device)
+        order = batches(len(samples), settings.batch, generator, device)
+        for positions in islice(order, last - done):
             optimiser.zero_grad(set_to_none=True)
             with autocast(device, precision):
                 outputs = model(samples.inputs(positions))
@@ -71,9 +77,10 @@ def train(
             optimiser.step()
             if after_step is not None:
                 after_step()
-            steps += 1
+            done += 1
+            seen += len(positions)
             total += loss.detach() * len(positions)
-    return Trained(steps, float(total) / max(1, len(samples)))
+    return Trained(done, float(total) / max(1, seen))
 
 
 def plain(task: Classification) -> Objective:

@@ -80,7 +80,7 @@ class SurrogateServer(Strategy):
         self, server_round: int, weights: Weights, images: Tensor, labels: Tensor, each: Tensor
     ) -> Weights:
         s, config = self.settings, self.run.config
-        if s.server_epochs == 0:
+        if s.server_epochs == s.server_steps == 0:
             return weights
         model = self.run.build_model()
         weights.load_into(model)
@@ -89,7 +89,7 @@ class SurrogateServer(Strategy):
             model,
             Samples.of(images.to(self.run.device), labels.to(self.run.device)),
             SGDSettings(
-                epochs=s.server_epochs,
+                epochs=max(1, s.server_epochs),
                 lr=s.server_lr,
                 batch=s.server_batch,
                 momentum=s.server_momentum,
@@ -98,6 +98,7 @@ class SurrogateServer(Strategy):
             weighted(self.run.task, each.to(self.run.device)),
             generator(config.seed, "surrogate-server", server_round, device=self.run.device),
             precision=config.compute.precision,
+            steps=s.server_steps,
             after_step=lambda: project_ball(model.parameters(), centre, s.rho),
         )
         return Weights.of(model, weights.codec)

@@ -70,6 +70,24 @@ def test_every_example_is_seen_once_an_epoch_and_the_rest_is_a_smaller_batch() -
     assert torch.cat(seen[:3]).tolist() != torch.cat(seen[3:]).tolist()
 
 
+@pytest.mark.parametrize("steps", [1, 3, 5, 8])
+def test_a_number_of_steps_cuts_the_last_pass_short(steps: int) -> None:
+    """Batches of 3, 3, 1 a pass, whatever epochs says; the steps are those that passes would have made."""
+    seen: list[torch.Tensor] = []
+
+    def spy(outputs: torch.Tensor, y: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        seen.append(at)
+        return outputs.sum()
+
+    samples = Samples.of(torch.ones(7, 2, 1, 1), torch.zeros(7, dtype=torch.int64))
+    chosen = settings(epochs=3, batch=3)
+    done = train(linear(), samples, chosen, spy, torch.Generator().manual_seed(1), steps=steps)
+    assert done.steps == len(seen) == steps
+    by_steps, seen = seen, []
+    train(linear(), samples, chosen, spy, torch.Generator().manual_seed(1))
+    assert [s.tolist() for s in by_steps] == [s.tolist() for s in seen[:steps]]
+
+
 def test_what_runs_behind_a_step_runs_behind_every_step() -> None:
     model = linear()
 

@@ -15,7 +15,12 @@ class SurrogateServerSettings(Settings):
     )
     server_weight_decay: float = setting(0.0, "weight decay of the server's SGD", ge=0)
     server_batch: int = setting(256, "received images a server step", ge=1)
-    server_epochs: int = setting(500, "the server's passes over the received images a round", ge=0)
+    server_epochs: int = setting(
+        500, "the server's passes over the images it trains on a round", ge=0
+    )
+    server_steps: int = setting(
+        0, "server steps a round in place of passes, whatever it keeps; 0: by server_epochs", ge=0
+    )
     rho: float = setting(
         5.0,
         "radius of the ball around the round's weights: draws and server steps",
