@@ -1,0 +1,249 @@
+"""Line charts that are read on paper and on screens, in light and dark, with and without colour vision."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from common.errors import ConfigError
+from common.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, PAPER, GRID = "#1a1b1c", "#ffffff", "#d7d8d9"
+
+#: the lines' colours, at least 3:1 on white and told apart by the colour-blind; DARK: the same ones on a dark page
+LIGHT = (
+    "#0072b2",
+    "#b84a00",
+    "#007a5a",
+    "#a6428a",
+    "#8a6d00",
+    "#2a7fb8",
+    "#4d4d4d",
+    "#6b4fbb",
+)
+DARK = (
+    "#56b4e9",
+    "#ff9a56",
+    "#2fc49a",
+    "#e59bc6",
+    "#e8b83a",
+    "#9ccbf5",
+    "#c8c8c8",
+    "#b7a3f0",
+)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
+
+#: markers a line shows at most, so that a long run stays a line
+_MAX_MARKERS = 20
+
+#: inches: narrow enough that a phone shows the text at about its own size
+_WIDTH, _HEIGHT, _LEGEND_ROW = 4.8, 3.1, 0.22
+#: names longer than this stand one below the other
+_LONG_NAME = 22
+_DPI = 160
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.parse_math": False,  # names are a user's: a dollar sign is a dollar sign
+    "svg.fonttype": "none",
+    "svg.hashsalt": "nectar",
+    "svg.id": None,
+}
+#: a logarithmic axis of a wider range than this is marked at powers of ten only
+_WIDE = 300
+_SVG = "{http://www.w3.org/2000/svg}"
+_HREF = "{http://www.w3.org/1999/xlink}href"
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named line; NaN leaves a gap. ``low`` and ``high`` bound a band around it, point by point."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+
+
+def lines(
+    series: Sequence[Series], *, title: str, x_label: str, y_label: str, log_x: bool = False
+) -> Figure:
+    """Draw ``series`` into one chart with a legend below it.
+
+    Each line has a colour, a marker and a dash of its own. On a logarithmic axis what is not above zero is left out.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    columns = 1 if max((len(one.name) for one in series), default=0) > _LONG_NAME else 2
+    rows = -(-len(series) // columns)
+    with mpl.rc_context(_STYLE):
+        size = (_WIDTH, _HEIGHT + rows * _LEGEND_ROW)
+        figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
+        axes = figure.add_subplot()
+        handles = [_draw(axes, index, one) for index, one in enumerate(series)]
+        _frame(axes, title, x_label, y_label)
+        _scale(axes, [float(x) for one in series for x in one.x], log_x)
+        if handles:
+            legend = figure.legend(
+                handles,
+                [str(index) for index in range(len(handles))],
+                loc="outside lower center",
+                ncols=min(columns, len(series)),
+                frameon=False,
+                handlelength=4,
+                labelcolor=INK,
+            )
+            for text, one in zip(legend.get_texts(), series, strict=True):
+                text.set_text(_printable(one.name))  # here a leading "_" hides nothing
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write ``figure`` to ``path``, as .png or .svg; the same figure gives the same bytes.
+
+    Raises
+    ------
+    ConfigError
+        If ``path`` ends otherwise.
+    """
+    kind = path.suffix.lower().lstrip(".")
+    if kind not in ("png", "svg"):
+        raise ConfigError(f"a chart cannot be written to {path.name}: choose .png or .svg")
+    write_atomically(path, partial(_render, figure, kind))
+
+
+def inline_svg(figure: Figure, *, label: str) -> str:
+    """Return ``figure`` as an ``<svg>`` to stand in an HTML page, named by ``label``, which no other on the page has.
+
+    Text stays text. Ink, paper, grid and lines take the page's ``--ink``, ``--paper``, ``--grid`` and ``--series-1``
+    to ``--series-8``, where it has them.
+    """
+    buffer = io.BytesIO()
+    _render(figure, "svg", buffer)
+    root = ElementTree.fromstring(buffer.getvalue())
+    prefix = "c" + hashlib.sha256(label.encode()).hexdigest()[:8] + "-"
+    for element in list(root.iter()):
+        for child in list(element):
+            if child.tag in (f"{_SVG}metadata", f"{_SVG}style"):
+                element.remove(child)
+        _adapt(element, prefix)
+    box = root.get("viewBox", "")
+    root.attrib.clear()
+    root.attrib |= {
+        "viewBox": box,
+        "role": "img",
+        "aria-label": label,
+        "style": "stroke-linejoin:round;stroke-linecap:butt",
+    }
+    heading = ElementTree.Element("title")
+    heading.text = label
+    root.insert(0, heading)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def css_variables(*, dark: bool = False) -> str:
+    """Return the lines' colours as CSS declarations, for a light or a dark page."""
+    colours = DARK if dark else LIGHT
+    return "".join(f"--series-{i}:{colour};" for i, colour in enumerate(colours, start=1))
+
+
+def _draw(axes: Axes, index: int, series: Series) -> Any:
+    turn = index // len(LIGHT)
+    colour = LIGHT[index % len(LIGHT)]
+    x, y = _numbers(series.x), _numbers(series.y)
+    if series.low is not None and series.high is not None:
+        low, high = _numbers(series.low), _numbers(series.high)
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    (line,) = axes.plot(
+        x,
+        y,
+        color=colour,
+        marker=_MARKERS[index % len(_MARKERS)],
+        linestyle=_DASHES[(index + turn) % len(_DASHES)],
+        markersize=5,
+        linewidth=1.6,
+        markevery=max(1, -(-len(x) // _MAX_MARKERS)),
+    )
+    return line
+
+
+def _scale(axes: Axes, x: list[float], log_x: bool) -> None:
+    """Choose the x axis's ticks: whole numbers for rounds, plain numbers on a logarithmic axis."""
+    from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
+
+    positive = [value for value in x if value > 0]
+    if log_x:
+        axes.set_xscale("log", nonpositive="mask")
+        wide = bool(positive) and max(positive) > _WIDE * min(positive)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    elif all(value.is_integer() for value in x):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _frame(axes: Axes, title: str, x_label: str, y_label: str) -> None:
+    axes.set_facecolor(PAPER)
+    axes.set_axisbelow(True)
+    axes.grid(color=GRID, linewidth=0.8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(INK)
+    axes.tick_params(which="both", color=INK, labelcolor=INK)
+    axes.set_title(_printable(title), color=INK, fontsize=11)
+    axes.set_xlabel(_printable(x_label), color=INK)
+    axes.set_ylabel(_printable(y_label), color=INK)
+
+
+def _render(figure: Figure, kind: str, to: Any) -> None:
+    import matplotlib as mpl
+
+    # what would say when, and by which release, the file was written
+    silent = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    with mpl.rc_context(_STYLE):
+        figure.savefig(to, format=kind, dpi=_DPI, metadata=silent)
+
+
+_ROLES = {INK: "--ink", PAPER: "--paper", GRID: "--grid"} | {
+    colour: f"--series-{i}" for i, colour in enumerate(LIGHT, start=1)
+}
+_COLOUR = re.compile("|".join(_ROLES))
+_REFERENCE = re.compile(r"url\(#")
+
+
+def _adapt(element: ElementTree.Element, prefix: str) -> None:
+    """Make one element fit for HTML: no namespaces, ids of this chart's own, colours by role."""
+    element.tag = element.tag.removeprefix(_SVG)
+    reference = element.attrib.pop(_HREF, None)
+    if reference is not None:
+        element.set("href", f"#{prefix}{reference.removeprefix('#')}")
+    if "id" in element.attrib:
+        element.set("id", prefix + element.attrib["id"])
+    for name in ("style", "clip-path"):
+        if name in element.attrib:
+            value = _REFERENCE.sub(f"url(#{prefix}", element.attrib[name])
+            element.set(name, _COLOUR.sub(lambda m: f"var({_ROLES[m[0]]},{m[0]})", value))
+
+
+def _numbers(values: Sequence[float]) -> list[float]:
+    return [float(value) for value in values]
+
+
+def _printable(text: str) -> str:
+    """Return ``text`` without control characters, which SVG cannot hold."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
