@@ -141,7 +141,8 @@ class DeviceClient(NumPyClient):
 
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
         """Encode what leaves, and note in the site's own log what it is, when it left and how large it was."""
-        arrays = [] if payload is None else payload.encode()
+        compression = self.run.config.wire.compression
+        arrays = [] if payload is None else payload.encode(compression)
         log_release(self.state, phase, payload.kind if payload else "", arrays, figures)
         return arrays
 

@@ -112,7 +112,7 @@ class Strategy(FlowerStrategy):
             instruction = plan[site.name]
             body = encoded.get(id(instruction.payload))
             if body is None:
-                body = ArrayRecord(instruction.payload.encode())
+                body = self._encoded(instruction.payload)
                 encoded[id(instruction.payload)] = body
             fields = {**config, **self._address(server_round), "phase": instruction.phase}
             content = RecordDict({"arrays": body, "config": ConfigRecord(fields)})
@@ -138,7 +138,7 @@ class Strategy(FlowerStrategy):
         if self.run.config.evaluation.on not in ("sites", "both"):
             return []
         self.ensure_roll_call(grid)
-        body = ArrayRecord(self.weights_from(arrays).encode())
+        body = self._encoded(self.weights_from(arrays))
         fields = {**config, **self._address(server_round)}
         return [
             Message(
@@ -221,6 +221,9 @@ class Strategy(FlowerStrategy):
     def arrays_from(self, weights: Weights) -> ArrayRecord:
         """Return Weights as Flower's arrays, one a tensor under its own name."""
         return ArrayRecord(dict(weights.tensors))
+
+    def _encoded(self, payload: Payload) -> ArrayRecord:
+        return ArrayRecord(payload.encode(self.run.config.wire.compression))
 
     def _address(self, server_round: int) -> dict[str, str | int]:
         return {"server-round": server_round, "record": self.record_id}

@@ -97,9 +97,7 @@ class ForeignStrategy(Strategy):
             )
         instruction = Instruction("train", self.weights_from(arrays), self.run.spec)
         fields = ConfigRecord({**self._address(server_round), "phase": instruction.phase})
-        content = RecordDict(
-            {"arrays": ArrayRecord(instruction.payload.encode()), "config": fields}
-        )
+        content = RecordDict({"arrays": self._encoded(instruction.payload), "config": fields})
         sent = Message(
             content, site.node_id, message.metadata.message_type, group_id=str(server_round)
         )

@@ -115,7 +115,7 @@ def test_unknown_names_are_answered_with_the_nearest_and_the_list() -> None:
     assert said.startswith("method='fedmd' on the command line is unknown, the nearest is feddm: ")
     assert "feddm, real, fedavg" in said
     assert "the nearest is mnist: there are cifar10, cifar100, digits" in sentence(dataset="minst")
-    assert "the nearest is mnist-small" in sentence(experiment="mnist_small")
+    assert "the nearest is feddm-mnist-small" in sentence(experiment="feddm-mnist_small")
     assert "unknown" in sentence(experiment="../dataset/digits")
 
 

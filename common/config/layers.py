@@ -16,6 +16,9 @@ from common.settings.sections import SECTIONS, RunSettings
 
 CONF = Path(__file__).parents[2] / "conf"
 
+BASE = "base"
+"""The key of an experiment file that names the experiment it departs from."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -56,6 +59,38 @@ def file_layer(kind: str, name: str, where: str) -> Layer:
         raise unknown(kind, name, where, known, hint)
     source = f"conf/{kind}/{name}.yaml"
     return Layer(source, flatten(read_yaml(CONF / kind / f"{name}.yaml", source), source))
+
+
+def experiment_layers(
+    name: str, where: str = COMMAND_LINE, above: tuple[str, ...] = ()
+) -> list[Layer]:
+    """Read an experiment's file and, below it, the experiment that its ``base`` names, and so on.
+
+    Parameters
+    ----------
+    name : str
+        The experiment.
+    where : str
+        Where it was named.
+    above : tuple of str
+        The experiments that lead to it.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`file_layer`; also if ``base`` is no name or leads back to the same experiment.
+    """
+    layer = file_layer("experiment", name, where)
+    if BASE not in layer.values:
+        return [layer]
+    base = layer.values[BASE]
+    if not isinstance(base, str):
+        raise ConfigError(f"{BASE} in {layer.where} must be a name, not {show(base)}.")
+    above = (*above, name)
+    if base in above:
+        raise ConfigError(f"{BASE} in {layer.where} leads back to {base}: remove one base.")
+    own = {key: value for key, value in layer.values.items() if key != BASE}
+    return [*experiment_layers(base, layer.where, above), Layer(layer.where, own)]
 
 
 def flatten(content: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -11,15 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from common.errors import PayloadError
+from common.wire.compression import COMPRESSIONS, Arrival, NDArray, arrivals, compress
 
 VERSION = 1
 MAX_HEADER_BYTES = 65_536
-
-NDArray = npt.NDArray[Any]
 
 
 class Spec(Protocol):
@@ -43,7 +41,7 @@ class Payload(Protocol):
 
     kind: ClassVar[str]
 
-    def encode(self) -> list[NDArray]:
+    def encode(self, compression: str = "none") -> list[NDArray]:
         """Return the arrays that travel, the header first."""
         ...
 
@@ -58,15 +56,29 @@ class Payload(Protocol):
         ...
 
 
-def frame(kind: str, fields: Mapping[str, Any], arrays: Sequence[NDArray]) -> list[NDArray]:
-    """Put a header with ``fields`` in front of ``arrays``."""
+def frame(
+    kind: str, fields: Mapping[str, Any], arrays: Sequence[NDArray], compression: str = "none"
+) -> list[NDArray]:
+    """Put a header with ``fields`` in front of ``arrays``; compress them where that makes the whole smaller."""
     header = {"kind": kind, "version": VERSION, **fields}
-    text = json.dumps(header, separators=(",", ":"), sort_keys=True).encode()
-    return [np.frombuffer(text, dtype=np.uint8), *arrays]
+    plain = [_header(header), *arrays]
+    if compression == "none":
+        return plain
+    entries, small = compress(arrays)
+    compressed = [_header({**header, "compression": compression, "arrays": entries}), *small]
+    return min(plain, compressed, key=lambda frame: sum(array.nbytes for array in frame))
 
 
-def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[NDArray]]:
-    """Return the header's fields and the payload's arrays; PayloadError unless the header is a ``kind``'s."""
+def _header(fields: Mapping[str, Any]) -> NDArray:
+    text = json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
+    return np.frombuffer(text, dtype=np.uint8)
+
+
+def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[Arrival]]:
+    """Return the header's fields and the payload's arrays; PayloadError unless the header is a ``kind``'s.
+
+    Nothing is expanded here: an array's ``values()`` are for when its dtype and shape have been checked.
+    """
     if not arrays:
         raise PayloadError(f"the payload is empty where a '{kind}' was expected")
     head = arrays[0]
@@ -86,15 +98,18 @@ def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[
             f"the '{kind}' has version {str(header.get('version'))[:20]}, this side reads {VERSION}: "
             "run the same release on the server and on every device"
         )
-    return header, list(arrays[1:])
+    if "compression" not in header:
+        return header, [Arrival(a.dtype, a.shape, a) for a in arrays[1:]]
+    choose(header, "compression", COMPRESSIONS[1:])
+    return header, arrivals(kind, header.get("arrays"), arrays[1:])
 
 
-def describe(array: NDArray) -> str:
+def describe(array: NDArray | Arrival) -> str:
     """Return dtype and shape in words that go into an error."""
     return f"{array.dtype} of shape {tuple(array.shape)}"
 
 
-def require_count(kind: str, arrays: Sequence[NDArray], expected: int) -> None:
+def require_count(kind: str, arrays: Sequence[Arrival], expected: int) -> None:
     """PayloadError unless there are ``expected`` arrays behind the header."""
     if len(arrays) != expected:
         raise PayloadError(

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire.codec import (
-    NDArray,
     as_half,
     choose,
     describe,
@@ -21,6 +20,7 @@ from common.wire.codec import (
     require_finite,
     unframe,
 )
+from common.wire.compression import Arrival, NDArray
 
 CODECS = ("float32", "float16", "uint8")
 
@@ -68,7 +68,7 @@ class SyntheticImages:
         """The number of pixel values, as FedDM's Table 3 counts them."""
         return self.images.numel()
 
-    def encode(self) -> list[NDArray]:
+    def encode(self, compression: str = "none") -> list[NDArray]:
         """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
         fields: dict[str, Any] = {"codec": self.codec}
         images = self.images.detach().cpu().contiguous()
@@ -81,9 +81,9 @@ class SyntheticImages:
             pixels = images.float().numpy()
         labels = self.labels.detach().cpu()
         if labels.is_floating_point():
-            return frame(self.kind, fields, [pixels, labels.float().numpy()])
+            return frame(self.kind, fields, [pixels, labels.float().numpy()], compression)
         small = np.min_scalar_type(int(labels.max()) if len(labels) else 0)
-        return frame(self.kind, fields, [pixels, labels.numpy().astype(small)])
+        return frame(self.kind, fields, [pixels, labels.numpy().astype(small)], compression)
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: SyntheticImagesSpec) -> Self:
@@ -100,9 +100,9 @@ class SyntheticImages:
         pixels, labels = body
         n = _check_images(pixels, codec, spec)
         if codec == "uint8":
-            images = _dequantise(pixels, header, spec.shape[0])
+            images = _dequantise(pixels.values(), header, spec.shape[0])
         else:
-            images = torch.from_numpy(np.array(pixels)).float()
+            images = torch.from_numpy(np.array(pixels.values())).float()
         require_finite("the set of synthetic images", images)
         return cls(images, _decode_labels(labels, n, spec), codec)
 
@@ -130,13 +130,13 @@ def _dequantise(pixels: NDArray, header: Mapping[str, Any], channels: int) -> Te
     return (lo + levels * ((hi - lo) / 255)).float()
 
 
-def _check_images(pixels: NDArray, codec: str, spec: SyntheticImagesSpec) -> int:
-    if str(pixels.dtype) != codec or pixels.ndim != 4 or tuple(pixels.shape[1:]) != spec.shape:
+def _check_images(pixels: Arrival, codec: str, spec: SyntheticImagesSpec) -> int:
+    if pixels.dtype.name != codec or pixels.ndim != 4 or pixels.shape[1:] != spec.shape:
         raise PayloadError(
             f"the synthetic images are {describe(pixels)} where {codec} of shape (n, "
             f"{', '.join(map(str, spec.shape))}) was expected"
         )
-    n = int(pixels.shape[0])
+    n = pixels.shape[0]
     if not 1 <= n <= spec.max_images:
         raise PayloadError(
             f"{n} synthetic images were sent where 1 to {spec.max_images} are allowed"
@@ -144,20 +144,20 @@ def _check_images(pixels: NDArray, codec: str, spec: SyntheticImagesSpec) -> int
     return n
 
 
-def _decode_labels(labels: NDArray, n: int, spec: SyntheticImagesSpec) -> Tensor:
+def _decode_labels(labels: Arrival, n: int, spec: SyntheticImagesSpec) -> Tensor:
     if spec.soft:
         if labels.dtype != np.float32 or labels.shape != (n, spec.classes):
             raise PayloadError(
                 f"the labels are {describe(labels)} where float32 of shape {(n, spec.classes)} was expected"
             )
-        soft = torch.from_numpy(np.array(labels))
+        soft = torch.from_numpy(np.array(labels.values()))
         require_finite("the set of soft labels", soft)
         return soft
     if labels.dtype.kind not in "iu" or labels.shape != (n,):
         raise PayloadError(
             f"the labels are {describe(labels)} where integers of shape {(n,)} were expected"
         )
-    hard = torch.from_numpy(labels.astype(np.int64))
+    hard = torch.from_numpy(labels.values().astype(np.int64))
     low, high = int(hard.min()), int(hard.max())
     if low < 0 or high >= spec.classes:
         raise PayloadError(

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from common.errors import PayloadError
 from common.wire.codec import (
-    NDArray,
     as_half,
     choose,
     describe,
@@ -21,6 +20,7 @@ from common.wire.codec import (
     require_finite,
     unframe,
 )
+from common.wire.compression import NDArray
 
 CODECS = ("float32", "float16")
 
@@ -73,9 +73,10 @@ class Weights:
         """The number of floating values: for a model without running statistics, its parameters."""
         return sum(t.numel() for t in self.tensors.values() if t.is_floating_point())
 
-    def encode(self) -> list[NDArray]:
+    def encode(self, compression: str = "none") -> list[NDArray]:
         """Return the header, then one array a tensor, in the model's order."""
-        return frame(self.kind, {"codec": self.codec}, [*map(self._to_wire, self.tensors.items())])
+        arrays = [*map(self._to_wire, self.tensors.items())]
+        return frame(self.kind, {"codec": self.codec}, arrays, compression)
 
     def _to_wire(self, item: tuple[str, Tensor]) -> NDArray:
         name, tensor = item
@@ -90,7 +91,7 @@ class Weights:
         Raises
         ------
         PayloadError
-            If count, a dtype or a shape differs from ``spec``, or a value is not finite.
+            If count, a dtype or a shape differs from ``spec``, or a value is damaged or not finite.
         """
         header, body = unframe(cls.kind, arrays)
         codec = choose(header, "codec", CODECS)
@@ -102,11 +103,11 @@ class Weights:
             half = codec == "float16" and dtype.is_floating_point
             sent = torch.float16 if half else dtype
             expected = str(sent).removeprefix("torch.")
-            if str(array.dtype) != expected or tuple(array.shape) != shape:
+            if array.dtype.name != expected or array.shape != shape:
                 raise PayloadError(
                     f"the weight '{name}' is {describe(array)} where {expected} of shape {shape} was expected"
                 )
-            tensor = torch.from_numpy(np.array(array)).to(dtype)
+            tensor = torch.from_numpy(np.array(array.values())).to(dtype)
             require_finite(f"the weight '{name}'", tensor)
             tensors[name] = tensor
         return cls(tensors, codec)

@@ -29,6 +29,7 @@ where a value was given; a value without one is the default of its settings clas
 """
 
 _RUN = "run"
+_SMALL = "-small"
 _WRAPPER = textwrap.TextWrapper(96, initial_indent=" " * 6, subsequent_indent=" " * 6)
 _PATHS = (
     Description(
@@ -69,7 +70,7 @@ def _catalogue() -> str:
         "Methods": {name: _first_line(settings_class(name)) for name in METHODS}
         | {"package.module:Class": "any Flower strategy, its arguments in the section `strategy`."},
         "Data sets": {name: _first_comment("dataset", name) for name in names("dataset")},
-        "Experiments": {name: _first_comment("experiment", name) for name in names("experiment")},
+        f"Experiments ([{_SMALL}]: also with that ending, at two-core size)": _experiments(),
         "Sections": {_RUN: _first_line(RunSettings)}
         | {name: _first_line(cls) for name, cls in SECTIONS.items()},
     }
@@ -79,6 +80,16 @@ def _catalogue() -> str:
         for title, group in groups.items()
     ]
     return "\n\n".join(blocks)
+
+
+def _experiments() -> dict[str, str]:
+    """Describe every experiment; a twin of small size is a mark on its original's line."""
+    lines = {name: _first_comment("experiment", name) for name in names("experiment")}
+    return {
+        name: f"{line} [{_SMALL}]" if name + _SMALL in lines else line
+        for name, line in lines.items()
+        if name.removesuffix(_SMALL) == name or name.removesuffix(_SMALL) not in lines
+    }
 
 
 def _explain(name: str) -> str:

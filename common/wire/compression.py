@@ -1,0 +1,140 @@
+"""Lossless compression of what travels, and arrays whose dtype and shape are known before their values are.
+
+A receiver checks the declared dtype and shape against what it expects and only then expands, to exactly the bytes
+that these stand for: a stream that holds more is never expanded further.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from common.errors import PayloadError
+
+NDArray = npt.NDArray[Any]
+
+COMPRESSIONS = ("none", "zlib")
+
+#: zlib's level: 9 saved nothing over 6, on distilled images and on weights
+_LEVEL = 6
+
+_DTYPES = {
+    name: np.dtype(name).newbyteorder("<")
+    for name in (
+        *("float16", "float32", "float64", "bool"),
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    )
+}
+
+Entry = list[Any] | None
+"""What the header says of an array: [dtype, shape] of a compressed one, None of one that travels as it is."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An array that has arrived: ``data`` is the array itself, or its compressed bytes."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    data: NDArray
+    compressed: bool = False
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def values(self) -> NDArray:
+        """Return the array; call it once dtype and shape are what is expected, which bounds the memory it takes.
+
+        Raises
+        ------
+        PayloadError
+            If the compressed bytes are damaged, cut short, or hold more or less than dtype and shape say.
+        """
+        return _expand(self.data, self.dtype, self.shape) if self.compressed else self.data
+
+
+def compress(arrays: Sequence[NDArray]) -> tuple[list[Entry], list[NDArray]]:
+    """Return the header's entries and the arrays that travel: compressed those that get smaller by it."""
+    entries: list[Entry] = []
+    travelling = []
+    for array in arrays:
+        small = np.frombuffer(zlib.compress(_planes(array), _LEVEL), np.uint8)
+        worth = small.nbytes < array.nbytes
+        entries.append([array.dtype.name, list(array.shape)] if worth else None)
+        travelling.append(small if worth else array)
+    return entries, travelling
+
+
+def arrivals(kind: str, entries: object, arrays: Sequence[NDArray]) -> list[Arrival]:
+    """Return ``arrays`` with the dtypes and shapes that the header's ``entries`` give them.
+
+    Raises
+    ------
+    PayloadError
+        If there is not an entry for each array, or one is no dtype and shape.
+    """
+    if not isinstance(entries, list) or len(entries) != len(arrays):
+        number = len(entries) if isinstance(entries, list) else "no"
+        raise PayloadError(
+            f"the compressed '{kind}' describes {number} arrays in its header where {len(arrays)} came with it"
+        )
+    return [_arrival(kind, e, a) for e, a in zip(entries, arrays, strict=True)]
+
+
+def _arrival(kind: str, entry: object, array: NDArray) -> Arrival:
+    if entry is None:
+        return Arrival(array.dtype, array.shape, array)
+    match entry:
+        case [str(name), list(shape)] if name in _DTYPES and all(_is_length(n) for n in shape):
+            pass
+        case _:
+            raise PayloadError(
+                f"the compressed '{kind}' describes an array as {str(entry)[:40]} where a dtype and a shape, as "
+                '["float32",[10,8]], were expected'
+            )
+    if array.dtype != np.uint8 or array.ndim != 1:
+        raise PayloadError(
+            f"the compressed '{kind}' holds {array.dtype} of shape {array.shape} where compressed bytes, uint8 of "
+            "one dimension, were expected"
+        )
+    return Arrival(_DTYPES[name], tuple(shape), array, compressed=True)
+
+
+def _is_length(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number >= 0
+
+
+def _planes(array: NDArray) -> bytes:
+    """Return the first bytes of all values, then all second ones, and so on.
+
+    Signs and exponents of neighbours resemble each other while mantissas do not: apart, float32 images and weights
+    of digits compress to 0.86 and 0.89 of their bytes, together to 0.92 and 0.93.
+    """
+    little = np.ascontiguousarray(array, _DTYPES[array.dtype.name])
+    return little.view(np.uint8).reshape(-1, little.itemsize).T.tobytes()
+
+
+def _expand(data: NDArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray:
+    size = math.prod(shape) * dtype.itemsize
+    stream = zlib.decompressobj()
+    try:
+        content = stream.decompress(data.tobytes(), max_length=size + 1)
+    except zlib.error:
+        raise PayloadError(
+            f"compressed bytes are damaged where {dtype.name} of shape {shape} was expected"
+        ) from None
+    if len(content) != size or not stream.eof or stream.unused_data:
+        found = "more" if len(content) > size or stream.unused_data else "less"
+        raise PayloadError(
+            f"compressed bytes hold {found} than the {size} bytes of {dtype.name} of shape {shape} that were expected"
+        )
+    planes = np.frombuffer(content, np.uint8).reshape(dtype.itemsize, -1)
+    return np.ascontiguousarray(planes.T).view(dtype).reshape(shape)
