@@ -1,0 +1,99 @@
+"""The README of an exported folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common.config import Config
+from common.settings.feddm import FedDMSettings
+
+_USE = """\
+```python
+from model import load, normalise
+from pictures import read
+
+net = load()                                   # a torch.nn.Module in evaluation mode
+logits = net(normalise(read("picture.png"))[None])
+print(logits.softmax(1))                       # classes in the order of model.json
+```"""
+
+_SYNTHETIC = """\
+## What the sites sent
+
+`synthetic/` holds the {count} images of {sites} sites of round {round}. {nature}
+
+- `synthetic/synthetic.npz`: `images` float32 [n, C, H, W] as the model takes them (normalised), `labels` int64 [n],
+  `sites` [n]. This is what the server received, to the bit: `numpy.load("synthetic/synthetic.npz")`.
+- `synthetic/images/<class>/<site>-<index>.png`: the same to look at and for any other trainer, in pixel space,
+  rounded to bytes and clipped to what a picture can show. `torchvision.datasets.ImageFolder` sorts folders by name
+  and numbers them in that order; the number in front of each name makes that order the labels' own.{missing}
+"""
+
+
+def readme(about: dict[str, Any], config: Config, sent: dict[str, Any] | None) -> str:
+    """Return the README's text.
+
+    Parameters
+    ----------
+    about : dict
+        model.json's content.
+    config : Config
+        The run's.
+    sent : dict, optional
+        ``count``, ``sites``, ``round`` and ``missing`` (classes without an image) of the synthetic set.
+    """
+    run = about["run"]
+    lines = [
+        f"# {run['dataset']}, {run['method']}, round {run['round']}",
+        "",
+        f"The global model of the Nectar run `{run['id']}` behind round {run['round']} of {run['rounds']}. "
+        f"{_progress(run)}{_accuracy(about)}",
+        "",
+        "In this folder, with torch, safetensors and, for pictures, Pillow and NumPy; nothing of Nectar or Flower:",
+        "",
+        _USE,
+        "",
+        "`model.py` rebuilds the network of `model.json` and loads `model.safetensors`; `pictures.py` brings a picture "
+        "to the size and values of the training images. Both are Nectar's own source, Apache-2.0.",
+        "",
+    ]
+    if sent:
+        lines.append(_SYNTHETIC.format(**(sent | _phrases(config, sent))))
+    return "\n".join(lines)
+
+
+def _progress(run: dict[str, Any]) -> str:
+    if run["outcome"] == "completed":
+        return ""
+    return f"THE RUN IS NOT COMPLETE ({run['outcome'] or 'no outcome is recorded'}). "
+
+
+def _accuracy(about: dict[str, Any]) -> str:
+    figures = about["figures"]
+    said = [
+        f"{name} accuracy {part['accuracy']:.4f}, loss {part['loss']:.4f}"
+        for name, part in figures.items()
+        if part
+    ]
+    return "; ".join(said).capitalize() + "." if said else "The server did not evaluate it."
+
+
+def nature_of_images(config: Config) -> str:
+    """Return in a sentence or two what the images are with regard to the sites' real ones."""
+    if config.method == "real":
+        return "THESE ARE REAL IMAGES of the sites' own data, sent as they are: treat them as that data."
+    if isinstance(config.settings, FedDMSettings) and config.settings.start == "real":
+        return (
+            "THEY BEGAN AS REAL IMAGES of the sites' own data (start=real) and may look like them: do not treat them "
+            "as private."
+        )
+    return (
+        "They began as noise and were distilled; none is a real image. They are functions of private data all the "
+        "same, and nothing about them is differentially private."
+    )
+
+
+def _phrases(config: Config, sent: dict[str, Any]) -> dict[str, str]:
+    missing = sent["missing"]
+    said = f" No site sent any of {', '.join(missing)}; for these ImageFolder needs `allow_empty=True`."
+    return {"nature": nature_of_images(config), "missing": said if missing else ""}
