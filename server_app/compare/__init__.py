@@ -1,0 +1,1 @@
+"""`nectar compare`: several methods, several seeds, one table; what has been run is never run again."""

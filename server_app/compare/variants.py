@@ -1,0 +1,134 @@
+"""A row of the table as it is typed: ``[LABEL=]METHOD[:key=value,...]``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from common.config.keys import PATH_KEYS, RUN_KEYS, STRATEGY
+from common.config.layers import names
+from common.config.problems import nearest
+from common.errors import ConfigError
+from common.methods import METHODS, is_import_path
+from common.settings.sections import SECTIONS
+
+_PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_NAMES = "|".join(map(re.escape, METHODS))
+_WORD = re.compile(
+    rf"(?:(?P<label>.*?)=)??(?P<method>{_NAMES}|{_PATH})(?::(?P<own>.*=.*))?", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its own settings: one row.
+
+    Parameters
+    ----------
+    label : str
+        What the row is called.
+    method : str
+        A method's name, or a Flower strategy's import path.
+    own : tuple of str
+        Its own settings as ``section.key=value``; they win over what all rows share.
+    """
+
+    label: str
+    method: str
+    own: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        """Return what the row adds to the words that all rows share."""
+        return [f"method={self.method}", *self.own]
+
+    def with_settings(self, settings: tuple[str, ...]) -> Variant:
+        """Return the row with more settings of its own."""
+        return replace(self, own=(*self.own, *settings))
+
+
+def is_setting(word: str) -> bool:
+    """Tell a ``key=value`` that all rows share: its key is one of the run's, or in one of its sections."""
+    key, equals, _ = word.partition("=")
+    if not equals:
+        return False
+    section, dot, _ = key.partition(".")
+    own = key in RUN_KEYS or key.replace("_", "-") in PATH_KEYS
+    return own or bool(dot and section in (*SECTIONS, *METHODS, STRATEGY))
+
+
+def read_variant(word: str) -> Variant | None:
+    """Read a word as a row; None if it is a setting or an experiment's name.
+
+    Raises
+    ------
+    ConfigError
+        If it can only be meant as a row and is none: a method that does not exist, a setting without a value.
+    """
+    if is_setting(word):
+        return None
+    match = _WORD.fullmatch(word)
+    # "feddmm:start=real" has the form of a label before the method "real", and is meant otherwise
+    if match is None or (":" in (match["label"] or "") and " " not in match["label"]):
+        _refuse_slip(word)
+        return None
+    method, own = match["method"], match["own"] or ""
+    module = method.partition(":")[0]
+    if is_import_path(method) and module in METHODS:
+        raise ConfigError(
+            f"{word!r}: the setting behind the colon has no value, write {method}=VALUE."
+        )
+    label = word if match["label"] is None else match["label"].strip()
+    if not label or not label.isprintable():
+        raise ConfigError(f"{word!r} begins with no label that can be printed: write LABEL=METHOD.")
+    if label in METHODS and label != method:
+        raise ConfigError(
+            f"{word!r} calls a row of {method} {label!r}, which is another method: choose another label."
+        )
+    settings = [setting.strip() for setting in own.split(",")] if own else []
+    return Variant(label, method, tuple(own_setting(method, s, word) for s in settings))
+
+
+def own_setting(method: str, setting: str, word: str) -> str:
+    """Return ``key=value`` with the key's section: the method's own where it names none.
+
+    Raises
+    ------
+    ConfigError
+        If it is no ``key=value``, or a key that all rows share.
+    """
+    key, equals, _ = setting.partition("=")
+    if not key or not equals:
+        raise ConfigError(
+            f"{setting!r} in {word!r} is no key=value: a row's settings are METHOD:key=value,key=value."
+        )
+    if key in RUN_KEYS or key.replace("_", "-") in PATH_KEYS:
+        raise ConfigError(
+            f"{key} in {word!r} is not a row's own: all rows share it, give it as a word of its own."
+        )
+    if "." in key:
+        return setting
+    return f"{STRATEGY if is_import_path(method) else method}.{setting}"
+
+
+def _refuse_slip(word: str) -> None:
+    """Raise for a word that is no setting, no experiment and no method, with what is nearest to it."""
+    head, equals, tail = word.partition("=")
+    if not equals:
+        experiments = names("experiment")
+        if word in experiments:
+            return
+        name = word.partition(":")[0]
+        guess = nearest(name, [*METHODS, *experiments])
+        hint = f", the nearest is {guess}" if guess else ""
+        raise ConfigError(
+            f"{word!r} is no method and no experiment{hint}: methods are {', '.join(METHODS)} and any Flower "
+            "strategy as package.module:Class; `nectar config --help` lists the experiments."
+        )
+    for name in (head.partition(":")[0], tail.partition(":")[0]):
+        guess = nearest(name, METHODS)
+        if (guess and name not in METHODS) or (name == head.partition(":")[0] and ":" in head):
+            hint = f", the nearest is {guess}" if guess else ""
+            raise ConfigError(
+                f"{name!r} in {word!r} is no method{hint}: there are {', '.join(METHODS)}, and any Flower strategy "
+                "as package.module:Class."
+            )
