@@ -6,14 +6,19 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 from flwr.app import Context
+from numpy.typing import NDArray
 
 from common.config import load
-from common.data import Samples, samples, validation_split
+from common.data import Dataset, Samples, samples, validation_split
 from common.device_state import ContextState, DeviceState, DirectoryState
 from common.errors import FederationError
 from common.run import Run
 from common.seeding import derive
+
+PARTITION = ("partition-id", "num-partitions")
+"""The node config's keys of a site that is given its share of the run's data set."""
 
 RunItems = tuple[tuple[str, str | int | float | bool], ...]
 
@@ -36,18 +41,61 @@ def partition_of(context: Context) -> tuple[int, int]:
     FederationError
         If the node config lacks them or they do not fit together.
     """
-    index, number = (context.node_config.get(k) for k in ("partition-id", "num-partitions"))
+    index, number = (context.node_config.get(key) for key in PARTITION)
     if not isinstance(index, int) or not isinstance(number, int) or not 0 <= index < number:
         raise FederationError(
             f"the node config says partition-id={index} num-partitions={number}: start the SuperNode with "
-            '--node-config "partition-id=I num-partitions=K", I from 0 to K-1'
+            '--node-config "partition-id=I num-partitions=K", I from 0 to K-1; a site with images of its own names '
+            "them as data='/abs/folder'"
         )
     return index, number
 
 
+def own_folder(context: Context) -> Path | None:
+    """Return the folder of the site's own images, None for a site that is given a partition.
+
+    Raises
+    ------
+    FederationError
+        If the node config names both, or a relative path.
+    """
+    named = context.node_config.get("data")
+    if named is None:
+        return None
+    if any(key in context.node_config for key in PARTITION):
+        raise FederationError(
+            "the node config names images of the site's own (data) and a partition (partition-id, num-partitions): "
+            "leave one out"
+        )
+    return _absolute("data", named)
+
+
+def _absolute(key: str, named: object) -> Path:
+    path = Path(str(named))
+    if not path.is_absolute():
+        raise FederationError(
+            f"the node config's {key} '{named}' is relative: give an absolute path"
+        )
+    return path
+
+
 @lru_cache(maxsize=1024)
-def _site_samples(run: Run, site: str, index: int, number: int) -> tuple[Samples, Samples]:
-    dataset, indices = run.dataset, run.partition(number)[index]
+def _partition_samples(run: Run, site: str, index: int, number: int) -> tuple[Samples, Samples]:
+    return _split(run, site, run.dataset, run.partition(number)[index])
+
+
+@lru_cache(maxsize=1024)
+def _folder_samples(
+    run: Run, site: str, folder: Path, keep: Path | None
+) -> tuple[Samples, Samples]:
+    dataset = run.site_dataset(folder, keep)
+    return _split(run, site, dataset, np.arange(len(dataset.train)))
+
+
+def _split(
+    run: Run, site: str, dataset: Dataset, indices: NDArray[np.int64]
+) -> tuple[Samples, Samples]:
+    """Return a site's images at ``indices``: those to learn from, and those it holds out."""
     seed = derive(run.config.seed, "site-holdout", site)
     kept, held = validation_split(dataset.train.labels[indices], run.config.data.site_holdout, seed)
     train, holdout = (samples(dataset.train, run.info, indices[part]) for part in (kept, held))
@@ -57,14 +105,22 @@ def _site_samples(run: Run, site: str, index: int, number: int) -> tuple[Samples
 def site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Samples]:
     """Return the site's images to learn from and those it holds out, kept in the process.
 
+    They are all of its own folder, where its node config names one as ``data``, else its partition.
+
     Raises
     ------
     DataError
-        If the data set or the partition cannot be had.
+        If the data set, the partition or the folder cannot be had.
     FederationError
-        If the node config names no partition.
+        If the node config names neither a partition nor a folder, or both.
     """
-    return _site_samples(run, site, *partition_of(context))
+    folder = own_folder(context)
+    if folder is None:
+        return _partition_samples(run, site, *partition_of(context))
+    keep = context.node_config.get("state-dir")
+    return _folder_samples(
+        run, site, folder, None if keep is None else _absolute("state-dir", keep)
+    )
 
 
 def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceState:
@@ -75,12 +131,7 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     """
     named = context.node_config.get("state-dir")
     if named is not None:
-        root = Path(str(named))
-        if not root.is_absolute():
-            raise FederationError(
-                f"the node config's state-dir '{root}' is relative: give an absolute path"
-            )
-        return DirectoryState(root, record_id, site)
+        return DirectoryState(_absolute("state-dir", named), record_id, site)
     if is_simulated(context):
         return DirectoryState(record_directory(run, record_id) / "state", "", site)
     return ContextState(context.state)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any
 
@@ -25,7 +25,7 @@ UserConfig = Mapping[str, str | int | float | bool]
 
 
 class LocalGrid(Grid):
-    """A federation of ``clients`` simulated nodes in this process.
+    """A federation of simulated nodes in this process.
 
     A message is carried out when it is pushed, one after the other; its reply waits to be pulled. Contents are
     copied on the way, as a wire would, so that neither side sees what the other does to its records.
@@ -34,8 +34,9 @@ class LocalGrid(Grid):
     ----------
     client_app : ClientApp
         The app to call.
-    clients : int
-        The number of nodes; node i holds partition i.
+    clients : int or sequence of mappings
+        The number of nodes, of which node i holds partition i; or each node's own config, such as one that names
+        the site and the folder of its images.
     run_config : mapping, optional
         What the app finds in ``context.run_config``.
     node_config : mapping, optional
@@ -47,7 +48,7 @@ class LocalGrid(Grid):
     def __init__(
         self,
         client_app: ClientApp,
-        clients: int,
+        clients: int | Sequence[UserConfig],
         run_config: UserConfig | None = None,
         node_config: UserConfig | None = None,
         progress: Callable[[int, int], None] | None = None,
@@ -56,20 +57,20 @@ class LocalGrid(Grid):
         self._app = client_app
         self._progress = progress
         self._replies: dict[str, Message] = {}
+        nodes: Sequence[UserConfig]
+        if isinstance(clients, int):
+            nodes = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
+        else:
+            nodes = clients
         self._contexts = {
             _FIRST_NODE + i: Context(
                 run_id=1,
                 node_id=_FIRST_NODE + i,
-                node_config={
-                    "partition-id": i,
-                    "num-partitions": clients,
-                    "simulated": True,
-                    **(node_config or {}),
-                },
+                node_config={"simulated": True, **node, **(node_config or {})},
                 state=RecordDict(),
                 run_config=dict(run_config or {}),
             )
-            for i in range(clients)
+            for i, node in enumerate(nodes)
         }
 
     def set_run(self, run: Any) -> None:

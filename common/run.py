@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,8 +14,17 @@ from numpy.typing import NDArray
 from common import models
 from common.compute import torch_device
 from common.config import Config
-from common.data import Dataset, DatasetInfo, describe, load, partition, subset, validation_split
-from common.errors import ConfigError
+from common.data import (
+    Dataset,
+    DatasetInfo,
+    describe,
+    load,
+    load_site,
+    partition,
+    subset,
+    validation_split,
+)
+from common.errors import ConfigError, DataError
 from common.seeding import generator
 from common.task import Classification
 from common.wire import WeightsSpec
@@ -31,12 +41,35 @@ class Run:
     @cached_property
     def info(self) -> DatasetInfo:
         """The data set's shape, classes and normalisation; reads no data."""
-        return describe(self.config.dataset)
+        return describe(self.config.dataset, self.config.images)
 
     @property
     def dataset(self) -> Dataset:
-        """The data set, loaded once a process."""
-        return load(self.config.dataset, self.config.data_dir)
+        """The data set, loaded once a process where something needs it.
+
+        Raises
+        ------
+        DataError
+            If it cannot be had, or the server is to evaluate on a test split that it does not have.
+        """
+        config = self.config
+        dataset = load(config.dataset, config.data_dir, config.images)
+        if config.evaluation.on in ("server", "both") and not len(dataset.test):
+            raise DataError(
+                f"evaluation.on={config.evaluation.on} needs test images, of which {config.images.folder} has none: "
+                "put some into test/<class>/ there, or set evaluation.on=sites or none"
+            )
+        return dataset
+
+    def site_dataset(self, folder: Path, keep: Path | None) -> Dataset:
+        """Return a site's own images, all for training; ``keep`` is where the site keeps files of its own.
+
+        Raises
+        ------
+        DataError
+            If the run's data set is no folder of images, or the site's folder cannot be used.
+        """
+        return load_site(self.config.dataset, self.config.images, folder, keep)
 
     @cached_property
     def device(self) -> torch.device:

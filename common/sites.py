@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import PurePath
 
 from common.errors import FederationError
 
@@ -19,16 +20,18 @@ def site_order(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def site_name(node_config: Mapping[str, object]) -> str:
-    """Return the site's name: from its node config, else ``partition-<i>``.
+    """Return the site's name: from its node config, else ``partition-<i>``, else its own folder's last part.
 
     Raises
     ------
     FederationError
-        If the node config names neither a site nor a partition, or the name cannot be part of a file's name.
+        If the node config names no site, partition or folder, or the name cannot be part of a file's name.
     """
     name = node_config.get("site")
     if name is None and "partition-id" in node_config:
         name = f"partition-{node_config['partition-id']}"
+    if name is None and "data" in node_config:
+        name = PurePath(str(node_config["data"])).name
     if name is None:
         raise FederationError(
             "a node needs a name: start its SuperNode with --node-config \"site='NAME'\" or with "

@@ -30,9 +30,11 @@ def free_port() -> int:
 class Deployment:
     """Starts everything on entry, ends everything it started on exit, by pid."""
 
-    def __init__(self, directory: Path, nodes: int) -> None:
+    def __init__(self, directory: Path, nodes: int | Sequence[str]) -> None:
         self.directory = directory
-        self.nodes = nodes
+        if isinstance(nodes, int):
+            nodes = [f"partition-id={i} num-partitions={nodes}" for i in range(nodes)]
+        self.nodes = nodes  # each one's own part of its node config
         self.supernodes: list[subprocess.Popen[bytes]] = []
         self._started: list[subprocess.Popen[bytes]] = []
         self._port = free_port()
@@ -56,7 +58,7 @@ class Deployment:
         except TimeoutError:
             self.__exit__(None, None, None)
             raise
-        for i in range(self.nodes):
+        for i, config in enumerate(self.nodes):
             node = self._spawn(
                 f"node-{i}",
                 "flower-supernode",
@@ -66,7 +68,7 @@ class Deployment:
                 "--port",
                 str(free_port()),
                 "--node-config",
-                f"partition-id={i} num-partitions={self.nodes} state-dir='{self.directory}/state'",
+                f"{config} state-dir='{self.directory}/state'",
             )
             self.supernodes.append(node)
         return self

@@ -13,21 +13,21 @@ from data_files import forget_loaded, small_mnist, write_source
 
 from common.data import load
 from common.data.dataset import Split
-from common.data.store import ARRAYS, shared
+from common.data.store import ARRAYS, Contents, shared
 from common.errors import DataError
 
 
-def _splits() -> tuple[Split, Split]:
+def _splits() -> Contents:
     images = np.random.default_rng(1).integers(0, 256, (50, 1, 4, 4), dtype=np.uint8)
     labels = np.arange(50, dtype=np.int64) % 5
-    return Split(images[:40], labels[:40]), Split(images[40:], labels[40:])
+    return Contents(Split(images[:40], labels[:40]), Split(images[40:], labels[40:]))
 
 
-def _never() -> tuple[Split, Split]:
+def _never() -> Contents:
     raise AssertionError("the source was read although there is a store")
 
 
-def _gone() -> tuple[Split, Split]:
+def _gone() -> Contents:
     raise DataError("train-images is missing")
 
 
@@ -43,7 +43,7 @@ def _is_mapped(array: np.ndarray, folder: Path) -> bool:
 def test_second_use_maps_what_the_first_wrote(tmp_path: Path) -> None:
     first = shared("small", [tmp_path], "source 1", _splits)
     second = shared("small", [tmp_path], "source 1", _never)
-    train, test = _splits()
+    train, test, _ = _splits()
     np.testing.assert_array_equal(second.train.images, train.images)
     np.testing.assert_array_equal(second.test.labels, test.labels)
     assert second.train.images.dtype == np.uint8
@@ -142,7 +142,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from common.data.dataset import Split
-from common.data.store import shared
+from common.data.store import Contents, shared
 root = Path(sys.argv[1])
 
 def read_source():
@@ -151,7 +151,7 @@ def read_source():
     time.sleep(0.5)  # long enough that the others come while this one builds
     images = np.arange(60000 * 16, dtype=np.uint32).astype(np.uint8).reshape(-1, 1, 4, 4)
     split = Split(images, np.zeros(len(images), np.int64))
-    return split, split
+    return Contents(split, split)
 
 (root / f"ready-{sys.argv[2]}").touch()
 while len(list(root.glob("ready-*"))) < 2:

@@ -10,6 +10,7 @@ from typing import Any, cast
 from common.config.keys import PATH_KEYS, STRATEGY, Leaf
 from common.config.layers import (
     Layer,
+    experiment_layers,
     file_layer,
     merge,
     read_run_config,
@@ -37,9 +38,9 @@ def load(run_config: Mapping[str, Any]) -> Config:
     """Resolve a run config.
 
     Merges, the later over the earlier: the settings classes' defaults,
-    ``conf/dataset/<dataset>.yaml``, ``conf/experiment/<experiment>.yaml``, the run config's own
-    keys, its ``set``. The settings of every method may stand anywhere; all are checked, the chosen
-    method's are used.
+    ``conf/dataset/<dataset>.yaml``, ``conf/experiment/<experiment>.yaml`` (below it the experiment
+    that its key ``base`` names, if it has one), the run config's own keys, its ``set``. The
+    settings of every method may stand anywhere; all are checked, the chosen method's are used.
 
     Parameters
     ----------
@@ -60,7 +61,7 @@ def load(run_config: Mapping[str, Any]) -> Config:
     own, assigned = run_config_layers(given)
     layers = [own, assigned]
     if experiment:
-        layers.insert(0, file_layer("experiment", experiment, COMMAND_LINE))
+        layers = [*experiment_layers(experiment), *layers]
     layers.insert(0, _dataset_layer(layers))
     leaves = merge(layers)
     config = _resolve(experiment, leaves, _paths(given))

@@ -14,6 +14,7 @@ from common.config.together import check_together
 from common.methods import section
 from common.settings.base import Settings
 from common.settings.describe import operational
+from common.settings.images import ImagesSettings
 from common.settings.sections import (
     SECTIONS,
     ComputeSettings,
@@ -50,6 +51,7 @@ class Config:
     data_dir: Path
     resume: str
     data: DataSettings
+    images: ImagesSettings
     partition: PartitionSettings
     model: ModelSettings
     federation: FederationSettings
@@ -66,8 +68,15 @@ class Config:
         return section(self.method)
 
     def sections(self) -> dict[str, Settings]:
-        """Return the sections in use by name: the run-wide ones, then the method's."""
-        shared: dict[str, Settings] = {name: getattr(self, name) for name in SECTIONS}
+        """Return the sections in use by name: the run-wide ones, then the method's.
+
+        ``images`` is in use where the data set is a folder of images.
+        """
+        shared: dict[str, Settings] = {
+            name: getattr(self, name)
+            for name in SECTIONS
+            if name != "images" or self.images != ImagesSettings()
+        }
         return shared | {self.section: self.settings}
 
     def to_dict(self) -> dict[str, Any]:

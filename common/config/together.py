@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.config.images import check_images
 from common.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ def check_together(config: Config) -> None:
     ------
     ConfigError
         More replies required than there are sites; evaluation on the sites without a share held
-        out for it.
+        out for it; a folder of images whose classes or constants do not fit together.
     """
+    check_images(config.images)
     federation = config.federation
     if federation.min_replies > federation.clients:
         raise ConfigError(

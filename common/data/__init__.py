@@ -2,9 +2,10 @@
 
 from common.data.catalogue import NAMES, describe
 from common.data.counts import class_counts, report
-from common.data.dataset import Dataset, DatasetInfo, Split
+from common.data.dataset import Dataset, DatasetInfo, Skipped, Split
+from common.data.folder import account, by_reason
 from common.data.inputs import Samples, samples
-from common.data.loading import load
+from common.data.loading import load, load_site
 from common.data.partitions import partition
 from common.data.stratify import subset, validation_split
 
@@ -13,10 +14,14 @@ __all__ = [
     "Dataset",
     "DatasetInfo",
     "Samples",
+    "Skipped",
     "Split",
+    "account",
+    "by_reason",
     "class_counts",
     "describe",
     "load",
+    "load_site",
     "partition",
     "report",
     "samples",

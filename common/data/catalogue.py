@@ -5,7 +5,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from common.data.dataset import DatasetInfo
+from common.data.decode import scale_of
 from common.errors import DataError
+from common.settings.images import ImagesSettings
 
 _FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
@@ -61,14 +63,42 @@ _KNOWN = {
 NAMES: tuple[str, ...] = tuple(_KNOWN)
 
 
-def describe(name: str) -> DatasetInfo:
+def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
     """Return the description of the data set ``name``, without touching a file.
 
+    Args:
+        name: one of ``NAMES``; any other one where ``images`` describes a folder of images.
+        images: the run's settings of that name; None where there can only be a name.
+
     Raises:
-        DataError: there is no such data set; the nearest name is given.
+        DataError: there is no such data set, and the nearest name is given; or a folder is named
+            for a data set that is none, or lacks its class list.
     """
     if name in _KNOWN:
+        if images is not None and (images.folder or images.classes):
+            raise DataError(
+                f"dataset={name} is no folder of images: leave images.folder and images.classes out, or choose "
+                "dataset=images for a folder of your own"
+            )
         return _KNOWN[name]
+    if images is not None:
+        return _described(name, images)
     near = get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""
     raise DataError(f"there is no data set {name!r}; {hint}(known: {', '.join(NAMES)})")
+
+
+def _described(name: str, images: ImagesSettings) -> DatasetInfo:
+    if not images.classes:
+        raise DataError(
+            f"dataset={name} is a folder of images and needs images.classes: the names of the classes' folders in "
+            "the order of their labels, such as images.classes=cat,dog; all sites must agree on them"
+        )
+    return DatasetInfo(
+        name,
+        (images.channels, images.size, images.size),
+        images.names,
+        images.constants("mean"),
+        images.constants("std"),
+        scale_of(images),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,19 @@ class Split:
         return len(self.labels)
 
 
+@dataclass(frozen=True)
+class Skipped:
+    """A file that is in a data set's folder and not in the data set.
+
+    Attributes:
+        path: its place below the folder.
+        reason: why it is not used.
+    """
+
+    path: str
+    reason: str
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A data set in full: ``train`` is what sites are given, ``test`` is only reported.
@@ -73,12 +87,17 @@ class Dataset:
         test: the test split.
         checksum: SHA-256 over both splits' contents; two runs with one checksum saw the same
             images.
+        skipped: files of an image folder that could not be used.
+        store: the folder of memory-mapped arrays that processes share; None where each process has
+            its own copy.
     """
 
     info: DatasetInfo
     train: Split
     test: Split
     checksum: str
+    skipped: tuple[Skipped, ...] = ()
+    store: Path | None = None
 
 
 def array_digest(array: NDArray[np.generic]) -> str:

@@ -80,8 +80,11 @@ def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None =
     chosen = slice(None) if indices is None else indices
     factor = 1 / (info.scale * np.asarray(info.std))
     offset = -np.asarray(info.mean) / np.asarray(info.std)
+    raw = np.array(split.images[chosen])
+    if raw.dtype == np.uint16:  # which torch can store but hardly use
+        raw = raw.astype(np.float32)
     return Samples(
-        torch.from_numpy(np.array(split.images[chosen])),
+        torch.from_numpy(raw),
         torch.from_numpy(np.array(split.labels[chosen])),
         torch.tensor(factor, dtype=torch.float32)[:, None, None],
         torch.tensor(offset, dtype=torch.float32)[:, None, None],

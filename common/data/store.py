@@ -9,43 +9,67 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from filelock import FileLock
 
-from common.data.dataset import Split, array_digest, combined_checksum
+from common.data.dataset import Skipped, Split, array_digest, combined_checksum
 from common.errors import DataError
 
 log = logging.getLogger("flwr")
 
+STORE_FOLDER = "nectar-store"
 SCHEMA = 1
 ARRAYS = ("train-images", "train-labels", "test-images", "test-labels")
 # Longer than a download over a slow line; a process that dies gives its lock up at once.
 LOCK_SECONDS = 3600.0
 
 
+class Contents(NamedTuple):
+    """What a store is made of: both splits, and the files that were left out of them."""
+
+    train: Split
+    test: Split
+    skipped: tuple[Skipped, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a store holds: both splits, and the checksum over their contents."""
+    """What a store holds: both splits, the files left out of them, and the checksum over both splits' contents."""
 
     train: Split
     test: Split
     checksum: str
+    skipped: tuple[Skipped, ...] = ()
+    folder: Path | None = None
 
 
 class _Unusable(OSError):
     """A store that is damaged or was made from other files; the message says which and why."""
 
 
+def store_roots(*directories: Path) -> list[Path]:
+    """Return where stores may lie: below each of ``directories``, else in the user's cache."""
+    roots = [directory / STORE_FOLDER for directory in directories]
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a container's user without a home
+        return roots
+    return [*roots, cache / "nectar" / STORE_FOLDER]
+
+
 def shared(
     name: str,
     roots: Sequence[Path],
     fingerprint: str,
-    read_source: Callable[[], tuple[Split, Split]],
+    read_source: Callable[[], Contents],
+    mode: int = 0o777,
 ) -> Stored:
     """Return the store of ``name``, building it on first use.
 
@@ -56,7 +80,9 @@ def shared(
         name: the data set's name, the store's folder.
         roots: where stores may lie, the first writable one being used for a new one.
         fingerprint: of the published files; a store of others is rebuilt.
-        read_source: reads the published files; called only where no root has a usable store.
+        read_source: reads the published files; called only where no root has a usable store. The
+            arrays it returns may be mapped from files: they are copied piece by piece.
+        mode: who may enter a new store, before the process's own mask.
 
     Raises:
         DataError: there is no usable store and the published files cannot be read.
@@ -69,7 +95,7 @@ def shared(
     for problem in problems:
         log.warning("%s; rebuilding it", problem)
     try:
-        return _build(name, roots, fingerprint, read_source)
+        return _build(name, roots, fingerprint, read_source, mode)
     except DataError as error:
         if not problems:
             raise
@@ -80,7 +106,8 @@ def _build(
     name: str,
     roots: Sequence[Path],
     fingerprint: str,
-    read_source: Callable[[], tuple[Split, Split]],
+    read_source: Callable[[], Contents],
+    mode: int,
 ) -> Stored:
     """Build the store in the first writable root, or keep the data in this process's memory."""
     for root in roots:
@@ -90,18 +117,23 @@ def _build(
                 # Another process may have built it while this one waited.
                 stored = _open_noting(root / name, fingerprint, [])
                 if stored is None:
-                    write_store(root / name, fingerprint, *read_source())
+                    write_store(root / name, fingerprint, read_source(), mode)
                     stored = open_store(root / name, fingerprint)
                     log.info("%s: wrote %s, which every process here shares", name, root / name)
                 return stored
         except OSError as error:
             log.warning("%s: no store can be written to %s (%s)", name, root, error)
     log.warning("%s: no store can be written anywhere; every process keeps its own copy", name)
-    train, test = read_source()
-    return Stored(train, test, combined_checksum(_digests(train, test)))
+    contents = read_source()
+    return Stored(
+        contents.train,
+        contents.test,
+        combined_checksum(_digests(contents.train, contents.test)),
+        contents.skipped,
+    )
 
 
-def write_store(folder: Path, fingerprint: str, train: Split, test: Split) -> None:
+def write_store(folder: Path, fingerprint: str, contents: Contents, mode: int) -> None:
     """Write a store under a temporary name and rename it to ``folder``, replacing what was there.
 
     The caller holds the lock. Nothing is synced: a store that a power failure damages does not
@@ -112,13 +144,15 @@ def write_store(folder: Path, fingerprint: str, train: Split, test: Split) -> No
     """
     staging = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(staging, ignore_errors=True)  # what a killed builder left
-    staging.mkdir()
+    staging.mkdir(mode)
+    train, test, skipped = contents
     for name, array in zip(ARRAYS, _arrays(train, test), strict=True):
         np.save(staging / f"{name}.npy", array, allow_pickle=False)
     record = {
         "schema": SCHEMA,
         "source": fingerprint,
         "sha256": dict(zip(ARRAYS, _digests(train, test), strict=True)),
+        "skipped": [[left.path, left.reason] for left in skipped],
     }
     (staging / "store.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if folder.exists():
@@ -143,6 +177,9 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
         ]
         digests = [array_digest(array) for array in arrays]
         recorded = [expected[name] for name in ARRAYS]
+        skipped = tuple(
+            Skipped(str(path), str(reason)) for path, reason in record.get("skipped", [])
+        )
         train, test = Split(*arrays[:2]), Split(*arrays[2:])
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise _Unusable(f"the store {folder} is damaged ({error})") from error
@@ -151,7 +188,7 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
     for name, digest, known in zip(ARRAYS, digests, recorded, strict=True):
         if digest != known:
             raise _Unusable(f"the store {folder} is damaged ({name}.npy fails its checksum)")
-    return Stored(train, test, combined_checksum(digests))
+    return Stored(train, test, combined_checksum(digests), skipped, folder)
 
 
 def _open_noting(folder: Path, fingerprint: str, problems: list[str]) -> Stored | None:

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from common.settings.base import Settings, Switch, setting
+from common.settings.images import ImagesSettings
 
 
 class RunSettings(Settings):
@@ -125,10 +126,15 @@ class WireSettings(Settings):
 
     images: Literal["float32", "float16", "uint8"] = setting("float32", "synthetic images")
     weights: Literal["float32", "float16"] = setting("float32", "a model's weights")
+    compression: Literal["none", "zlib"] = setting(
+        "none",
+        "what every payload goes through last, both ways; lossless: no number but bytes changes",
+    )
 
 
 SECTIONS: dict[str, type[Settings]] = {
     "data": DataSettings,
+    "images": ImagesSettings,
     "partition": PartitionSettings,
     "model": ModelSettings,
     "federation": FederationSettings,

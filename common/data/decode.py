@@ -1,0 +1,97 @@
+"""One image file to an array of a set size: any common format, depth and orientation."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from common.settings.images import ImagesSettings
+
+#: endings of files that are read, and the formats that their contents may have (the MPO of some cameras is a JPEG)
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
+
+_WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
+
+_TOP = {8: 255, 16: 65535}
+_FILTER = Image.Resampling.BICUBIC  # Pillow's widens with the reduction, so nothing is aliased
+
+
+class Unreadable(Exception):
+    """A file that is no image that can be used; the message says why and quotes nothing of its content."""
+
+
+def dtype_of(settings: ImagesSettings) -> type[np.uint8] | type[np.uint16]:
+    """Return the type of a stored value."""
+    return np.uint8 if settings.bits == 8 else np.uint16
+
+
+def scale_of(settings: ImagesSettings) -> float:
+    """Return the largest stored value."""
+    return float(_TOP[settings.bits])
+
+
+def read_image(path: Path, settings: ImagesSettings) -> NDArray[np.generic]:
+    """Decode a file to [C, size, size], uint8 or (``bits=16``) uint16; of an animation the first frame.
+
+    The image is turned as its EXIF orientation says; what is transparent is seen on white. Grey is repeated for
+    three channels, colour becomes ITU-R 601 luma for one. A 16-bit greyscale file is scaled by its range, 65535,
+    whatever values it holds.
+
+    Raises
+    ------
+    Unreadable
+        If it cannot be decoded.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_FORMATS) as image:
+                # A JPEG larger than needed is decoded at a half, a quarter or an eighth, still twice the size.
+                image.draft(None, (2 * settings.size, 2 * settings.size))
+                return _array(ImageOps.exif_transpose(image), image.format or "", settings)
+    except Unreadable:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise Unreadable("too many pixels to be safe to decode") from None
+    except UnidentifiedImageError:
+        raise Unreadable("not an image of a known format") from None
+    except Exception as error:  # a damaged file can raise nearly anything
+        reason = "truncated" if "truncated" in str(error) else type(error).__name__
+        raise Unreadable(f"damaged ({reason})") from None
+
+
+def _array(image: Image.Image, kind: str, settings: ImagesSettings) -> NDArray[np.generic]:
+    side, top = (settings.size, settings.size), _TOP[settings.bits]
+    if image.mode.startswith("I") or image.mode == "F":
+        plane = Image.fromarray(_sixteen_bits(image, kind))
+        resized = np.asarray(ImageOps.fit(plane, side, _FILTER), dtype=np.float64)[..., None]
+        values = (resized.clip(0, _TOP[16]) * (top / _TOP[16])).round()
+    else:
+        flat = _on_white(image).convert("L" if settings.channels == 1 else "RGB")
+        values = np.asarray(ImageOps.fit(flat, side, _FILTER), dtype=np.float64)
+        values = values.reshape(*side, -1) * (top // _TOP[8])
+    planes = np.broadcast_to(values, (*side, settings.channels)).transpose(2, 0, 1)
+    return np.ascontiguousarray(planes, dtype=dtype_of(settings))
+
+
+def _sixteen_bits(image: Image.Image, kind: str) -> NDArray[np.float32]:
+    """Return a deep greyscale image's values [H, W], 0..65535."""
+    values = np.asarray(image)
+    # Older Pillows open a 16-bit PNG as 32-bit integers. In any other file those, and floats, have no known range.
+    if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PNG"):
+        return values.astype(np.float32)
+    raise Unreadable(f"values of type {values.dtype}, whose range is not known")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Return an opaque image: the colours beneath transparent pixels are arbitrary."""
+    if image.mode not in _WITH_ALPHA and "transparency" not in image.info:
+        return image
+    seen = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)

@@ -1,0 +1,87 @@
+"""Settings of a data set that is a folder of images: what every site must agree on, and where the images lie."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from common.settings.base import Settings, setting
+
+
+def _joined(value: Any) -> Any:
+    """Write a list, a number or a text with spaces as one text with commas; equal lists get equal texts."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, list):
+        value = ",".join(str(part) for part in value)
+    if isinstance(value, str):
+        return ",".join(unicodedata.normalize("NFC", part.strip()) for part in value.split(","))
+    return value
+
+
+Listed = Annotated[str, BeforeValidator(_joined)]
+"""A text of values with commas between them."""
+
+_NUMBERS = "a number, or one a channel with commas between them"
+
+
+class ImagesSettings(Settings):
+    """A data set of image files in a folder per class: your own, or conf/dataset/<name>.yaml."""
+
+    folder: str = setting(
+        "",
+        "where train/<class>/* and test/<class>/* (or val, validation) lie; a relative one is below data-dir",
+        allowed="a path",
+    )
+    classes: Listed = setting(
+        "",
+        "the classes that all sites share, in the order of their labels: the names of their folders",
+        allowed="names with commas between them",
+    )
+    size: int = setting(
+        32,
+        "pixels a side: the shorter side is brought to it, then the middle cut out",
+        ge=1,
+        le=1024,
+    )
+    channels: Literal[1, 3] = setting(3, "1: grey, 3: colour")
+    bits: Literal[8, 16] = setting(
+        8, "of a stored value; 16 keeps all levels of 16-bit greyscale files, at twice the space"
+    )
+    mean: Listed = setting(
+        "0.5",
+        "what is subtracted from values in 0..1; a public constant, never taken from a site's images",
+        allowed=_NUMBERS,
+    )
+    std: Listed = setting(
+        "0.5", "what they are then divided by; a public constant likewise", allowed=_NUMBERS
+    )
+    max_bad: float = setting(
+        0.1,
+        "share of the files that may be unreadable, empty or misplaced before the folder is refused",
+        ge=0,
+        le=1,
+        operational=True,
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes' names in the order of their labels."""
+        return tuple(self.classes.split(",")) if self.classes else ()
+
+    def constants(self, name: Literal["mean", "std"]) -> tuple[float, ...]:
+        """Return ``mean`` or ``std``, one value a channel.
+
+        Raises
+        ------
+        ValueError
+            If it is not a finite number, or one a channel.
+        """
+        values = tuple(float(part) for part in str(getattr(self, name)).split(","))
+        if len(values) == 1:
+            values *= self.channels
+        if len(values) != self.channels or not all(abs(value) < float("inf") for value in values):
+            raise ValueError(f"{len(values)} values for {self.channels} channels")
+        return values

@@ -1,0 +1,105 @@
+"""A data set in words: what it holds, where it lies, what was left out, and how a run divides it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data import Dataset, Split, account, by_reason, class_counts, report
+from common.run import Run
+
+#: files left out that are named one by one
+_NAMED = 20
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """Who holds how many images of which class: counts int64 [sites, classes]."""
+
+    sites: tuple[str, ...]
+    classes: tuple[str, ...]
+    counts: NDArray[np.int64]
+
+
+def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
+    """Say what ``dataset`` is, where its store lies, and which files were left out and why."""
+    info = dataset.info
+    shape = " x ".join(map(str, info.shape))
+    rows = [
+        ("data set", info.name),
+        ("images", f"{shape} (channels, height, width)"),
+        ("classes", f"{len(info.classes)}: {', '.join(info.classes)}"),
+        ("training", f"{len(dataset.train):,} images"),
+        ("test", f"{len(dataset.test):,} images"),
+        ("checksum", dataset.checksum),
+        ("store", str(dataset.store) if dataset.store else "none, it is read by every process"),
+        ("not used", _left_out(dataset)),
+    ]
+    lines = [f"{name:<9} {text}" for name, text in rows]
+    return "\n".join(lines + [f"  {line}" for line in account(dataset.skipped, named=named)])
+
+
+def _left_out(dataset: Dataset) -> str:
+    if not dataset.skipped:
+        return "no file"
+    number = len(dataset.skipped)
+    return f"{number:,} file{'s' if number > 1 else ''} ({by_reason(dataset.skipped)})"
+
+
+def partitioned(run: Run) -> Holdings:
+    """Return what each simulated site of ``run`` would hold.
+
+    Raises
+    ------
+    DataError
+        If the partition cannot be had; it says what to change.
+    """
+    clients = run.config.federation.clients
+    counts = class_counts(run.dataset.train.labels, run.partition(clients), len(run.info.classes))
+    return Holdings(tuple(f"partition-{i}" for i in range(clients)), run.info.classes, counts)
+
+
+def describe_partition(run: Run, holdings: Holdings) -> str:
+    """Say how the training images are divided, as a table of class counts."""
+    settings = run.config.partition
+    rule = {
+        "dirichlet": f"dirichlet, alpha={settings.alpha:g}",
+        "quantity": f"quantity, alpha={settings.alpha:g}",
+        "by_class": f"by_class, {settings.classes_per_client} classes a client",
+        "shards": f"shards, {settings.shards_per_client} a client",
+    }.get(settings.kind, settings.kind)
+    head = (
+        f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); the server holds back "
+        f"{len(run.validation):,} images for validation"
+    )
+    return f"{head}\n{report(holdings.counts, holdings.classes)}"
+
+
+def own(site: str, dataset: Dataset) -> Holdings:
+    """Return what a site holds in a folder of its own."""
+    classes = dataset.info.classes
+    counts = np.bincount(dataset.train.labels, minlength=len(classes)).astype(np.int64)
+    return Holdings((site,), classes, counts[None])
+
+
+def describe_own(dataset: Dataset) -> str:
+    """Say how many images of each class of the list a site's own folder has."""
+    counts = own("", dataset).counts[0]
+    width = max(map(len, dataset.info.classes))
+    return "\n".join(
+        f"  {name:<{width}}  {count:>8,}"
+        for name, count in zip(dataset.info.classes, counts, strict=True)
+    )
+
+
+def examples(dataset: Dataset, each: int) -> tuple[Split, NDArray[np.int64]]:
+    """Return a split that has images, and up to ``each`` positions of every class in it, spread over the class."""
+    split = dataset.train if len(dataset.train) else dataset.test
+    chosen: list[int] = []
+    for label in range(len(dataset.info.classes)):
+        held = np.flatnonzero(split.labels == label)
+        places = np.linspace(0, len(held) - 1, min(each, len(held))).round().astype(np.int64)
+        chosen += held[places].tolist() if len(held) else []
+    return split, np.array(chosen, dtype=np.int64)

@@ -1,0 +1,141 @@
+"""One file to an array: every kind of file by values worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from common.data.decode import Unreadable, read_image
+from common.settings.images import ImagesSettings
+
+
+def decode(path: Path, **values: object) -> NDArray[np.generic]:
+    return read_image(path, ImagesSettings.model_validate({"size": 2, **values}))
+
+
+def saved(tmp_path: Path, image: Image.Image, name: str = "x.png", **how: object) -> Path:
+    image.save(tmp_path / name, **how)  # type: ignore[arg-type]
+    return tmp_path / name
+
+
+SIXTEEN = np.array([[0, 257], [4095, 65535]], dtype=np.uint16)
+
+
+def test_sixteen_bits_are_scaled_by_their_range(tmp_path: Path) -> None:
+    """65535 -> 255, 257 -> 1, 4095 -> 4095/257 = 15.93 -> 16: never the low byte, never cut off at 255."""
+    path = saved(tmp_path, Image.fromarray(SIXTEEN))
+    assert decode(path, channels=1).tolist() == [[[0, 1], [16, 255]]]
+    assert decode(path, channels=3).tolist() == [[[0, 1], [16, 255]]] * 3
+
+
+def test_sixteen_bits_are_kept_where_asked(tmp_path: Path) -> None:
+    path = saved(tmp_path, Image.fromarray(SIXTEEN))
+    kept = decode(path, channels=1, bits=16)
+    assert kept.dtype == np.uint16
+    assert kept.tolist() == [SIXTEEN.tolist()]
+    eight = saved(tmp_path, Image.new("L", (2, 2), 3), "8.png")
+    assert decode(eight, channels=1, bits=16).tolist() == [[[771, 771]] * 2], "3/255 = 771/65535"
+
+
+def test_sixteen_bit_tiff_of_either_byte_order(tmp_path: Path) -> None:
+    for mode in ("I;16", "I;16B"):
+        raw = SIXTEEN.astype("<u2" if mode == "I;16" else ">u2").tobytes()
+        path = saved(tmp_path, Image.frombytes(mode, (2, 2), raw), f"{mode[2:]}.tif")
+        assert decode(path, channels=1, bits=16).tolist() == [SIXTEEN.tolist()]
+
+
+def test_values_without_a_known_range_are_refused(tmp_path: Path) -> None:
+    for dtype in (np.int32, np.float32):
+        path = saved(tmp_path, Image.fromarray(np.ones((2, 2), dtype)), "deep.tif")
+        with pytest.raises(Unreadable, match="range is not known"):
+            decode(path)
+
+
+def test_grey_becomes_three_equal_channels_and_colour_luma(tmp_path: Path) -> None:
+    grey = saved(tmp_path, Image.new("L", (2, 2), 77), "grey.png")
+    assert decode(grey).tolist() == [[[77, 77]] * 2] * 3
+    red = saved(tmp_path, Image.new("RGB", (2, 2), (200, 100, 50)), "red.png")
+    assert decode(red).tolist() == [[[v, v]] * 2 for v in (200, 100, 50)]
+    luma = round(0.299 * 200 + 0.587 * 100 + 0.114 * 50)
+    assert decode(red, channels=1).tolist() == [[[luma, luma]] * 2]
+
+
+def test_what_is_transparent_is_seen_on_white(tmp_path: Path) -> None:
+    image = Image.new("RGBA", (2, 2), (0, 0, 0, 0))
+    image.putpixel((0, 0), (10, 20, 30, 255))
+    expected = [[[v, 255], [255, 255]] for v in (10, 20, 30)]
+    assert decode(saved(tmp_path, image)).tolist() == expected
+    palette = Image.new("P", (2, 2), 1)
+    palette.putpalette([10, 20, 30, 0, 0, 0])
+    palette.putpixel((0, 0), 0)
+    path = saved(tmp_path, palette, "p.png", transparency=1)
+    assert decode(path).tolist() == expected
+
+
+def test_a_palette_and_two_colours(tmp_path: Path) -> None:
+    palette = Image.new("P", (2, 2), 1)
+    palette.putpalette([0, 0, 0, 9, 8, 7])
+    assert decode(saved(tmp_path, palette)).tolist() == [[[v, v]] * 2 for v in (9, 8, 7)]
+    assert (
+        decode(saved(tmp_path, Image.new("1", (2, 2), 1), "1.png")).tolist()
+        == [[[255] * 2] * 2] * 3
+    )
+
+
+def test_the_camera_s_orientation_is_honoured(tmp_path: Path) -> None:
+    """Orientation 6: the first row of the file is the right side of the picture."""
+    image = Image.fromarray(np.array([[10, 20], [30, 40]], dtype=np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = saved(tmp_path, image, exif=exif)
+    assert decode(path, channels=1).tolist() == [[[30, 10], [40, 20]]]
+
+
+def test_the_middle_of_the_longer_side_is_kept(tmp_path: Path) -> None:
+    row = np.repeat(np.array([0, 0, 100, 200, 0, 0], dtype=np.uint8), 4)
+    wide = saved(tmp_path, Image.fromarray(np.tile(row, (8, 1))))
+    assert decode(wide, channels=1, size=8).tolist() == [[[100] * 4 + [200] * 4] * 8]
+    tall = saved(tmp_path, Image.fromarray(np.tile(row, (8, 1)).T.copy()), "tall.png")
+    assert decode(tall, channels=1, size=8)[0].T.tolist() == [[100] * 4 + [200] * 4] * 8
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_a_fine_pattern_becomes_its_mean(tmp_path: Path, dtype: type[np.generic]) -> None:
+    """Columns of black and white at 64 pixels are an even grey at 8: nothing is aliased."""
+    top = np.iinfo(dtype).max  # type: ignore[type-var]
+    image = Image.fromarray(np.tile(np.array([0, top], dtype=dtype), (64, 32)))
+    values = decode(saved(tmp_path, image), channels=1, size=8)
+    assert np.abs(values.astype(int) - 127.5).max() < 8
+
+
+def test_a_large_jpeg_keeps_its_colours(tmp_path: Path) -> None:
+    pixels = np.zeros((800, 800, 3), np.uint8)
+    pixels[:400], pixels[400:] = (200, 40, 40), (40, 40, 200)
+    path = saved(tmp_path, Image.fromarray(pixels), "x.jpg", quality=95)
+    values = decode(path, size=8).astype(int)
+    for row, colour in ((0, (200, 40, 40)), (7, (40, 40, 200))):
+        assert np.abs(values[:, row] - np.array(colour)[:, None]).max() < 6
+
+
+def test_a_bomb_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, Image.new("L", (30, 30)))
+    for limit in (500, 100):  # above the limit Pillow warns, above twice the limit it refuses
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+        with pytest.raises(Unreadable, match="too many pixels"):
+            decode(path)
+
+
+@pytest.mark.parametrize("length", [0, 1, 20, 60, -40])
+@pytest.mark.parametrize("name", ["x.png", "x.jpg", "x.gif", "x.bmp", "x.tif", "x.webp"])
+def test_a_cut_file_is_unreadable_whatever_its_format(
+    tmp_path: Path, name: str, length: int
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (30, 30, 3), dtype=np.uint8)
+    path = saved(tmp_path, Image.fromarray(noise), name)
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(Unreadable):
+        decode(path)
