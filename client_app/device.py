@@ -22,6 +22,7 @@ from common.errors import FederationError
 from common.models import Classifier
 from common.run import Run
 from common.seeding import generator
+from common.settings.base import Settings
 from common.training import evaluate
 from common.wire import Payload, Weights
 
@@ -30,6 +31,7 @@ logger = getLogger("flwr")
 NDArrays = list[np.ndarray[Any, Any]]
 Metrics = dict[str, Scalar]
 F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound=Settings)
 
 
 def phase(name: str) -> Callable[[F], F]:
@@ -77,6 +79,22 @@ class DeviceClient(NumPyClient):
         model = self.run.build_model()
         weights.load_into(model)
         return model
+
+    def settings(self, cls: type[S]) -> S:
+        """Return the method's settings, which must be ``cls`` or inherit it.
+
+        Raises
+        ------
+        FederationError
+            If they are others: the registry pairs this client with a method that it cannot serve.
+        """
+        found = self.run.config.settings
+        if not isinstance(found, cls):
+            raise FederationError(
+                f"{type(self).__name__} needs settings that inherit {cls.__name__}, those of "
+                f"{self.run.config.method} are {type(found).__name__}: let them inherit it, or write a client"
+            )
+        return found
 
     def generator(self, purpose: str, server_round: int | None = None) -> torch.Generator:
         """Return the generator for ``purpose`` at this site, in this round unless another one is named."""

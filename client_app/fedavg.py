@@ -14,8 +14,7 @@ class FedAvgClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        settings = self.run.config.settings
-        assert isinstance(settings, FedAvgSettings)
+        settings = self.settings(FedAvgSettings)
         model = self.model(w)
         trained = train(
             model,

@@ -21,8 +21,7 @@ class FedDMClient(DeviceClient):
     @phase("synthesize")
     def synthesize(self, w: Weights) -> SyntheticImages:
         """Return S_k, matched to the site's images around ``w`` (Eq. 9)."""
-        settings = self.run.config.settings
-        assert isinstance(settings, FedDMSettings)
+        settings = self.settings(FedDMSettings)
         start, labels = self._start(settings)
         distilled = distil(
             self.model(w),

@@ -14,8 +14,7 @@ class RealClient(DeviceClient):
     @phase("draw")
     def draw(self, w: Weights) -> SyntheticImages:
         """Return real images and their labels; ``w`` plays no part."""
-        settings = self.run.config.settings
-        assert isinstance(settings, RealSettings)
+        settings = self.settings(RealSettings)
         rng = self.generator("start", None if settings.redraw else 0)
         images, labels = real_start(self.samples.inputs, self.samples.labels, settings.ipc, rng)
         return SyntheticImages(images.cpu(), labels.cpu(), self.run.config.wire.images)

@@ -12,7 +12,10 @@ from common.settings.base import Settings
 
 @dataclass(frozen=True)
 class Method:
-    """A method's parts, as import paths ``package.module:Class``."""
+    """A method's parts, as import paths ``package.module:Class``.
+
+    A method whose devices train as FedAvg's names FedAvg's client, and its settings inherit FedAvgSettings.
+    """
 
     strategy: str
     client: str

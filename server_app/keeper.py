@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from logging import getLogger
@@ -34,6 +35,11 @@ class Keeper:
         if result.server_round:
             self._keep(result)
         logger.info("%s", sentence_of(result, self.rounds))
+        if result.test and not math.isfinite(result.test.loss):
+            logger.warning(
+                "round %d: the test loss is not finite: the model has diverged; lower a learning rate",
+                result.server_round,
+            )
 
     def _keep(self, result: RoundResult) -> None:
         sets = self.strategy.pictures()

@@ -71,7 +71,11 @@ class Record:
     def create(cls, config: Config) -> Record:
         """Make a new record below the output directory, named by time, method and data set."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        method = config.method.rpartition(":")[2].lower()
+        method = config.method.replace(":", ".").lower()
+        if (
+            "." in method
+        ):  # a strategy by path: its package tells it from a method of ours with the same name
+            method = f"{method.partition('.')[0]}-{method.rpartition('.')[2]}"
         name = f"{stamp}-{method}-{config.dataset}-seed{config.seed}-{uuid.uuid4().hex[:6]}"
         record = cls(config.output_dir / name)
         try:

@@ -55,6 +55,13 @@ class ForeignStrategy(Strategy):
         super().__init__(run, record_id)
         self.inner = inner if inner is not None else _construct(run)
         self._fresh = snapshot(self.inner)
+        if any(buffer.is_floating_point() for buffer in run.build_model().buffers()):
+            logger.warning(
+                "%s treats the running means and variances of model.norm=%s as it treats weights: a momentum or an "
+                "adaptive step at the server can make a variance negative; choose another norm",
+                run.config.method,
+                run.config.model.norm,
+            )
         self._asked: list[tuple[Message, Site]] = []
         self._arrays: ArrayRecord | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,26 @@ import pytest
 import torch
 import yaml
 from federation import numbers, run
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, RecordDict
 from PIL import Image
 
+from client_app.fedavg import FedAvgClient
 from common.config import load
-from common.data import class_counts
-from common.errors import ConfigError
+from common.data import Samples, class_counts
+from common.device_state import ContextState
+from common.errors import ConfigError, FederationError
 from common.run import Run
+from common.task import Evaluation
 from common.wire import Weights
+from server_app import keeper
+from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import server_judge
 from server_app.past_run import PastRun
+from server_app.record import Record
+from strategies import foreign
 from strategies.exchange import content_bytes
+from strategies.loop import RoundResult
 
 Small = Callable[..., dict[str, Any]]
 
@@ -147,3 +156,44 @@ def test_a_reader_finds_what_the_sites_sent(small: Small) -> None:
 def test_no_record_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not a run's record \(it has no readable provenance"):
         PastRun.open(tmp_path)
+
+
+def test_a_strategy_by_path_is_told_from_a_method_of_the_same_name(small: Small) -> None:
+    ours = run(small(method="fedavg", rounds=1))
+    theirs = run(small(method="flwr.serverapp.strategy:FedAvg", rounds=1))
+    assert "-fedavg-digits-" in ours.id
+    assert "-flwr-fedavg-digits-" in theirs.id
+
+
+@pytest.mark.parametrize(("loss", "told"), [(math.nan, True), (math.inf, True), (1e30, False)])
+def test_a_model_that_diverged_is_said_to_have(
+    small: Small, monkeypatch: pytest.MonkeyPatch, loss: float, told: bool
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(keeper.logger, "warning", lambda text, *args: said.append(text % args))
+    made = Run(load(small()))
+    keep = keeper.Keeper(Record.create(made.config), make_strategy(made), rounds=1)
+    weights = ArrayRecord(dict(made.build_model().state_dict()))
+    keep(RoundResult(3, weights, Evaluation(loss, 0.1, (0.1,) * 10, 360), None))
+    assert any("round 3: the test loss is not finite" in text for text in said) == told
+
+
+@pytest.mark.parametrize(("norm", "told"), [("batch", True), ("instance", False)])
+def test_a_flower_strategy_s_way_with_running_statistics_is_told(
+    small: Small, monkeypatch: pytest.MonkeyPatch, norm: str, told: bool
+) -> None:
+    """Server momentum over a running variance made it negative: FedAvgM with batch norm lost the model."""
+    said: list[str] = []
+    monkeypatch.setattr(foreign.logger, "warning", lambda text, *args: said.append(text % args))
+    make_strategy(
+        Run(load(small(method="flwr.serverapp.strategy:FedAvgM", set=f"model.norm={norm}")))
+    )
+    assert any("running means and variances" in text for text in said) == told
+
+
+def test_a_client_says_which_settings_it_needs(small: Small) -> None:
+    made = Run(load(small(method="real")))
+    empty = Samples.of(torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64))
+    client = FedAvgClient(made, "a", empty, empty, ContextState(RecordDict()))
+    with pytest.raises(FederationError, match="FedAvgClient needs settings that inherit FedAvgSet"):
+        client.train(Weights.of(made.build_model()))

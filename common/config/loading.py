@@ -18,7 +18,7 @@ from common.config.layers import (
 )
 from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phrase
 from common.config.resolved import Config
-from common.config.schema import build, section_classes, unknown_problems
+from common.config.schema import build, section_classes, taken_over, unknown_problems
 from common.config.strategy import check_arguments, check_strategy
 from common.config.text import Scalar, from_home
 from common.config.together import check_together
@@ -89,6 +89,7 @@ def _resolve(
 ) -> Config:
     """Check every value and build the configuration; ``paths`` carry where each was given."""
     problems = unknown_problems(leaves)
+    leaves = {**taken_over(leaves), **leaves}
     sections: dict[str, Settings] = {}
     for name, cls in {"": cast("type[Settings]", RunSettings), **section_classes()}.items():
         built = build(name, cls, leaves)

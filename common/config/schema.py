@@ -30,6 +30,24 @@ def known_keys() -> list[str]:
     return [*RunSettings.model_fields, *dotted]
 
 
+def taken_over(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Return what methods take over from the method whose settings class theirs inherits, by their own dotted keys.
+
+    What a file says of FedAvg's local training thus holds for every method that trains as FedAvg does, unless it is
+    given a value of its own: a variant is compared at equal settings, not with its class's defaults.
+    """
+    classes = {name: settings_class(name) for name in METHODS}
+    names = {cls: name for name, cls in classes.items()}
+    found: dict[str, Leaf] = {}
+    for name, cls in classes.items():
+        for parent in (base for base in cls.__mro__[1:] if base in names):
+            for field in parent.model_fields:
+                own, theirs = f"{name}.{field}", f"{names[parent]}.{field}"
+                if theirs in leaves and own not in leaves:
+                    found.setdefault(own, leaves[theirs])
+    return found
+
+
 def unknown_problems(leaves: Mapping[str, Leaf]) -> list[str]:
     """Say of every key that does not exist which one is nearest."""
     known = known_keys()
