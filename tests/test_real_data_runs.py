@@ -14,6 +14,7 @@ from data_files import cifar_bytes, forget_loaded, write_source
 from federation import run
 
 from common.data.sources import SOURCES
+from server_app.past_run import PastRun
 
 Small = Callable[..., dict[str, Any]]
 
@@ -26,8 +27,12 @@ QUICK = (
 
 def data_directory(name: str) -> Path:
     directory = Path(os.environ.get("NECTAR_DATA", "/nowhere"))
-    if missing := SOURCES[name].missing(directory):
-        reason = f"NECTAR_DATA has no {missing[0].path}"
+    if name in SOURCES:
+        missing = [file.path for file in SOURCES[name].missing(directory)]
+    else:
+        missing = [] if (directory / name / "train").is_dir() else [f"{name}/train"]
+    if missing:
+        reason = f"NECTAR_DATA has no {missing[0]}"
         if os.environ.get("CI", "").lower() == "true":
             pytest.fail(reason)
         pytest.skip(reason)
@@ -71,3 +76,23 @@ def test_a_round_on_files_in_the_format_of_cifar_100(
     line = run(config | {"data-dir": str(tmp_path / "data")}).metrics()[1]
     assert len(line["test"]["per_class"]) == 100
     assert line["rejected"] == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [32, 64])
+def test_a_round_on_photographs_where_sites_hold_different_classes(small: Small, size: int) -> None:
+    """Five classes, one a site: each sends images of its own class alone, at the size asked for."""
+    words = (
+        f"federation.clients=5 partition.kind=by_class partition.classes_per_client=1 images.size={size} "
+        "model.depth=3"
+    )
+    config = small(dataset="flowers160", rounds=1, set=words)
+    record = run(config | {"data-dir": str(data_directory("flowers160"))})
+    line = record.metrics()[1]
+    assert line["test"]["examples"] == 100
+    assert line["rejected"] == {}
+    _, sets = PastRun.open(record.directory).synthetic()
+    assert {images.images.shape[1:] for images in sets.values()} == {(3, size, size)}
+    labels = [set(images.labels.tolist()) for images in sets.values()]
+    assert all(len(held) == 1 for held in labels)
+    assert set.union(*labels) == {0, 1, 2, 3, 4}

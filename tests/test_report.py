@@ -126,7 +126,7 @@ def test_a_report_says_what_the_run_did(small: Small) -> None:
                 f"{site}, class {c}: the nearest real image of each",
             ]
     assert "What the sites sent in round 1" in document.text
-    assert "No reply was rejected." in document.text
+    assert "No reply was rejected in a finished round." in document.text
     assert "started from noise" in document.text
     assert "sha256" in document.text
     assert "width: 8" in document.text, "config.yaml"

@@ -107,7 +107,10 @@ def per_class(view: View) -> Markup:
     """Return each class's accuracy after the first and the last round, as number and bar."""
     judged = [line for line in view.rounds if (line.get("test") or {}).get("per_class")]
     if not judged:
-        return h("p", "No accuracy by class is on record: the server evaluated no test set.")
+        return h(
+            "p",
+            "No accuracy by class is on record: no round was finished, or the server evaluated no test set.",
+        )
     first, last = (line["test"]["per_class"] for line in (judged[0], judged[-1]))
     names = view.classes if len(view.classes) == len(last) else [str(i) for i in range(len(last))]
     rows = [
@@ -195,7 +198,7 @@ def rejections(view: View) -> Markup:
     return join(
         _refused(view, field, title, none)
         for field, title, none in (
-            ("rejected", "Rejected replies", "No reply was rejected."),
+            ("rejected", "Rejected replies", "No reply was rejected in a finished round."),
             ("unevaluated", "Sites without an evaluation", "No evaluation was refused."),
         )
     )
