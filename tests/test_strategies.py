@@ -120,7 +120,12 @@ def test_flowers_fedavg_is_ours_but_for_the_order_of_sums(small: Small) -> None:
     ours, theirs = run(small(method="fedavg")), run(small(method="flwr.serverapp.strategy:FedAvg"))
     a, b = (Checkpoint.load(r.last).weights for r in (ours, theirs))
     assert all(torch.allclose(a[k], b[k], atol=1e-6) for k in a)
-    assert ours.metrics()[1]["bytes"] == theirs.metrics()[1]["bytes"]
+    up, down = ([r.metrics()[1]["bytes"][way] for r in (ours, theirs)] for way in ("up", "down"))
+    assert up[0] == up[1]
+    without = [
+        {s: n - len(r.id) for s, n in d.items()} for r, d in zip((ours, theirs), down, strict=True)
+    ]
+    assert without[0] == without[1], "a message names its record, and a record its method"
 
 
 class Recorder(FlowerFedAvg):
