@@ -17,6 +17,7 @@ from common.compute import autocast
 from common.data import Samples
 from common.settings.training import SGDSettings
 from common.task import Classification, Evaluation
+from synth.descent import SGD
 
 #: (outputs, targets, positions of the batch in the samples) -> the scalar that is minimised
 Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -55,9 +56,9 @@ def train(
     the mean over the last pass, or over what of it was run.
     """
     device = samples.labels.device
-    optimiser = torch.optim.SGD(
+    optimiser = SGD(
         model.parameters(),
-        lr=settings.lr,
+        settings.lr,
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
     )
@@ -69,7 +70,7 @@ def train(
         seen, total = 0, torch.zeros((), device=device)
         order = batches(len(samples), settings.batch, generator, device)
         for positions in islice(order, last - done):
-            optimiser.zero_grad(set_to_none=True)
+            optimiser.zero_grad()
             with autocast(device, precision):
                 outputs = model(samples.inputs(positions))
                 loss = objective(outputs, samples.labels[positions], positions)

@@ -23,6 +23,7 @@ from synth import augmentation
 from synth.augmentation import Draw
 from synth.ball import project_ball, sample_ball
 from synth.class_batches import ClassBatches
+from synth.descent import SGD
 from synth.starts import noise_start, real_start
 
 __all__ = [
@@ -192,7 +193,7 @@ def distil(
     )
     by_class = start_labels.argsort(stable=True)
     images = start[by_class].detach().clone().requires_grad_()
-    optimizer = torch.optim.SGD([images], lr=image_lr, momentum=image_momentum)
+    optimizer = SGD([images], image_lr, momentum=image_momentum)
     losses = []
     for draw in per_iteration:
         loss = matcher.loss(images, draw, generator)

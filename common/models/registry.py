@@ -62,6 +62,11 @@ def build(
                 f"There are {', '.join(MODELS)} (model.name)"
             )
     generator = generator or torch.Generator().manual_seed(0)
-    model.to_empty(device=generator.device)
+    # As Module.to_empty, whose empty_like imports half a second of symbolic algebra for a tensor on "meta".
+    empty = {
+        name: torch.empty(value.shape, dtype=value.dtype, device=generator.device)
+        for name, value in model.state_dict().items()
+    }
+    model.load_state_dict(empty, assign=True)
     initialise(model, generator)
     return model
