@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,27 +12,70 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
+from common.compute import torch_device
 from common.config import load
 from common.data import Dataset, Samples, samples, validation_split
 from common.device_state import ContextState, DeviceState, DirectoryState
-from common.errors import FederationError
+from common.errors import ConfigError, FederationError
 from common.run import Run
 from common.seeding import derive
+from common.settings.sections import ComputeSettings
 
 PARTITION = ("partition-id", "num-partitions")
 """The node config's keys of a site that is given its share of the run's data set."""
 
 RunItems = tuple[tuple[str, str | int | float | bool], ...]
 
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
 
 @lru_cache(maxsize=4)
-def _run(items: RunItems) -> Run:
-    return Run(load(dict(items)))
+def _run(items: RunItems, device: str | None, cores: int | None) -> Run:
+    config = load(dict(items))
+    compute = config.compute.model_dump()
+    compute |= {} if device is None else {"device": device}
+    compute |= {} if cores is None else {"client_cores": cores}
+    return Run(replace(config, compute=ComputeSettings.model_validate(compute)))
 
 
 def run_of(context: Context) -> Run:
-    """Return the run that ``context`` configures, the same object for equal configurations."""
-    return _run(tuple(sorted(context.run_config.items())))
+    """Return the run that ``context`` configures, the same object for equal configurations.
+
+    A site's own ``device`` and ``cores`` stand over the run's ``compute.device`` and ``compute.client_cores``.
+
+    Raises
+    ------
+    FederationError
+        If one of them is none that there can be.
+    """
+    items = tuple(sorted(context.run_config.items()))
+    return _run(items, _own_device(context), _own_cores(context))
+
+
+def _own_device(context: Context) -> str | None:
+    named = context.node_config.get("device")
+    if named is None:
+        return None
+    if not _DEVICE.fullmatch(str(named)):
+        raise FederationError(
+            f"the node config says device='{named}': choose auto, cpu, cuda or cuda:N"
+        )
+    try:
+        torch_device(str(named))
+    except ConfigError:
+        raise FederationError(
+            f"the node config says device='{named}', which this machine does not offer: choose cpu or auto"
+        ) from None
+    return str(named)
+
+
+def _own_cores(context: Context) -> int | None:
+    given = context.node_config.get("cores")
+    if given is not None and (type(given) is not int or given < 1):
+        raise FederationError(
+            f"the node config says cores={given!r}: give a whole number, 1 or more"
+        )
+    return given
 
 
 def partition_of(context: Context) -> tuple[int, int]:

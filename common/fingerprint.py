@@ -24,11 +24,15 @@ _NOT_IN_NUMBERS = (
     "server_app/cli.py",
     "server_app/commands",
     "server_app/compare",
+    "server_app/doctor",
     "server_app/export",
+    "server_app/fetch",
+    "server_app/keys",
     "server_app/launch",
     "server_app/past_run.py",
     "server_app/prepare",
     "server_app/report",
+    "server_app/submit",
 )
 
 

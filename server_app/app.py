@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from common.compute import use_threads
 from common.config import Config, load
+from common.config.keys import FETCH
 from common.data import class_counts, report
 from common.errors import NectarError
 from common.methods import is_import_path, resolve
@@ -18,6 +19,7 @@ from common.run import Run
 from common.sites import Site
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import server_judge
+from server_app.fetch.sending import send
 from server_app.keeper import Keeper
 from server_app.record import Record
 from strategies.base import Strategy
@@ -34,8 +36,11 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the configured method on the federation behind ``grid``."""
+    """Run the configured method on the federation behind ``grid``, or send a record home if that is asked."""
     try:
+        if context.run_config.get(FETCH):
+            send(context.run_config)
+            return
         serve(grid, load(context.run_config))
     except NectarError as error:
         logger.error("the run stopped: %s", error)

@@ -6,6 +6,7 @@ every line behind it, so nothing is lost and nothing stands twice.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -188,7 +189,7 @@ def _provenance(config: Config) -> dict[str, Any]:
         "code": code_fingerprint(),
         "versions": {
             "python": platform.python_version(),
-            **{name: metadata.version(name) for name in _PACKAGES},
+            **_versions(),
         },
         "hardware": {
             "device": str(torch_device(config.compute.device)),
@@ -203,6 +204,15 @@ def _provenance(config: Config) -> dict[str, Any]:
         },
         "outcome": "running",
     }
+
+
+def _versions() -> dict[str, str]:
+    """Return the packages' versions; those of a real federation's machines have no Ray."""
+    versions = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def _operational(config: Config) -> set[str]:

@@ -8,7 +8,10 @@ from typing import Any
 from common.settings.sections import RunSettings
 
 PATH_KEYS = ("output-dir", "data-dir", "resume")
-RUN_KEYS = ("experiment", *RunSettings.model_fields, *PATH_KEYS, "set")
+FETCH = "fetch"
+"""The key of a run that trains nothing: its ServerApp sends a record home."""
+
+RUN_KEYS = ("experiment", *RunSettings.model_fields, *PATH_KEYS, "set", FETCH)
 """The run config's keys, as in pyproject.toml."""
 
 STRATEGY = "strategy"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from common.config.keys import PATH_KEYS, STRATEGY, Leaf
+from common.config.keys import FETCH, PATH_KEYS, STRATEGY, Leaf
 from common.config.layers import (
     Layer,
     experiment_layers,
@@ -55,6 +55,10 @@ def load(run_config: Mapping[str, Any]) -> Config:
         data set or experiment, a relative path: in a sentence each, with the nearest valid choice.
     """
     given = read_run_config(run_config)
+    if FETCH in given:
+        raise ConfigError(
+            f"{FETCH} trains nothing: `nectar fetch CONNECTION RECORD` brings a record home."
+        )
     experiment = given.get("experiment", "")
     if not isinstance(experiment, str):
         raise ConfigError(f"experiment must be a name, not {show(experiment)}.")
