@@ -18,6 +18,14 @@ class DataError(NectarError):
 class PayloadError(NectarError):
     """A payload that is not what the receiver expects; never aggregated, never half-used."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(one_line(sentence))  # it may quote what came
+
 
 class FederationError(NectarError):
     """A federation that cannot start or go on: too few nodes, too few valid replies, two sites of one name."""
+
+
+def one_line(text: str) -> str:
+    """Return what another machine said as one line, without line ends and terminal codes: a log's lines are ours."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from strategies.inbox import collect
+
 NO_REPLY = 100
 NOT_SENT = 101
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.2
 
 
 @dataclass
@@ -52,8 +52,9 @@ def exchange(
     """Send ``messages`` and yield one reply for each, in the order of ``messages``.
 
     Our own loop in place of ``grid.send_and_receive``, whose pause between two looks is three seconds in a
-    deployment. A device that has not answered ``deadline`` seconds after the first message went out is answered
-    for by an error reply, so that nobody downstream ever waits or counts wrongly.
+    deployment, and which one unfinished upload holds up. A device that has not answered ``deadline`` seconds after
+    the first message went out is answered for by an error reply, so that nobody downstream ever waits or counts
+    wrongly.
 
     Parameters
     ----------
@@ -86,15 +87,8 @@ def _collect(
     """Return the reply to each message that came before ``end``, else None."""
     accepted = {str(i) for i in grid.push_messages(messages) if i}
     ids = [m.metadata.message_id if m.metadata.message_id in accepted else None for m in messages]
-    replies: dict[str, Message] = {}
-    pause = _FIRST_PAUSE
-    while open_ids := accepted - set(replies):
-        for reply in grid.pull_messages(list(open_ids)):
-            replies[reply.metadata.reply_to_message_id] = reply
-        if accepted <= set(replies) or time.monotonic() >= end:
-            break
-        time.sleep(min(pause, max(0.0, end - time.monotonic())))
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
+    sent = {i: m.metadata.dst_node_id for i, m in zip(ids, messages, strict=True) if i is not None}
+    replies, cut_off = collect(grid, sent, end)
     found: list[Message | None] = []
     for message, answered in zip(messages, ids, strict=True):
         if answered is None:
@@ -103,5 +97,9 @@ def _collect(
             continue
         if traffic is not None:
             traffic.sent(message)
+        if answered in cut_off:
+            reason = "the node went away while it sent its reply"
+            found.append(Message(Error(code=NO_REPLY, reason=reason), reply_to=message))
+            continue
         found.append(replies.get(answered))
     return found

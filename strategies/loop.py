@@ -147,6 +147,8 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     while True:
         here = set(grid.get_node_ids())
         strategy.refused &= here  # one that left and comes back is asked again
+        if members.keys() - here:  # a restarted SuperNode's name was its old node's until now
+            strategy.refused.clear()
         for node_id in sorted(here - set(members) - strategy.refused):
             try:
                 joined = _join(strategy, grid, node_id, members.values(), federation)
@@ -165,10 +167,14 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
                 f"and none came back within {federation.join_deadline:g} s"
             )
         time.sleep(1.0)
+    known = {site.node_id for site in strategy.sites}
     for site in strategy.sites:
         if site.node_id not in members:
             logger.warning("site %s is away", site.name)
     strategy.sites = in_site_order(members.values())
+    for site in strategy.sites:
+        if site.node_id not in known:
+            logger.info("site %s has joined", site.name)
 
 
 def _join(
@@ -186,6 +192,8 @@ def _join(
         classes=strategy.classes_asked,
         deadline=min(60.0, federation.round_deadline),
     )
+    if isinstance(site, NoAnswer):
+        raise site
     others = [m for m in members if m.name != site.name or m.node_id in here]
     expected_sites([*others, site])
     return in_site_order([*others, site])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from common.errors import PayloadError
+from common.errors import PayloadError, one_line
 from common.sites import Site
 from common.wire import Payload, Spec
 
@@ -58,7 +58,7 @@ class Outcome:
 def reason_of(reply: Message) -> str:
     """Return why ``reply`` carries an error, in the same words in every engine."""
     known = _FLOWER_ERRORS.get(reply.error.code)
-    return known if known is not None else str(reply.error.reason)[:400]
+    return known if known is not None else one_line(str(reply.error.reason)[:400])
 
 
 def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:

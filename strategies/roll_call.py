@@ -9,26 +9,38 @@ from logging import getLogger
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from common.errors import FederationError
+from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
 from common.sites import SITE_NAME, Site, in_site_order
-from strategies.exchange import NO_REPLY, exchange
+from strategies.exchange import NO_REPLY, NOT_SENT, exchange
 from strategies.replies import reason_of
 
 logger = getLogger("flwr")
 
 
+#: error replies that speak of a node's connection and not of the node: Flower's own for one that is gone or whose
+#: process died (a SuperNode that was killed is listed as online for up to a minute), and ours
+_AWAY = {3, 4, 5, 8, NO_REPLY, NOT_SENT}
+
+
 class NoAnswer(FederationError):
-    """A node that did not answer the roll call in time: it may answer the next one."""
+    """A node that did not answer the roll call: it may answer the next one."""
 
 
-def ask(grid: Grid, node_ids: Sequence[int], *, classes: int, deadline: float) -> list[Site]:
+def ask(
+    grid: Grid, node_ids: Sequence[int], *, classes: int, deadline: float
+) -> list[Site | NoAnswer]:
     """Ask ``node_ids`` for their names and sizes; for counts of ``classes`` classes only where that is not 0.
+
+    Returns
+    -------
+    list of Site or NoAnswer
+        One for each node, in the order of ``node_ids``.
 
     Raises
     ------
     FederationError
-        If a node does not answer, runs other source than this server, or answers nonsense.
+        If a node runs other source than this server, refuses, or answers nonsense.
     """
     config = ConfigRecord({"class-counts": classes > 0})
     messages = [
@@ -41,10 +53,12 @@ def ask(grid: Grid, node_ids: Sequence[int], *, classes: int, deadline: float) -
     ]
 
 
-def _read(node_id: int, reply: Message, classes: int) -> Site:
+def _read(node_id: int, reply: Message, classes: int) -> Site | NoAnswer:
     if reply.has_error():
-        kind = NoAnswer if reply.error.code == NO_REPLY else FederationError
-        raise kind(f"node {node_id} failed the roll call: {reason_of(reply)}")
+        sentence = f"node {node_id} failed the roll call: {reason_of(reply)}"
+        if reply.error.code in _AWAY:
+            return NoAnswer(sentence)
+        raise FederationError(sentence)
     try:
         about, sizes = reply.content.config_records["about"], reply.content.metric_records["sizes"]
         name, source = str(about["site"]), str(about["source"])
@@ -68,7 +82,7 @@ def _read(node_id: int, reply: Message, classes: int) -> Site:
         ) from None
     if source != source_fingerprint():
         raise FederationError(
-            f"site '{name}' runs source {source[:16]}, the server runs {source_fingerprint()}: their results "
+            f"site '{name}' runs source {one_line(source[:16])}, the server runs {source_fingerprint()}: their results "
             "would not belong together; give both the same release"
         )
     return site
@@ -84,7 +98,7 @@ def wait_for_sites(grid: Grid, clients: int, *, classes: int, deadline: float) -
     """Wait until the federation is complete and return its sites in site order.
 
     A node that holds a partition says how many there are, and that number wins over ``clients``: plain ``flwr
-    run`` starts two nodes whatever the configuration says.
+    run`` starts two nodes whatever the configuration says. A node that does not answer is asked again.
 
     Raises
     ------
@@ -93,22 +107,29 @@ def wait_for_sites(grid: Grid, clients: int, *, classes: int, deadline: float) -
     """
     end = time.monotonic() + deadline
     known: dict[int, Site] = {}
+    silent: dict[int, str] = {}
     while True:
         here = sorted(grid.get_node_ids())
         fresh = [node_id for node_id in here if node_id not in known]
         if fresh:
             left = max(1.0, end - time.monotonic())
-            for site in ask(grid, fresh, classes=classes, deadline=left):
-                known[site.node_id] = site
+            answers = ask(grid, fresh, classes=classes, deadline=left)
+            for node_id, answer in zip(fresh, answers, strict=True):
+                if isinstance(answer, Site):
+                    known[node_id] = answer
+                elif silent.get(node_id) != str(answer):
+                    silent[node_id] = str(answer)
+                    logger.warning("%s", answer)
         needed = expected_sites(known.values()) or clients
-        present = [known[node_id] for node_id in here]
+        present = [known[node_id] for node_id in here if node_id in known]
         if len(present) >= needed:
             return in_site_order(present)
         if time.monotonic() >= end:
             names = ", ".join(site.name for site in in_site_order(present)) or "none"
+            unheard = "".join(f"; {silent[i]}" for i in here if i in silent and i not in known)
             raise FederationError(
-                f"{len(present)} of {needed} sites were there after {deadline:g} s ({names}): start the missing "
-                "SuperNodes, or lower federation.clients"
+                f"{len(present)} of {needed} sites were there after {deadline:g} s ({names}{unheard}): start "
+                "the missing SuperNodes, or lower federation.clients"
             )
         time.sleep(0.2)
 
