@@ -1,6 +1,16 @@
 """The run's log as the terminal shows it: Flower's lines, without Flower's and Ray's small talk."""
 
 import re
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from server_app.launch.client import LogBroken, Outcome
+
+_RETRY_SECONDS = 2.0
+
+#: the log of a run that is over is read so often, until a reading does not break off
+_READINGS = 3
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LEVEL = r"(?:\(\w+ pid=\d+\) )?(?:INFO|WARNING)\s*:\s*"
@@ -47,3 +57,70 @@ class NoiseFilter:
         idle = source_line or _IDLE.match(text) is not None
         self._after_warning = idle and "FutureWarning" in text
         return not idle
+
+
+class Screen:
+    """Where a log is shown.
+
+    Parameters
+    ----------
+    out
+        The terminal or file.
+    verbose
+        Whether every line is, idle ones too.
+    """
+
+    def __init__(self, out: TextIO, *, verbose: bool) -> None:
+        self._out = out
+        self._verbose = verbose
+        self._noise = NoiseFilter()
+
+    def show(self, line: str) -> None:
+        """Show a line of the log, line end included; colours are for terminals alone."""
+        if self._noise.shows(line) or self._verbose:
+            self._out.write(line if self._out.isatty() else plain(line))
+            self._out.flush()
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence of our own."""
+        self._out.write(f"{sentence}\n")
+        self._out.flush()
+
+
+def follow_lines(
+    lines: Callable[[], Iterator[str]], outcome: Callable[[], Outcome], see: Callable[[str], object]
+) -> Outcome:
+    """Read a run's log, each line once, until the run is over.
+
+    Parameters
+    ----------
+    lines
+        Gives the log from its beginning to the run's end; raises LogBroken where the connection breaks.
+    outcome
+        Says how the run stands.
+    see
+        Called with each line, its line end included; the log's very last one may have none.
+    """
+    seen, left = 0, _READINGS
+    while True:
+        half, whole = "", True
+        try:
+            for number, line in enumerate(lines()):
+                # After a broken connection the log comes again from its beginning.
+                if number < seen:
+                    continue
+                if line.endswith("\n"):
+                    see(line)
+                    seen = number + 1
+                else:
+                    half = line
+        except LogBroken:
+            whole = False
+        found = outcome()
+        if found.finished:
+            left -= 1
+            if whole or not left:
+                if half:
+                    see(half)
+                return found
+        time.sleep(_RETRY_SECONDS)

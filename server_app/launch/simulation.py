@@ -1,17 +1,15 @@
 """One simulated run from start to end, with its real outcome and nothing left behind."""
 
 import sys
-import time
 from pathlib import Path
 from typing import TextIO
 
 from server_app.launch import workspace
+from server_app.launch.client import Outcome
 from server_app.launch.interrupt import Interrupted, Interrupts
 from server_app.launch.job import Job, require_app
-from server_app.launch.log import NoiseFilter, plain
-from server_app.launch.superlink import Outcome, SuperLink
-
-_RETRY_SECONDS = 2.0
+from server_app.launch.log import Screen, follow_lines
+from server_app.launch.superlink import SuperLink
 
 
 def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> int:
@@ -36,7 +34,7 @@ def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> i
     LaunchError
         The run could not be started, or its outcome not be learned.
     """
-    out = out or sys.stdout
+    screen = Screen(out or sys.stdout, verbose=verbose)
     require_app(job.app)
     directory: Path | None = None
     superlink: SuperLink | None = None
@@ -45,13 +43,12 @@ def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> i
         try:
             with interrupts:
                 if workspace.sweep():
-                    _say(out, "Removed what an earlier, killed simulation had left behind.")
+                    screen.say("Removed what an earlier, killed simulation had left behind.")
                 directory = workspace.create()
                 superlink = SuperLink(directory)
-                outcome = _run(superlink, job, verbose, out)
-                return _report(outcome, out)
+                return _report(_run(superlink, job, screen), screen)
         except Interrupted as interrupted:
-            _say(out, f"Interrupted ({interrupted.name}): ending the run's processes.")
+            screen.say(f"Interrupted ({interrupted.name}): ending the run's processes.")
             return 128 + interrupted.number
         finally:
             if directory is not None:
@@ -62,32 +59,16 @@ def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> i
         interrupts.restore()
 
 
-def _run(superlink: SuperLink, job: Job, verbose: bool, out: TextIO) -> Outcome:
+def _run(superlink: SuperLink, job: Job, screen: Screen) -> Outcome:
     superlink.start()
     run = superlink.submit(job)
-    shown = 0
-    while True:
-        noise = NoiseFilter()
-        for number, line in enumerate(superlink.log_lines(run)):
-            # After a broken connection the log comes again from its beginning.
-            if (verbose or noise.shows(line)) and number >= shown:
-                out.write(line if out.isatty() else plain(line))
-                out.flush()
-            shown = max(shown, number + 1)
-        outcome = superlink.outcome(run)
-        if outcome.finished:
-            return outcome
-        time.sleep(_RETRY_SECONDS)
+    return follow_lines(
+        lambda: superlink.log_lines(run), lambda: superlink.outcome(run), screen.show
+    )
 
 
-def _report(outcome: Outcome, out: TextIO) -> int:
+def _report(outcome: Outcome, screen: Screen) -> int:
     if outcome.completed:
         return 0
-    reason = outcome.details if outcome.details not in ("", "N/A") else "Flower gives no reason"
-    _say(out, f"The run did not complete ({outcome.status.partition(':')[2]}): {reason}")
+    screen.say(outcome.reason)
     return 1
-
-
-def _say(out: TextIO, sentence: str) -> None:
-    out.write(f"{sentence}\n")
-    out.flush()

@@ -1,17 +1,14 @@
-"""Flower's own programs as children: a SuperLink of the run's own, and its command line client."""
+"""A SuperLink of the run's own, as a child."""
 
-import json
 import socket
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from server_app.launch.client import Client, Outcome
 from server_app.launch.environment import environment
 from server_app.launch.job import Job, LaunchError, scripts_directory
 from server_app.launch.log import plain
@@ -19,27 +16,7 @@ from server_app.launch.log import plain
 CONNECTION = "nectar"
 
 _START_SECONDS = 120.0
-_SUBMIT_SECONDS = 300.0
-_LIST_SECONDS = 120.0
 _ATTEMPTS = 3  # another process may take the free port between our look and the SuperLink's start
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run stands: Flower's status and its details."""
-
-    status: str
-    details: str
-
-    @property
-    def finished(self) -> bool:
-        """Tell whether the run is over."""
-        return self.status.startswith("finished:")
-
-    @property
-    def completed(self) -> bool:
-        """Tell whether the run is over and went well."""
-        return self.status == "finished:completed"
 
 
 class SuperLink:
@@ -56,6 +33,13 @@ class SuperLink:
         self._environment = environment(directory)
         self._log = directory / "superlink.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._client = Client(
+            scripts_directory() / "flwr",
+            CONNECTION,
+            self._environment,
+            directory,
+            self._last_words,
+        )
 
     def start(self) -> None:
         """Start the SuperLink and wait until it answers.
@@ -92,39 +76,11 @@ class SuperLink:
         LaunchError
             Flower refuses the app; the sentence holds its reason.
         """
-        arguments = ["run", str(job.app), CONNECTION, *job.options(), "--format", "json"]
-        answer = self._ask(arguments, _SUBMIT_SECONDS)
-        # A start that fails prints success: false, and exits with 0 all the same.
-        if answer.get("success") is not True or not answer.get("run-id"):
-            reason = " ".join(str(answer.get("error-message") or json.dumps(answer)).split())
-            # Flower puts its notes about the project before the refusal itself.
-            refusal = reason[max(reason.find("[code:"), 0) :]
-            raise LaunchError(f"Flower did not start the run: {refusal}")
-        return str(answer["run-id"])
+        return self._client.submit(job.app, job.options())
 
     def log_lines(self, run: str) -> Iterator[str]:
         """Yield the run's log as it is written, from its first line to the run's end."""
-        process = subprocess.Popen(
-            [str(scripts_directory() / "flwr"), "log", run, CONNECTION, "--stream"],
-            cwd=self._directory,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        # Flower's client waits for a SuperLink that is gone to come back: it will not.
-        threading.Thread(target=self._end_with_superlink, args=(process,), daemon=True).start()
-        try:
-            yield from process.stdout
-        finally:
-            process.stdout.close()
-            process.kill()
-            process.wait()
+        return self._client.log_lines(run, self.reap)
 
     def outcome(self, run: str) -> Outcome:
         """Ask how the run stands.
@@ -136,56 +92,12 @@ class SuperLink:
         """
         if self._process is None or self._process.poll() is not None:
             raise LaunchError(f"Flower's SuperLink ended before the run{self._last_words()}")
-        arguments = ["list", CONNECTION, "--run-id", run, "--format", "json"]
-        answer = self._ask(arguments, _LIST_SECONDS)
-        try:
-            entry = answer["runs"][0]
-            return Outcome(str(entry["status"]), str(entry["status-details"]))
-        except (KeyError, IndexError, TypeError):
-            raise LaunchError(
-                f"The run's outcome is unknown, Flower answered {json.dumps(answer)}"
-                f"{self._last_words()}"
-            ) from None
+        return self._client.outcome(run)
 
     def reap(self) -> None:
         """Collect the exit status of the ended SuperLink, so that no zombie stays."""
         if self._process is not None:
             self._process.wait()
-
-    def _end_with_superlink(self, client: "subprocess.Popen[str]") -> None:
-        self.reap()
-        client.kill()
-
-    def _ask(self, arguments: list[str], seconds: float) -> dict[str, Any]:
-        """Call Flower's command line for a JSON answer."""
-        try:
-            done = subprocess.run(
-                [str(scripts_directory() / "flwr"), *arguments],
-                cwd=self._directory,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=seconds,
-                check=False,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired:
-            raise LaunchError(
-                f"`flwr {arguments[0]}` gave no answer within {seconds:.0f} seconds"
-                f"{self._last_words()}"
-            ) from None
-        try:
-            # Notes may precede the answer.
-            answer = json.loads(done.stdout[done.stdout.index("{") :])
-        except ValueError:
-            said = " ".join((done.stdout + done.stderr).split()) or "nothing"
-            raise LaunchError(
-                f"`flwr {arguments[0]}` failed (exit code {done.returncode}), it said: {said}"
-            ) from None
-        return dict(answer)
 
     def _spawn(self, port: int) -> "subprocess.Popen[bytes]":
         # A session of its own: Ctrl-C goes to the wrapper alone, which ends things in order.
