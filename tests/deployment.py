@@ -153,3 +153,93 @@ class Deployment:
                     return
             time.sleep(0.2)
         raise TimeoutError("the SuperLink did not open its port")
+
+
+class Secured(Deployment):
+    """The same with TLS and node authentication, its keys made and its sites registered by `nectar keys`.
+
+    Parameters
+    ----------
+    directory : Path
+        Where everything lies; the keys in ``keys``.
+    nodes : mapping of str to str
+        Each site's own part of its node config, by the site's name.
+    """
+
+    def __init__(self, directory: Path, nodes: Mapping[str, str]) -> None:
+        super().__init__(directory, list(nodes.values()))
+        self.sites = dict(nodes)
+        self.keys = directory / "keys"
+        self.address = f"127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        for words in (
+            ["ca", str(self.keys)],
+            ["server", str(self.keys), "superlink.test"],
+            ["node", str(self.keys), *self.sites],
+        ):
+            assert nectar("keys", *words) == 0
+        home = self.directory / "cli"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink]\n[superlink.lab]\naddress = "{self.address}"\nroot-certificates = "{self.keys}/ca.crt"\n'
+        )
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start(self) -> None:
+        self._spawn(
+            "superlink",
+            "flower-superlink",
+            *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
+            *("--ssl-certfile", str(self.keys / "server.pem")),
+            *("--ssl-keyfile", str(self.keys / "server.key")),
+            "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation",
+            *("--port", str(self._port)),
+            *("--database", str(self.directory / "superlink.db")),
+        )
+        public = [str(self.keys / "nodes" / f"{site}.pub") for site in self.sites]
+        register = ["keys", "register", self.address, *public, "--ca", str(self.keys / "ca.crt")]
+        assert nectar(*register, "--wait", "120") == 0
+        for site in self.sites:
+            self.supernodes.append(self.supernode(site))
+
+    def supernode(
+        self,
+        site: str,
+        *,
+        log: str = "",
+        key: Path | str | None = "own",
+        ca: Path | None = None,
+        config: str = "",
+    ) -> subprocess.Popen[bytes]:
+        """Start a SuperNode; ``key=None`` gives it none."""
+        own = self.keys / "nodes" / site if key == "own" else key
+        trust = ["--root-certificates", str(ca or self.keys / "ca.crt")]
+        pair = [] if own is None else ["--auth-supernode-private-key", str(own)]
+        settings = f"{config or self.sites[site]} state-dir='{self.directory}/state'"
+        return self._spawn(
+            log or f"node-{site}",
+            "flower-supernode",
+            *("--superlink", self.address),
+            *trust,
+            *pair,
+            *("--port", str(free_port())),
+            *("--node-config", settings),
+        )
+
+    def log(self, name: str) -> str:
+        """Return what a process has logged so far."""
+        return (self.directory / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+
+def nectar(*words: str) -> int:
+    """Run a command of Nectar's in this process; return its exit code."""
+    from server_app.cli import main
+
+    return main(list(words))
