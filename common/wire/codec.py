@@ -98,10 +98,21 @@ def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[
             f"the '{kind}' has version {str(header.get('version'))[:20]}, this side reads {VERSION}: "
             "run the same release on the server and on every device"
         )
+    _require_native(kind, arrays[1:])
     if "compression" not in header:
         return header, [Arrival(a.dtype, a.shape, a) for a in arrays[1:]]
     choose(header, "compression", COMPRESSIONS[1:])
     return header, arrivals(kind, header.get("arrays"), arrays[1:])
+
+
+def _require_native(kind: str, arrays: Sequence[NDArray]) -> None:
+    """PayloadError for an array in the other byte order: its dtype has the expected name, and torch refuses it."""
+    for array in arrays:
+        if not array.dtype.isnative:
+            raise PayloadError(
+                f"the '{kind}' holds {array.dtype.name} in {array.dtype.str} byte order where this machine's own, "
+                f"{array.dtype.newbyteorder('=').str}, was expected"
+            )
 
 
 def describe(array: NDArray | Arrival) -> str:
