@@ -18,12 +18,14 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from client_app.device import DeviceClient, Metrics, class_counts, log_release
+from client_app.device import DeviceClient, Metrics, log_release
 from client_app.site import run_of, site_samples, state_of
 from common.compute import use_threads
+from common.data import Samples
 from common.errors import FederationError, NectarError
 from common.fingerprint import source_fingerprint
 from common.methods import load, resolve
+from common.run import Run
 from common.sites import site_name
 
 logger = getLogger("flwr")
@@ -108,6 +110,16 @@ def _evaluate(message: Message, context: Context) -> RecordDict:
     )
 
 
+def _class_counts(run: Run, train: Samples) -> list[int]:
+    counts = run.task.class_counts(train.labels)
+    if counts is None:
+        raise FederationError(
+            f"{run.config.dataset} has no classes to count, by which {run.config.method} is set to weight the sites: "
+            "choose another weighting, or another method"
+        )
+    return counts
+
+
 def _roll_call(message: Message, context: Context) -> RecordDict:
     run = run_of(context)
     use_threads(run.config.compute.client_cores)
@@ -118,7 +130,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
         "num-partitions": int(context.node_config.get("num-partitions", 0)),
     }
     if message.content.config_records["config"].get("class-counts"):
-        sizes["class-counts"] = list(class_counts(train.labels, len(run.info.classes)))
+        sizes["class-counts"] = _class_counts(run, train)
     if "state-dir" in context.node_config:
         log_release(state_of(run, "roll-call", site, context), "roll-call", "", [], list(sizes))
     return RecordDict(

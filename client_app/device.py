@@ -199,8 +199,3 @@ def log_release(
             "figures": " ".join(sorted(figures)),
         }
     )
-
-
-def class_counts(labels: torch.Tensor, classes: int) -> Sequence[int]:
-    """Return how many of ``labels`` fall into each class."""
-    return torch.bincount(labels, minlength=classes).tolist()

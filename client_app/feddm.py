@@ -59,5 +59,5 @@ class FedDMClient(DeviceClient):
             logger.info("%s has no images of an earlier round and starts afresh", self.site)
         rng = self.generator("start")
         if settings.start == "noise":
-            return noise_start(self.samples.labels, settings.ipc, self.run.info.shape, rng)
+            return noise_start(self.samples.labels, settings.ipc, self.run.image_shape, rng)
         return real_start(self.samples.inputs, self.samples.labels, settings.ipc, rng)

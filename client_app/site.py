@@ -142,7 +142,8 @@ def _split(
 ) -> tuple[Samples, Samples]:
     """Return a site's images at ``indices``: those to learn from, and those it holds out."""
     seed = derive(run.config.seed, "site-holdout", site)
-    kept, held = validation_split(dataset.train.labels[indices], run.config.data.site_holdout, seed)
+    strata = run.task.strata(dataset.train)[indices]
+    kept, held = validation_split(strata, run.config.data.site_holdout, seed)
     train, holdout = (samples(dataset.train, run.info, indices[part]) for part in (kept, held))
     return train.to(run.device), holdout.to(run.device)
 

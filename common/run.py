@@ -26,7 +26,7 @@ from common.data import (
 )
 from common.errors import ConfigError, DataError
 from common.seeding import generator
-from common.task import Classification
+from common.task import Task, task_of
 from common.wire import WeightsSpec
 
 Indices = NDArray[np.int64]
@@ -42,6 +42,23 @@ class Run:
     def info(self) -> DatasetInfo:
         """The data set's shape, classes and normalisation; reads no data."""
         return describe(self.config.dataset, self.config.images)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """An image's channels, height and width, for a method whose sites send images.
+
+        Raises
+        ------
+        ConfigError
+            If the data set is text.
+        """
+        if len(self.info.shape) != 3:
+            raise ConfigError(
+                f"method={self.config.method} learns from images of each class, and {self.info.name} is text: choose "
+                "a method that sends weights or updates, such as fedavg"
+            )
+        channels, height, width = self.info.shape
+        return channels, height, width
 
     @property
     def dataset(self) -> Dataset:
@@ -77,9 +94,9 @@ class Run:
         return torch_device(self.config.compute.device)
 
     @cached_property
-    def task(self) -> Classification:
+    def task(self) -> Task:
         """What is learned."""
-        return Classification(len(self.info.classes))
+        return task_of(self.info)
 
     @cached_property
     def spec(self) -> WeightsSpec:
@@ -92,7 +109,7 @@ class Run:
         Raises
         ------
         ConfigError
-            If the model cannot be built for the data set's images.
+            If the model cannot be built for the data set's images or texts.
         """
         settings = self.config.model
         try:
@@ -103,6 +120,8 @@ class Run:
                 depth=settings.depth,
                 width=settings.width,
                 norm=settings.norm,
+                embedding=settings.embedding,
+                tied=settings.tied,
                 generator=generator(self.config.seed, "model"),
             )
         except ValueError as error:
@@ -111,9 +130,9 @@ class Run:
 
     @cached_property
     def _cut(self) -> tuple[Indices, Indices]:
-        config, labels = self.config, self.dataset.train.labels
-        used = subset(labels, config.data.images, config.seed)
-        rest, held = validation_split(labels[used], config.data.validation, config.seed)
+        config, strata = self.config, self.task.strata(self.dataset.train)
+        used = subset(strata, config.data.images, config.seed)
+        rest, held = validation_split(strata[used], config.data.validation, config.seed)
         return used[rest], used[held]
 
     @property
@@ -128,7 +147,13 @@ class Run:
 
 @lru_cache(maxsize=4)
 def _partition(run: Run, clients: int) -> tuple[Indices, ...]:
-    train, _ = run._cut
-    labels = run.dataset.train.labels[train]
-    parts = partition(labels, clients, run.config.partition, run.config.seed)
-    return tuple(train[part] for part in parts)
+    positions, _ = run._cut
+    split = run.dataset.train
+    parts = partition(
+        run.task.strata(split)[positions],
+        clients,
+        run.config.partition,
+        run.config.seed,
+        None if split.owners is None else split.owners[positions],
+    )
+    return tuple(positions[part] for part in parts)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from common.compute import autocast
 from common.data import Samples
 from common.settings.training import SGDSettings
-from common.task import Classification, Evaluation
+from common.task import Evaluation, Task
 from synth.descent import SGD
 
 #: (outputs, targets, positions of the batch in the samples) -> the scalar that is minimised
@@ -84,7 +84,7 @@ def train(
     return Trained(done, float(total) / max(1, seen))
 
 
-def plain(task: Classification) -> Objective:
+def plain(task: Task) -> Objective:
     """Return the objective of FedAvg: the task's mean loss."""
 
     def objective(outputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
@@ -93,7 +93,7 @@ def plain(task: Classification) -> Objective:
     return objective
 
 
-def weighted(task: Classification, weights: Tensor) -> Objective:
+def weighted(task: Task, weights: Tensor) -> Objective:
     """Return the task's loss with example i counting ``weights[i]`` times."""
 
     def objective(outputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def weighted(task: Classification, weights: Tensor) -> Objective:
 def evaluate(
     model: nn.Module,
     samples: Samples,
-    task: Classification,
+    task: Task,
     batch: int,
     precision: str = "float32",
 ) -> Evaluation:

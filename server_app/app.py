@@ -113,17 +113,22 @@ def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
 
 
 def describe_partition(run: Run, sites: list[Site]) -> dict[str, Any]:
-    """Return what the record says about who holds what; class counts only where the server has the data itself."""
+    """Return what the record says about who holds what.
+
+    Class counts stand there only where the server has the data itself, and the task tells classes apart.
+    """
     rows: dict[str, dict[str, Any]] = {s.name: {"examples": s.examples} for s in sites}
     simulated = bool(sites and sites[0].partitions)
-    if simulated and run.config.evaluation.on in ("server", "both"):
+    by_class = run.task.by_class
+    if simulated and by_class and run.config.evaluation.on in ("server", "both"):
         parts = run.partition(len(sites))
         counts = class_counts(run.dataset.train.labels, parts, len(run.info.classes))
         for site in sites:
             rows[site.name]["classes"] = counts[site.partition].tolist()
         if len(sites) <= _MAX_SHOWN:
             logger.info("images of each class by partition:\n%s", report(counts, run.info.classes))
-    return {"classes": list(run.info.classes), "sites": rows}
+    classes = list(run.info.classes) if by_class else []
+    return {"classes": classes, "simulated": simulated, "sites": rows}
 
 
 def _checksum(run: Run) -> dict[str, str]:

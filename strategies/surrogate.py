@@ -35,6 +35,7 @@ class SurrogateServer(Strategy):
         settings = run.config.settings
         assert isinstance(settings, SurrogateServerSettings)
         self.settings = settings
+        self._shape = run.image_shape
         self.needs_class_counts = settings.weighting == "counts"
         self._last: dict[str, SyntheticImages] = {}
         self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -44,7 +45,7 @@ class SurrogateServer(Strategy):
     ) -> Mapping[str, Instruction]:
         """Send the weights w_r, expect at most ipc images a class."""
         info = self.run.info
-        expects = SyntheticImagesSpec(info.shape, len(info.classes), self.settings.ipc)
+        expects = SyntheticImagesSpec(self._shape, len(info.classes), self.settings.ipc)
         instruction = Instruction(self.phase, weights, expects)
         return {site.name: instruction for site in sites}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 import struct
 from dataclasses import replace
@@ -42,6 +43,29 @@ def write_source(
         (data_dir / file.path).write_bytes(content)
     monkeypatch.setitem(SOURCES, name, source)
     return source
+
+
+def write_shard(path: Path, users: dict[str, tuple[list[object], list[object]]]) -> None:
+    """Write a LEAF shard: the samples and the targets of each user."""
+    content = {
+        "users": list(users),
+        "num_samples": [len(x) for x, _ in users.values()],
+        "user_data": {name: {"x": x, "y": y} for name, (x, y) in users.items()},
+    }
+    write_json(path, content)
+
+
+def write_vocabulary(data_dir: Path, words: list[str]) -> None:
+    """Write LEAF's vocabulary of Reddit: ``words`` get the ids 2, 3, ..."""
+    tokens = ["<PAD>", "<UNK>", *words]
+    ids = {token: number for number, token in enumerate(tokens)}
+    content = {"vocab": ids, "size": len(ids), "unk_symbol": 1, "pad_symbol": 0}
+    write_json(data_dir / "leaf/reddit/vocab/reddit_vocab.json", content)
+
+
+def write_json(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def small_mnist(train: int = 30, test: int = 10) -> list[bytes]:

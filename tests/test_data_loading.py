@@ -39,11 +39,15 @@ def test_describe_needs_no_files() -> None:
         "fashionmnist": ((1, 28, 28), 10),
         "cifar10": ((3, 32, 32), 10),
         "cifar100": ((3, 32, 32), 100),
+        "femnist": ((1, 28, 28), 62),
+        "reddit": ((10,), 9999),
+        "reddit2k": ((10,), 2000),
     }
     for name in NAMES:
         info = describe(name)
         assert len(set(info.classes)) == len(info.classes)
-        assert len(info.mean) == len(info.std) == info.shape[0]
+        channels = 0 if info.task == "next-token" else info.shape[0]
+        assert len(info.mean) == len(info.std) == channels
     assert list(describe("cifar100").classes) == sorted(describe("cifar100").classes)
 
 

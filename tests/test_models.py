@@ -25,6 +25,7 @@ def _parameters(model: nn.Module) -> int:
         ("convnet", (3, 32, 32), 100, 504_420),
         ("convnet", (1, 28, 28), 10, 317_706),
         ("cnn", (3, 32, 32), 10, 878_538),
+        ("leafcnn", (1, 28, 28), 62, 6_603_710),
     ],
 )
 def test_parameter_counts_of_the_papers(name, shape, classes, count):
@@ -36,6 +37,30 @@ def test_digits_depth_two():
     assert (
         _parameters(build("convnet", (1, 8, 8), 10, depth=2, width=32)) == 320 + 9248 + 128 + 1290
     )
+
+
+def test_mlp_with_two_hundred_hidden_units():
+    # 784*200+200 for the hidden units, 200*10+10 for the linear layer
+    model = build("mlp", (1, 28, 28), 10, width=200)
+    assert _parameters(model) == 157_000 + 2_010
+    x = torch.randn(3, 1, 28, 28)
+    assert model.embed(x).shape == (3, 200)
+    weight, bias, head, offset = model.parameters()
+    expected = F.linear(F.linear(x.flatten(1), weight, bias).clamp_min(0), head, offset)
+    torch.testing.assert_close(model(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_leafcnn_keeps_the_size_of_an_image_before_each_pool():
+    model = build("leafcnn", (2, 11, 6), 5)
+    x = torch.randn(3, 2, 11, 6)
+    first, second = model.features[0], model.features[3]
+    out = F.relu(F.conv2d(x, first.weight, first.bias, padding=2))
+    assert out.shape == (3, 32, 11, 6)
+    out = F.relu(F.conv2d(F.max_pool2d(out, 2), second.weight, second.bias, padding=2))
+    out = F.max_pool2d(out, 2).flatten(1)
+    dense = model.features[7]
+    out = F.relu(F.linear(out, dense.weight, dense.bias))
+    torch.testing.assert_close(model.embed(x), out, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("norm", ["instance", "group", "batch", "none"])
@@ -139,13 +164,20 @@ def test_only_batch_norm_in_training_mode_couples_samples():
         ({"width": 0}, "at least 1"),
         ({"name": "convnte"}, "did you mean 'convnet'"),
         ({"name": "cnn"}, "at least 16x16"),
+        ({"name": "leafcnn", "shape": (1, 3, 8)}, "at least 4x4"),
+        ({"name": "mlp", "width": 0}, "at least 1 hidden unit"),
+        ({"shape": (10,)}, "model.name=convnet takes images, this data set is text: choose lstm"),
+        ({"name": "mlp", "shape": (10,)}, "takes images, this data set is text: choose lstm"),
+        ({"name": "lstm"}, "model.name=lstm takes text, this data set is images"),
+        ({"name": "lstm", "shape": (10,), "embedding": 9}, "not 9 and 8: set model.embedding=0"),
+        ({"name": "lstm", "shape": (10,), "depth": 0}, "at least 1 layer"),
         ({"classes": 1}, "at least 2 classes"),
     ],
 )
 def test_what_cannot_be_built_is_refused_in_one_sentence(arguments, says):
     given = {"name": "convnet", "classes": 10, "depth": 2, "width": 8} | arguments
     with pytest.raises(ValueError, match=says) as raised:
-        build(given.pop("name"), (1, 8, 8), given.pop("classes"), **given)
+        build(given.pop("name"), given.pop("shape", (1, 8, 8)), given.pop("classes"), **given)
     assert "\n" not in str(raised.value)
 
 

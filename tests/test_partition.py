@@ -215,3 +215,55 @@ def test_report_of_many_classes_is_narrow() -> None:
     assert text.splitlines()[1].split() == ["partition-0", "7", "1", "bear", "7"]
     assert text.splitlines()[2].split() == ["partition-1", "32", "2", "worm", "30"]
     assert max(map(len, text.splitlines())) < 80
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(
+    owners=st.lists(st.integers(0, 9), min_size=1, max_size=80).map(np.array),
+    clients=st.integers(1, 12),
+    seed=st.integers(0, 2**32),
+)
+def test_natural_clients_hold_all_of_one_owner_each(
+    owners: np.ndarray, clients: int, seed: int
+) -> None:
+    settings = PartitionSettings(kind="natural")
+    present = set(owners.tolist())
+    reason = ""
+    try:
+        parts = partition(np.zeros_like(owners), clients, settings, seed, owners)
+    except DataError as error:
+        reason = str(error)
+    if clients > len(present):
+        assert f"has {len(present)} owners" in reason or "each needs one at least" in reason
+        return
+    held = [owners[part[0]] for part in parts]
+    assert held == sorted(set(held)), "in the owners' order, nobody twice"
+    assert set(held) <= present
+    assert len(parts) == clients
+    for owner, part in zip(held, parts, strict=True):
+        assert part.tolist() == [i for i, other in enumerate(owners) if other == owner]
+    again = partition(np.zeros_like(owners), clients, settings, seed, owners)
+    assert all(np.array_equal(part, same) for part, same in zip(parts, again, strict=True))
+
+
+def test_natural_draws_every_owner_alike() -> None:
+    owners, settings = np.repeat(np.arange(20), 3), PartitionSettings(kind="natural")
+    drawn = np.zeros(20)
+    for seed in range(400):
+        for part in partition(owners, 5, settings, seed, owners):
+            drawn[owners[part[0]]] += 1
+    # each is one of 5 among 20: binomial(400, 1/4), standard deviation 8.7
+    assert np.abs(drawn - 100).max() < 4 * 8.7
+
+
+def test_natural_skips_an_owner_of_whom_nothing_is_left() -> None:
+    owners = np.array([7, 0, 7, 4])
+    parts = partition(np.zeros(4, int), 3, PartitionSettings(kind="natural"), 0, owners)
+    assert [part.tolist() for part in parts] == [[1], [3], [0, 2]]
+    with pytest.raises(DataError, match=r"has 3 owners .* for 4 clients; set .* to 3 or less"):
+        partition(np.zeros(4, int), 4, PartitionSettings(kind="natural"), 0, owners)
+
+
+def test_natural_needs_data_with_owners() -> None:
+    with pytest.raises(DataError, match="choose femnist, reddit, reddit2k, or another"):
+        partition(BALANCED, 10, PartitionSettings(kind="natural"), 0)

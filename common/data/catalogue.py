@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import string
 from difflib import get_close_matches
 
 from common.data.dataset import DatasetInfo
 from common.data.decode import scale_of
+from common.data.leaf_vocabulary import FREQUENT, TOKENS, WHOLE
 from common.errors import DataError
 from common.settings.images import ImagesSettings
 
@@ -31,10 +33,20 @@ _CIFAR100 = (
     "worm",
 )  # fmt: skip
 _NUMERALS = tuple(str(digit) for digit in range(10))
+# LEAF's order: a label is the place in it.
+_CHARACTERS = (*_NUMERALS, *string.ascii_uppercase, *string.ascii_lowercase)
+
+
+def _text(name: str, tokens: int) -> DatasetInfo:
+    ids = tuple(str(token) for token in range(tokens))
+    return DatasetInfo(name, (TOKENS,), ids, (), (), 1.0, "next-token")
+
 
 # The constants in common use, which are those of the published training images; digits has none in
-# use, so its own are those of its 1,437 training images. CIFAR-10's std is the pixels' own (.2470,
-# ...), not the mean over images of each image's std (.2023, ...), which many scripts copy.
+# use, so its own are those of its 1,437 training images. FEMNIST's, dark ink on white, are those in
+# use for LEAF's files; LEAF states none, and a sample of 300 writers has .9614 and .1642.
+# CIFAR-10's std is the pixels' own (.2470, ...), not the mean over images of each image's std
+# (.2023, ...), which many scripts copy.
 _KNOWN = {
     info.name: info
     for info in (
@@ -57,10 +69,16 @@ _KNOWN = {
             (0.2673, 0.2564, 0.2762),
             255.0,
         ),
+        DatasetInfo("femnist", (1, 28, 28), _CHARACTERS, (0.9637,), (0.1592,), 255.0),
+        _text("reddit", WHOLE),
+        _text("reddit2k", FREQUENT),
     )
 }
 
 NAMES: tuple[str, ...] = tuple(_KNOWN)
+
+NATURAL = ("femnist", "reddit", "reddit2k")
+"""Those whose training samples have owners, for ``partition.kind=natural``."""
 
 
 def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:

@@ -27,19 +27,22 @@ def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indi
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
-def report(counts: Indices, classes: Sequence[str]) -> str:
-    """Return a table of ``counts`` [K, classes]: a line a site and their sum.
+def report(counts: Indices, classes: Sequence[str], unit: str = "images") -> str:
+    """Return a table of ``counts`` [K, classes]: a line a site and their sum, in ``unit``.
 
     With more than 20 classes a line tells the number of classes held and the largest one instead
-    of every count.
+    of every count; with one column, as for text, only the sums.
     """
     rows = [*counts, counts.sum(axis=0)]
     names = [f"partition-{site}" for site in range(len(counts))] + ["all"]
-    if len(classes) <= _MAX_COLUMNS:
-        header = ["site", "images", *classes]
+    if len(classes) == 1:
+        header = ["site", unit]
+        cells = [[str(row.sum())] for row in rows]
+    elif len(classes) <= _MAX_COLUMNS:
+        header = ["site", unit, *classes]
         cells = [[str(row.sum()), *(str(count) for count in row)] for row in rows]
     else:
-        header = ["site", "images", "classes", "largest class"]
+        header = ["site", unit, "classes", "largest class"]
         cells = [
             [
                 str(row.sum()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,19 +24,26 @@ class DatasetInfo:
 
     Attributes:
         name: the name settings use.
-        shape: channels, height and width of one image.
-        classes: the classes' names; a label is an index into them.
+        shape: channels, height and width of one image; for text the number of tokens of a sequence.
+        classes: the classes' names; a label is an index into them. For text the vocabulary's ids.
         mean: mean per channel of the published training images, in units of ``scale``.
         std: standard deviation per channel, likewise.
         scale: the largest raw value.
+        task: what is learned from it, a label an image or the next token at every place.
     """
 
     name: str
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
     scale: float
+    task: Literal["classification", "next-token"] = "classification"
+
+    @property
+    def unit(self) -> str:
+        """What the samples are called in reports."""
+        return "sequences" if self.task == "next-token" else "images"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,20 +53,25 @@ class Split:
     Attributes:
         images: raw values [n, C, H, W] in the data's own dtype; may be mapped from a file that
             processes share.
-        labels: int64 [n].
+        labels: int64 [n]; for text the next token at every place, [n, T].
+        owners: the natural client (a writer, a user) of each sample, int64 [n]; None where the data
+            have none.
     """
 
     images: Images
     labels: Labels
+    owners: Labels | None = None
 
     def __post_init__(self) -> None:
         """Refuse arrays that cannot belong together.
 
         Raises:
-            ValueError: images and labels differ in number.
+            ValueError: images and labels, or images and owners, differ in number.
         """
-        if self.labels.shape != self.images.shape[:1]:
+        if self.labels.shape[:1] != self.images.shape[:1]:
             raise ValueError(f"{self.images.shape[0]} images with labels {self.labels.shape}")
+        if self.owners is not None and self.owners.shape != self.images.shape[:1]:
+            raise ValueError(f"{self.images.shape[0]} images with owners {self.owners.shape}")
 
     def __len__(self) -> int:
         return len(self.labels)

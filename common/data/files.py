@@ -47,7 +47,15 @@ class Source:
         """Return the files that do not lie below ``data_dir``."""
         return [file for file in self.files if not (data_dir / file.path).is_file()]
 
-    def fingerprint(self) -> str:
+    def splits(self, data_dir: Path) -> tuple[Split, Split]:
+        """Return the training and the test split.
+
+        Raises:
+            DataError: a file is missing, truncated or damaged; it is named.
+        """
+        return self.read(data_dir, self.files)
+
+    def fingerprint(self, data_dir: Path) -> str:
         """Return what tells a store built from these files from one built from others."""
         listing = "\n".join(f"{file.md5} {file.path}" for file in self.files)
         return hashlib.sha256(listing.encode()).hexdigest()

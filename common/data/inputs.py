@@ -1,4 +1,4 @@
-"""A site's images on its device: kept raw, normalised a batch at a time."""
+"""A site's samples on its device: kept raw, images normalised a batch at a time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from common.data.dataset import DatasetInfo, Split
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Images with labels; ``inputs`` gives what a model takes.
+    """Images or text with labels; ``inputs`` gives what a model takes.
 
     Raw bytes stay bytes (a quarter of the memory of floats, on a GPU too); the normalisation
     ``x = raw * factor + offset`` runs on the device for the images asked for.
 
     Attributes:
-        raw: [n, C, H, W], uint8 or float32.
-        labels: int64 [n], on the same device.
-        factor: float32 [C, 1, 1], or None where ``raw`` is normalised already.
+        raw: [n, C, H, W], uint8 or float32; text: tokens, int64 [n, T].
+        labels: int64 [n], for text [n, T]; on the same device.
+        factor: float32 [C, 1, 1], or None where ``raw`` is what a model takes already.
         offset: likewise.
     """
 
@@ -37,7 +37,7 @@ class Samples:
         Raises:
             ValueError: images and labels differ in number.
         """
-        if self.labels.shape != self.raw.shape[:1]:
+        if self.labels.shape[:1] != self.raw.shape[:1]:
             raise ValueError(f"{self.raw.shape[0]} images with labels {tuple(self.labels.shape)}")
 
     @classmethod
@@ -49,10 +49,10 @@ class Samples:
         return len(self.labels)
 
     def inputs(self, idx: Tensor | slice) -> Tensor:
-        """Return the images at ``idx``, float32, normalised, on the device.
+        """Return the images at ``idx``, float32, normalised, on the device; of text the tokens, int64.
 
-        Images wrapped by ``of`` come back as they are, for a slice as a view: do not write to the
-        result.
+        Text, and images wrapped by ``of``, come back as they are, for a slice as a view: do not
+        write to the result.
         """
         raw = self.raw[idx.to(self.raw.device) if isinstance(idx, Tensor) else idx]
         if self.factor is None or self.offset is None:
@@ -70,7 +70,7 @@ class Samples:
 
 
 def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None = None) -> Samples:
-    """Copy a split's images at ``indices`` (None: all) into raw tensors.
+    """Copy a split's samples at ``indices`` (None: all) into raw tensors.
 
     Args:
         split: where the images lie, possibly mapped from a file.
@@ -78,6 +78,9 @@ def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None =
         indices: sorted indices read a mapped file in order.
     """
     chosen = slice(None) if indices is None else indices
+    labels = torch.from_numpy(np.array(split.labels[chosen]))
+    if info.task == "next-token":
+        return Samples(torch.from_numpy(split.images[chosen].astype(np.int64)), labels)
     factor = 1 / (info.scale * np.asarray(info.std))
     offset = -np.asarray(info.mean) / np.asarray(info.std)
     raw = np.array(split.images[chosen])
@@ -85,7 +88,7 @@ def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None =
         raw = raw.astype(np.float32)
     return Samples(
         torch.from_numpy(raw),
-        torch.from_numpy(np.array(split.labels[chosen])),
+        labels,
         torch.tensor(factor, dtype=torch.float32)[:, None, None],
         torch.tensor(offset, dtype=torch.float32)[:, None, None],
     )

@@ -10,6 +10,7 @@ from common.data.catalogue import NAMES, describe
 from common.data.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
 from common.data.digits import read_digits
 from common.data.download import ensure_files
+from common.data.files import Source
 from common.data.image_sets import read_central, read_site
 from common.data.sources import SOURCES
 from common.data.store import Contents, shared, store_roots
@@ -23,7 +24,8 @@ _lock = threading.Lock()  # in-process engines may run devices in threads
 def load(name: str, data_dir: Path, images: ImagesSettings | None = None) -> Dataset:
     """Return a data set, loaded once per process from a store that processes share.
 
-    digits is embedded. A folder of images lies where ``images.folder`` says. The others lie below
+    digits is embedded. A folder of images lies where ``images.folder`` says. LEAF's lie below
+    ``data_dir/leaf`` as its scripts made them and are never downloaded. The others lie below
     ``data_dir`` in torchvision's layout and are downloaded on first use where there is a network.
     Arrays are read-only.
 
@@ -88,10 +90,11 @@ def _load(info: DatasetInfo, data_dir: Path) -> Dataset:
     source = SOURCES[info.name]
 
     def read_source() -> Contents:
-        ensure_files(info.name, source, data_dir)
-        return Contents(*source.read(data_dir, source.files))
+        if isinstance(source, Source):
+            ensure_files(info.name, source, data_dir)
+        return Contents(*source.splits(data_dir))
 
-    stored = shared(info.name, store_roots(data_dir), source.fingerprint(), read_source)
+    stored = shared(info.name, store_roots(data_dir), source.fingerprint(data_dir), read_source)
     for split in (stored.train, stored.test):
         if split.images.shape[1:] != info.shape:
             raise DataError(

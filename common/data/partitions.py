@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from common.data.catalogue import NATURAL
 from common.data.dataset import Labels
 from common.data.draws import dirichlet, divide, draw_until_large_enough
 from common.data.stratify import Indices
@@ -22,18 +23,25 @@ Rule = Callable[[Labels, int, "PartitionSettings", np.random.Generator], Assignm
 
 
 def partition(
-    labels: Labels, clients: int, settings: PartitionSettings, seed: int
+    labels: Labels,
+    clients: int,
+    settings: PartitionSettings,
+    seed: int,
+    owners: Labels | None = None,
 ) -> list[Indices]:
     """Divide a training set over ``clients``.
 
     Args:
-        labels: int64 [n], what is left of the training set after the validation share.
+        labels: int64 [n], what is left of the training set after the validation share; for text
+            what its stratified cuts go by.
         clients: how many clients there are (K).
         settings: the rule and its parameters.
         seed: the run's seed; equal arguments give equal parts.
+        owners: int64 [n], the natural client of each sample, for kind natural.
 
     Returns:
-        K sorted arrays of indices into ``labels``: disjoint, together all of them, none empty.
+        K sorted arrays of indices into ``labels``: disjoint, none empty and together all of them,
+        but for kind natural with fewer clients than owners.
 
     Raises:
         DataError: the rule cannot be met with these images; it says what to change.
@@ -44,10 +52,35 @@ def partition(
             f"least; set federation.clients between 1 and {len(labels)}"
         )
     rng = numpy_generator(seed, "partition")
+    if settings.kind == "natural":
+        return _natural(owners, clients, rng)
     order, owner = _RULES[settings.kind](labels, clients, settings, rng)
     by_client = np.lexsort((order, owner))
     ends = np.cumsum(np.bincount(owner, minlength=clients))[:-1]
     return np.split(order[by_client], ends)
+
+
+def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> list[Indices]:
+    """Give each client what one owner has; of more owners than clients, a draw without replacement.
+
+    Clients are in the owners' order. An owner of whom nothing is left is no client.
+    """
+    if owners is None:
+        raise DataError(
+            "partition.kind=natural needs a data set whose samples have owners, such as a writer or a user: choose "
+            f"{', '.join(NATURAL)}, or another partition.kind"
+        )
+    present, sizes = np.unique(owners, return_counts=True)
+    if clients > len(present):
+        raise DataError(
+            f"partition.kind=natural has {len(present)} owners of training samples for {clients} clients; set "
+            f"federation.clients to {len(present)} or less"
+        )
+    chosen = np.arange(clients)
+    if clients < len(present):
+        chosen = np.sort(rng.choice(len(present), clients, replace=False))
+    parts = np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
+    return [parts[owner] for owner in chosen]
 
 
 def _iid(

@@ -1,4 +1,4 @@
-"""The published files of each data set and their checksums.
+"""The files of each data set, and the checksums of those that are published.
 
 CIFAR's are torchvision's own; torchvision knows those of MNIST's archives, here are those of the
 unpacked files.
@@ -6,11 +6,16 @@ unpacked files.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from common.data.cifar import read_cifar10, read_cifar100
 from common.data.files import Source, SourceFile
 from common.data.idx import read_idx_splits
+from common.data.leaf import LeafSource
+from common.data.leaf_femnist import read_femnist
+from common.data.leaf_reddit import read_reddit
+from common.data.leaf_vocabulary import FREQUENT, VOCABULARY
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
@@ -39,7 +44,7 @@ def _cifar(
     ) + tuple(SourceFile(f"{folder}/{name}", "test", md5, address) for name, md5 in test.items())
 
 
-SOURCES: dict[str, Source] = {
+SOURCES: dict[str, Source | LeafSource] = {
     "mnist": Source(
         "MNIST",
         _idx(
@@ -94,4 +99,7 @@ SOURCES: dict[str, Source] = {
         ),
         read_cifar100,
     ),
+    "femnist": LeafSource("femnist", read_femnist),
+    "reddit": LeafSource("reddit", read_reddit, (VOCABULARY,)),
+    "reddit2k": LeafSource("reddit", partial(read_reddit, most=FREQUENT), (VOCABULARY,)),
 }

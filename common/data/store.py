@@ -1,8 +1,8 @@
 """A data set as memory-mapped arrays, of which all processes share one copy in the page cache.
 
-A store is a folder of four .npy files and a store.json that records each array's SHA-256 and the
-fingerprint of the published files it was made from. It appears by one rename and is checked
-whenever a process opens it.
+A store is a folder of four .npy files, five where the training samples have natural owners, and a
+store.json that records each array's SHA-256 and the fingerprint of the published files it was made
+from. It appears by one rename and is checked whenever a process opens it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ log = logging.getLogger("flwr")
 STORE_FOLDER = "nectar-store"
 SCHEMA = 1
 ARRAYS = ("train-images", "train-labels", "test-images", "test-labels")
+OWNERS = "train-owners"
 # Longer than a download over a slow line; a process that dies gives its lock up at once.
 LOCK_SECONDS = 3600.0
 
@@ -128,7 +129,7 @@ def _build(
     return Stored(
         contents.train,
         contents.test,
-        combined_checksum(_digests(contents.train, contents.test)),
+        combined_checksum(list(_digests(contents.train, contents.test).values())),
         contents.skipped,
     )
 
@@ -146,12 +147,12 @@ def write_store(folder: Path, fingerprint: str, contents: Contents, mode: int) -
     shutil.rmtree(staging, ignore_errors=True)  # what a killed builder left
     staging.mkdir(mode)
     train, test, skipped = contents
-    for name, array in zip(ARRAYS, _arrays(train, test), strict=True):
+    for name, array in _arrays(train, test).items():
         np.save(staging / f"{name}.npy", array, allow_pickle=False)
     record = {
         "schema": SCHEMA,
         "source": fingerprint,
-        "sha256": dict(zip(ARRAYS, _digests(train, test), strict=True)),
+        "sha256": _digests(train, test),
         "skipped": [[left.path, left.reason] for left in skipped],
     }
     (staging / "store.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -171,21 +172,22 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
     try:
         record = json.loads(content)
         schema, source, expected = record["schema"], record["source"], record["sha256"]
+        names = [*ARRAYS, OWNERS] if OWNERS in expected else ARRAYS
         arrays = [
             np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
-            for name in ARRAYS
+            for name in names
         ]
         digests = [array_digest(array) for array in arrays]
-        recorded = [expected[name] for name in ARRAYS]
+        recorded = [expected[name] for name in names]
         skipped = tuple(
             Skipped(str(path), str(reason)) for path, reason in record.get("skipped", [])
         )
-        train, test = Split(*arrays[:2]), Split(*arrays[2:])
+        train, test = Split(*arrays[:2], *arrays[4:]), Split(*arrays[2:4])
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise _Unusable(f"the store {folder} is damaged ({error})") from error
     if schema != SCHEMA or source != fingerprint:
         raise _Unusable(f"the store {folder} was made from other files or by another version")
-    for name, digest, known in zip(ARRAYS, digests, recorded, strict=True):
+    for name, digest, known in zip(names, digests, recorded, strict=True):
         if digest != known:
             raise _Unusable(f"the store {folder} is damaged ({name}.npy fails its checksum)")
     return Stored(train, test, combined_checksum(digests), skipped, folder)
@@ -202,9 +204,11 @@ def _open_noting(folder: Path, fingerprint: str, problems: list[str]) -> Stored 
         return None  # there is none, or none that this user may read
 
 
-def _arrays(train: Split, test: Split) -> list[np.ndarray]:  # in the order of ARRAYS
-    return [train.images, train.labels, test.images, test.labels]
+def _arrays(train: Split, test: Split) -> dict[str, np.ndarray]:  # the order is the checksum's
+    four = (train.images, train.labels, test.images, test.labels)
+    arrays = dict(zip(ARRAYS, four, strict=True))
+    return arrays if train.owners is None else {**arrays, OWNERS: train.owners}
 
 
-def _digests(train: Split, test: Split) -> list[str]:
-    return [array_digest(array) for array in _arrays(train, test)]
+def _digests(train: Split, test: Split) -> dict[str, str]:
+    return {name: array_digest(array) for name, array in _arrays(train, test).items()}

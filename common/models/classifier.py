@@ -20,8 +20,17 @@ def couples_samples(model: nn.Module) -> bool:
 class Classifier(nn.Module, ABC):
     """A classifier in two halves, so that one forward pass can give the embedding and the logits.
 
-    ``forward`` is ``classify(embed(x))`` and nothing else.
+    ``forward`` is ``classify(embed(x))`` and nothing else. Every classifier runs under
+    ``torch.func.functional_call`` and ``torch.func.vmap`` and can be differentiated twice.
+
+    Attributes:
+        continuous_shape: The shape of one input that gradients can move: (C, H, W) of an image,
+            (T, d) of a text's token vectors.
     """
+
+    def __init__(self, continuous_shape: tuple[int, ...] = ()) -> None:
+        super().__init__()
+        self.continuous_shape = continuous_shape
 
     @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
@@ -34,6 +43,13 @@ class Classifier(nn.Module, ABC):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits [n, classes] for the images ``x`` [n, C, H, W]."""
         return self.classify(self.embed(x))
+
+    def continuous(self, x: Tensor) -> Tensor:
+        """Return the inputs ``x`` as floats [n, *continuous_shape], which ``forward`` takes as well.
+
+        An image is that already.
+        """
+        return x
 
     @property
     def couples_samples(self) -> bool:

@@ -26,7 +26,7 @@ class CNN(Classifier):
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
-        super().__init__()
+        super().__init__(shape)
         channels, height, width = shape
         if min(height, width) < _SMALLEST:
             raise ValueError(

@@ -67,7 +67,7 @@ class ConvNet(Classifier):
         width: int = 128,
         norm: str = "instance",
     ) -> None:
-        super().__init__()
+        super().__init__(shape)
         channels, height, width_px = shape
         pad = 2 if (height, width_px) == (28, 28) else 0
         sides = (height + 2 * pad, width_px + 2 * pad)

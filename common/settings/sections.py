@@ -39,8 +39,9 @@ class DataSettings(Settings):
 class PartitionSettings(Settings):
     """How a data set is divided over simulated sites; a real site's own data is never divided."""
 
-    kind: Literal["dirichlet", "iid", "by_class", "shards", "quantity"] = setting(
-        "dirichlet", "the rule that divides the images over the clients"
+    kind: Literal["dirichlet", "iid", "by_class", "shards", "quantity", "natural"] = setting(
+        "dirichlet",
+        "the rule that divides the images over the clients; natural: a writer's or user's own",
     )
     alpha: float = setting(
         0.5,
@@ -62,11 +63,21 @@ class PartitionSettings(Settings):
 class ModelSettings(Settings):
     """The classifier that is learned."""
 
-    name: Literal["convnet", "cnn"] = setting("convnet", "the architecture")
-    depth: int = setting(3, "convnet: blocks of convolution, norm, ReLU and pooling", ge=1, le=8)
-    width: int = setting(128, "convnet: channels of every convolution", ge=1, le=4096)
+    name: Literal["convnet", "cnn", "mlp", "leafcnn", "lstm"] = setting(
+        "convnet", "the architecture; lstm for text, the others for images"
+    )
+    depth: int = setting(
+        3, "convnet: blocks of convolution, norm, ReLU and pooling; lstm: layers", ge=1, le=8
+    )
+    width: int = setting(
+        128, "convnet: channels of every convolution; mlp, lstm: hidden units", ge=1, le=4096
+    )
     norm: Literal["instance", "group", "batch", "none"] = setting(
         "instance", "convnet: the normalisation in every block"
+    )
+    embedding: int = setting(0, "lstm: size of a token's vector; 0: as width", ge=0, le=4096)
+    tied: Switch = setting(
+        True, "lstm: the output layer uses the embedding's own matrix; needs embedding = width"
     )
 
 

@@ -44,12 +44,21 @@ def main(words: list[str]) -> int:
     charts = [_target(text, _CHARTS) for text in options.get("--draw", "").split(",") if text]
     sheets = [_target(text, _SAMPLES) for text in [options.get("--samples", "")] if text]
     config = load(with_recorded(parse_words(rest)))
+    if sheets:
+        _need_images(config)
     if "--folder" in options:
         dataset, holdings = _site(config, Path.cwd() / from_home(options["--folder"]))
     else:
         dataset, holdings = _run(config)
     _draw(dataset, holdings, charts, sheets)
     return 0
+
+
+def _need_images(config: Config) -> None:
+    from common.data import describe
+
+    if describe(config.dataset, config.images).task == "next-token":
+        raise ConfigError(f"--samples draws images, and {config.dataset} is text: leave it out.")
 
 
 def _run(config: Config) -> tuple[Dataset, Holdings]:
@@ -81,10 +90,12 @@ def _draw(dataset: Dataset, holdings: Holdings, charts: list[Path], sheets: list
     from server_app.charts import save
     from server_app.prepare.drawing import draw_counts, draw_samples
 
+    text = dataset.info.task == "next-token"
+    unit = dataset.info.unit if text else f"{dataset.info.unit} by class"
     for path in charts:
         _written(
             path,
-            partial(save, draw_counts(holdings, f"{dataset.info.name}: images by class"), path),
+            partial(save, draw_counts(holdings, f"{dataset.info.name}: {unit}"), path),
         )
     for path in sheets:
         picture = draw_samples(dataset)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from common.config import Config
 from common.data import Dataset
+from common.data.files import Source
 from common.data.sources import SOURCES
 from common.data.store import open_store, store_roots
 from common.errors import DataError, NectarError
@@ -52,7 +53,8 @@ def shared(config: Config, *, elsewhere: bool) -> Check:
         level: Level = "warn" if elsewhere else "fail"
         hint = "; it is the server that needs it, on its own machine" if elsewhere else ""
         return Check("data", level, f"{error}{hint}")
-    text = f"{config.dataset}{where}: {sizes[0]:,} images to learn from, {sizes[1]:,} to test"
+    unit = Run(config).info.unit
+    text = f"{config.dataset}{where}: {sizes[0]:,} {unit} to learn from, {sizes[1]:,} to test"
     return Check("data", "ok", text) if dataset is None else _told(text, dataset, "nectar data")
 
 
@@ -69,15 +71,15 @@ def _read(config: Config, keep: Path) -> tuple[tuple[int, int], Dataset | None]:
         return (len(dataset.train), len(dataset.test)), dataset
     for root in store_roots(data_dir):
         with suppress(OSError):
-            stored = open_store(root / config.dataset, source.fingerprint())
+            stored = open_store(root / config.dataset, source.fingerprint(data_dir))
             return (len(stored.train), len(stored.test)), None
-    if missing := source.missing(data_dir):
+    if isinstance(source, Source) and (missing := source.missing(data_dir)):
         raise DataError(
             f"{config.dataset}: {data_dir / missing[0].path} is missing: `nectar data dataset={config.dataset} "
             f"data-dir={data_dir}` fetches it where there is a network, or point data-dir or NECTAR_DATA to a folder "
             "that has it"
         )
-    train, test = source.read(data_dir, source.files)
+    train, test = source.splits(data_dir)
     return (len(train), len(test)), None
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data import Dataset, Split, account, by_reason, class_counts, report
+from common.data import Dataset, DatasetInfo, Split, account, by_reason, class_counts, report
 from common.run import Run
 
 #: files left out that are named one by one
@@ -16,7 +16,10 @@ _NAMED = 20
 
 @dataclass(frozen=True)
 class Holdings:
-    """Who holds how many images of which class: counts int64 [sites, classes]."""
+    """Who holds how many images of which class: counts int64 [sites, classes].
+
+    Of text there are no classes to tell apart: one column counts the sequences.
+    """
 
     sites: tuple[str, ...]
     classes: tuple[str, ...]
@@ -26,19 +29,36 @@ class Holdings:
 def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
     """Say what ``dataset`` is, where its store lies, and which files were left out and why."""
     info = dataset.info
-    shape = " x ".join(map(str, info.shape))
     rows = [
         ("data set", info.name),
-        ("images", f"{shape} (channels, height, width)"),
-        ("classes", f"{len(info.classes)}: {', '.join(info.classes)}"),
-        ("training", f"{len(dataset.train):,} images"),
-        ("test", f"{len(dataset.test):,} images"),
+        *_form(info),
+        ("training", f"{len(dataset.train):,} {info.unit}{_owners(dataset.train)}"),
+        ("test", f"{len(dataset.test):,} {info.unit}"),
         ("checksum", dataset.checksum),
         ("store", str(dataset.store) if dataset.store else "none, it is read by every process"),
         ("not used", _left_out(dataset)),
     ]
     lines = [f"{name:<9} {text}" for name, text in rows]
     return "\n".join(lines + [f"  {line}" for line in account(dataset.skipped, named=named)])
+
+
+def _form(info: DatasetInfo) -> list[tuple[str, str]]:
+    shape = " x ".join(map(str, info.shape))
+    if info.task == "next-token":
+        return [
+            ("sequences", f"{shape} tokens, each with the one that follows it as its target"),
+            ("tokens", f"{len(info.classes):,}"),
+        ]
+    return [
+        ("images", f"{shape} (channels, height, width)"),
+        ("classes", f"{len(info.classes)}: {', '.join(info.classes)}"),
+    ]
+
+
+def _owners(train: Split) -> str:
+    if train.owners is None:
+        return ""
+    return f" of {len(np.unique(train.owners)):,} owners (partition.kind=natural)"
 
 
 def _left_out(dataset: Dataset) -> str:
@@ -57,12 +77,15 @@ def partitioned(run: Run) -> Holdings:
         If the partition cannot be had; it says what to change.
     """
     clients = run.config.federation.clients
-    counts = class_counts(run.dataset.train.labels, run.partition(clients), len(run.info.classes))
-    return Holdings(tuple(f"partition-{i}" for i in range(clients)), run.info.classes, counts)
+    sites, parts = tuple(f"partition-{i}" for i in range(clients)), run.partition(clients)
+    if run.info.task == "next-token":
+        return Holdings(sites, (run.info.unit,), np.array([[len(part)] for part in parts]))
+    counts = class_counts(run.dataset.train.labels, parts, len(run.info.classes))
+    return Holdings(sites, run.info.classes, counts)
 
 
 def describe_partition(run: Run, holdings: Holdings) -> str:
-    """Say how the training images are divided, as a table of class counts."""
+    """Say how the training samples are divided, as a table of class counts; of text, of sequences."""
     settings = run.config.partition
     rule = {
         "dirichlet": f"dirichlet, alpha={settings.alpha:g}",
@@ -72,9 +95,9 @@ def describe_partition(run: Run, holdings: Holdings) -> str:
     }.get(settings.kind, settings.kind)
     head = (
         f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); the server holds back "
-        f"{len(run.validation):,} images for validation"
+        f"{len(run.validation):,} {run.info.unit} for validation"
     )
-    return f"{head}\n{report(holdings.counts, holdings.classes)}"
+    return f"{head}\n{report(holdings.counts, holdings.classes, run.info.unit)}"
 
 
 def own(site: str, dataset: Dataset) -> Holdings:
