@@ -93,16 +93,21 @@ def _resolve(
 ) -> Config:
     """Check every value and build the configuration; ``paths`` carry where each was given."""
     problems = unknown_problems(leaves)
-    leaves = {**taken_over(leaves), **leaves}
+    taken = taken_over(leaves)
+    leaves = {**taken, **leaves}
     sections: dict[str, Settings] = {}
+    repeated: list[str] = []
     for name, cls in {"": cast("type[Settings]", RunSettings), **section_classes()}.items():
         built = build(name, cls, leaves)
         if isinstance(built, Settings):
             sections[name] = built
         else:
-            problems += built
-    if problems:
-        fail(problems)
+            repeated += [said for said in built if said.partition("=")[0] in taken]
+            problems += [said for said in built if said.partition("=")[0] not in taken]
+    if problems or repeated:
+        fail(
+            problems or repeated
+        )  # a value that methods take over is wrong once, where it was given
     run = cast(RunSettings, sections[""])
     strategy = _method_arguments(run.method, leaves)
     places = {key: where for key, (_, where) in paths.items() if where}
