@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from common.errors import ConfigError
 from common.settings.base import Settings
+from common.settings.facts import Facts, Given
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,12 @@ def resolve(name: str) -> Method:
 def settings_class(name: str) -> type[Settings]:
     """Import the settings class of a method."""
     return cast("type[Settings]", load(resolve(name).settings))
+
+
+def facts_of(name: str, given: Given) -> Facts:
+    """Return what a method's settings module states of it; ``given`` returns a run's settings by name."""
+    module = settings_class(name).__module__
+    return cast("Facts", load(f"{module}:facts")(given))
 
 
 def load(path: str) -> Any:

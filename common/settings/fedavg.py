@@ -3,6 +3,7 @@
 from typing import Literal
 
 from common.settings.base import setting
+from common.settings.facts import Facts, Given
 from common.settings.training import SGDSettings
 
 
@@ -11,4 +12,13 @@ class FedAvgSettings(SGDSettings):
 
     weighting: Literal["counts", "uniform"] = setting(
         "counts", "a site's weight in the average: its number of images, or one"
+    )
+
+
+def facts(given: Given) -> Facts:
+    """Return what a report says of FedAvg."""
+    return Facts(
+        "FedAvg",
+        ("No image left a device: weights travelled.",),
+        ("The trained weights of every device were sent, and are functions of private data.",),
     )

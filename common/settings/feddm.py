@@ -5,7 +5,8 @@ from typing import Literal
 from pydantic import field_validator
 
 from common.settings.base import Switch, setting
-from common.settings.surrogate import SurrogateServerSettings
+from common.settings.facts import Facts, Given
+from common.settings.surrogate import SurrogateServerSettings, labels_sent
 
 TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 """The transforms of differentiable siamese augmentation (Zhao & Bilen, 2021)."""
@@ -46,3 +47,25 @@ class FedDMSettings(SurrogateServerSettings):
         if any(name not in TRANSFORMS for name in names) or len(set(names)) < len(names):
             raise ValueError("unknown or repeated transform")
         return value
+
+
+def facts(given: Given) -> Facts:
+    """Return what a report says of FedDM."""
+    return Facts("FedDM", _protected(given), (_images(given), *labels_sent(given)))
+
+
+def _protected(given: Given) -> tuple[str, ...]:
+    if given("start") != "noise":
+        return ()
+    return (
+        "No real image left a device: the images sent started from noise, and were changed until the model "
+        "embedded them as it embeds the real ones.",
+    )
+
+
+def _images(given: Given) -> str:
+    if given("start") != "real":
+        return "The synthetic images are functions of private data."
+    if given("iterations") == 0:
+        return "Real images were sent as they are: start=real with iterations=0 changes nothing in them."
+    return "The images sent began as real ones (start=real), and look like them: do not call that private."

@@ -12,15 +12,14 @@ import yaml
 from common.config import Config
 from common.data import DatasetInfo, describe
 from common.errors import NectarError
-from common.methods import is_import_path
+from common.methods import METHODS, facts_of, is_import_path
 from common.methods import section as section_of
+from common.settings.facts import Facts
 from server_app.past_run import PastRun
 from server_app.report.text import is_number
 
 #: settings that make no other experiment: places, names, and the seed, which groups repeat
 _APART = ("seed", "experiment", "output-dir", "data-dir", "resume", "schema")
-
-_SPOKEN = {"feddm": "FedDM", "fedavg": "FedAvg", "real": "REAL"}
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,16 @@ class View:
     @property
     def spoken(self) -> str:
         """The method as a heading names it."""
-        return _SPOKEN.get(self.method, self.method.rpartition(":")[2])
+        if self.facts is None or self.foreign:
+            return self.method.rpartition(":")[2]
+        return self.facts.spoken
+
+    @cached_property
+    def facts(self) -> Facts | None:
+        """What the method's settings module states of it; None for a method this release does not know."""
+        if self.method not in METHODS and not self.foreign:
+            return None
+        return facts_of(self.method, self.setting)
 
     @property
     def title(self) -> str:
