@@ -42,9 +42,9 @@ class Keeper:
             )
 
     def _keep(self, result: RoundResult) -> None:
-        sets = self.strategy.pictures()
+        sets, contrast = self.strategy.pictures(), self.strategy.contrast
         folder = self.record.directory / "samples" / f"round-{result.server_round:03d}"
-        save_grids(sets, self.strategy.run.info, folder)
+        save_grids(sets, self.strategy.run.info, folder, contrast)
         reached = result.validation.accuracy if result.validation else None
         weights = result.arrays.to_torch_state_dict(keep_input=True)
         checkpoint = Checkpoint(
@@ -53,10 +53,10 @@ class Keeper:
         if reached is not None and (self.best is None or reached > self.best):
             self.best = reached
             if sets:
-                save_sets(sets, result.server_round, self.record.best_sets)
+                save_sets(sets, result.server_round, self.record.best_sets, contrast)
             checkpoint.save(self.record.best)
         if sets:
-            save_sets(sets, result.server_round, self.record.last_sets)
+            save_sets(sets, result.server_round, self.record.last_sets, contrast)
         checkpoint.save(self.record.last)
 
 

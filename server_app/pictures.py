@@ -10,27 +10,35 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from common.contrast import Contrast
 from common.data import DatasetInfo
 from common.files import write_atomically
 from common.wire import SyntheticImages
+from server_app.screen import hard, in_bytes
 
 #: the shortest side an image is drawn with, in pixels
 _MIN_SIDE = 32
 
 
-def save_grids(sets: Mapping[str, SyntheticImages], info: DatasetInfo, directory: Path) -> None:
+def save_grids(
+    sets: Mapping[str, SyntheticImages],
+    info: DatasetInfo,
+    directory: Path,
+    contrast: Contrast = "pixels",
+) -> None:
     """Write one PNG a site: ``<site>.png``."""
     if sets:
         directory.mkdir(parents=True, exist_ok=True)
     for site, images in sets.items():
-        picture = grid(images.images, images.labels, info)
+        picture = grid(images.images, images.labels, info, contrast)
         write_atomically(directory / f"{site}.png", partial(picture.save, format="PNG"))
 
 
-def grid(images: Tensor, labels: Tensor, info: DatasetInfo) -> Image.Image:
-    """Draw images [n, C, H, W] in rows by class, in pixel space, clipped to what a screen shows."""
-    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (info.mean, info.std))
-    pixels = ((images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+def grid(
+    images: Tensor, labels: Tensor, info: DatasetInfo, contrast: Contrast = "pixels"
+) -> Image.Image:
+    """Draw images [n, C, H, W] in rows by class, as ``contrast`` says; soft labels count as their largest class."""
+    pixels, labels = in_bytes(images, info, contrast), hard(labels)
     channels, height, width = pixels.shape[1:]
     scale = max(1, -(-_MIN_SIDE // min(height, width)))
     present = torch.unique(labels).tolist()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from common.contrast import CONTRASTS, Contrast
 from common.errors import FederationError
 from common.files import write_atomically
 from common.wire import SyntheticImages
@@ -17,13 +19,23 @@ from common.wire import SyntheticImages
 SCHEMA = 1
 
 
-def save_sets(sets: Mapping[str, SyntheticImages], server_round: int, path: Path) -> None:
-    """Write the sets of ``server_round`` to ``path``, whole or not at all."""
+def save_sets(
+    sets: Mapping[str, SyntheticImages],
+    server_round: int,
+    path: Path,
+    contrast: Contrast = "pixels",
+) -> None:
+    """Write the sets of ``server_round``, and how to look at them, to ``path``, whole or not at all."""
     tensors: dict[str, torch.Tensor] = {}
     for index, images in enumerate(sets.values()):
         tensors[f"{index}.images"] = images.images.detach().cpu().contiguous()
         tensors[f"{index}.labels"] = images.labels.detach().cpu().contiguous()
-    meta = {"schema": SCHEMA, "round": server_round, "sites": list(sets)}
+    meta = {
+        "schema": SCHEMA,
+        "round": server_round,
+        "sites": list(sets),
+        "contrast": contrast,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda to: save_file(tensors, to, {"nectar": json.dumps(meta)}))
 
@@ -38,9 +50,7 @@ def load_sets(path: Path) -> tuple[int, dict[str, SyntheticImages]]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            meta = json.loads((file.metadata() or {})["nectar"])
-            if meta["schema"] != SCHEMA:
-                raise ValueError(f"schema {meta['schema']}, this release reads {SCHEMA}")
+            meta = _meta(file)
             sets = {
                 site: SyntheticImages(
                     file.get_tensor(f"{index}.images"), file.get_tensor(f"{index}.labels")
@@ -50,3 +60,29 @@ def load_sets(path: Path) -> tuple[int, dict[str, SyntheticImages]]:
     except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
         raise FederationError(f"the synthetic sets {path} cannot be read: {error}") from None
     return int(meta["round"]), sets
+
+
+def contrast_of(path: Path) -> Contrast:
+    """Return how the sets in ``path`` are to be looked at; those of releases that did not say so, as pixels.
+
+    Raises
+    ------
+    FederationError
+        If the file is not there, damaged or another release's.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            said = _meta(file).get("contrast", "pixels")
+            if said not in CONTRASTS:
+                raise ValueError(f"contrast {said!r}, this release knows {', '.join(CONTRASTS)}")
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
+        raise FederationError(f"the synthetic sets {path} cannot be read: {error}") from None
+    contrast: Contrast = said
+    return contrast
+
+
+def _meta(file: Any) -> dict[str, Any]:
+    meta: dict[str, Any] = json.loads((file.metadata() or {})["nectar"])
+    if meta["schema"] != SCHEMA:
+        raise ValueError(f"schema {meta['schema']}, this release reads {SCHEMA}")
+    return meta

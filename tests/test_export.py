@@ -24,7 +24,7 @@ from common.models import build
 from common.run import Run
 from common.wire import SyntheticImages
 from server_app.cli import main
-from server_app.export.bundle import export
+from server_app.export.bundle import NETWORKS, export
 from server_app.export.names import folder_names, labels_by_folder
 from server_app.export.standalone import join
 from server_app.export.synthetic import write_synthetic
@@ -88,20 +88,17 @@ def test_plain_pytorch_gives_the_models_logits_bit_for_bit(
         assert torch.equal(torch.load(folder / "z.pt", weights_only=True), model(x))
 
 
-def test_a_cnn_is_rebuilt_too(tmp_path: Path) -> None:
-    """No small data set suits it, so the exported code is asked directly."""
-    from common.models import classifier, cnn, convnet, initial, registry
-    from server_app.export import plain
-
-    source = join((classifier, cnn, convnet, initial, registry, plain), "A title.")
-    (tmp_path / "model.py").write_text(source)
-    model = build("cnn", (3, 32, 32), 10).eval()
+@pytest.mark.parametrize("name", ["cnn", "mlp", "leafcnn"])
+def test_every_other_model_of_images_is_rebuilt_too(name: str, tmp_path: Path) -> None:
+    """No small data set suits all of them, so the exported code is asked directly."""
+    (tmp_path / "model.py").write_text(join(NETWORKS, "A title."))
+    model = build(name, (3, 32, 32), 10).eval()
     from safetensors.torch import save_file
 
     save_file(model.state_dict(), tmp_path / "model.safetensors")
     about = {
         "schema": 1,
-        "model": {"name": "cnn", "depth": 3, "width": 128, "norm": "instance"},
+        "model": {"name": name, "depth": 3, "width": 128, "norm": "instance"},
         "input": {"shape": [3, 32, 32]},
         "classes": list("abcdefghij"),
     }

@@ -27,8 +27,9 @@ from server_app.record import Record
 from server_app.report import page as pages
 from server_app.report import pictures
 from server_app.report.facts import exposed, protected
-from server_app.report.neighbours import RealImages, pixels, real_images
+from server_app.report.neighbours import RealImages, real_images
 from server_app.report.view import View, groups
+from server_app.screen import on_screen
 from server_app.synthetic_sets import save_sets
 
 Small = Callable[..., dict[str, Any]]
@@ -128,6 +129,7 @@ def test_a_report_says_what_the_run_did(small: Small) -> None:
     assert "What the sites sent in round 1" in document.text
     assert "No reply was rejected in a finished round." in document.text
     assert "started from noise" in document.text
+    assert "norm error" not in document.text, "which FedDM has none of"
     assert "sha256" in document.text
     assert "width: 8" in document.text, "config.yaml"
 
@@ -159,7 +161,7 @@ def test_the_nearest_real_image_is_found_in_pixel_space(
     assert isinstance(real, RealImages)
     assert view.info is not None
     for site, sent in past.synthetic()[1].items():
-        images = pixels(sent.images, view.info)
+        images = on_screen(sent.images, view.info)
         nearest = real.nearest(site, images)
         assert nearest is not None
         own = real.dataset.train.images[real.parts[site]].astype(np.float64)[:, 0] / 16

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from common.data import DatasetInfo, decode
 from common.errors import ConfigError, FederationError
 from common.files import write_json, write_text
-from common.models import build, classifier, cnn, convnet, initial, registry
+from common.models import build, classifier, cnn, convnet, initial, leafcnn, lstm, mlp, registry
 from common.run import Run
 from common.wire import SyntheticImages
 from server_app.checkpoint import Checkpoint
@@ -25,8 +25,12 @@ from server_app.export.readme import nature_of_images, readme
 from server_app.export.standalone import join
 from server_app.export.synthetic import write_synthetic
 from server_app.past_run import PastRun
+from server_app.screen import hard
+from server_app.synthetic_sets import contrast_of
 
-_NETWORKS = (classifier, cnn, convnet, initial, registry, plain)
+NETWORKS = (classifier, cnn, convnet, leafcnn, lstm, mlp, initial, registry, plain)
+"""What model.py is made of."""
+
 _LICENCE = "Written by `nectar export` from Nectar's own source, Apache-2.0."
 
 
@@ -48,12 +52,14 @@ def export(past: PastRun, output: Path | None = None, *, best: bool = False) -> 
     Raises
     ------
     ConfigError
-        If the folder is there already, or the checkpoint's weights do not fit the configuration's model.
+        If the folder is there already, the run learned a language model, or the checkpoint's weights do not fit the
+        configuration's model.
     FederationError
         If the run has no such checkpoint, or it cannot be read.
     """
-    checkpoint = _checkpoint(past, best)
     run = Run(past.config)
+    _require_images(past, run.info)
+    checkpoint = _checkpoint(past, best)
     weights = _fitting(run, checkpoint)
     name = f"{'best-' if best else ''}round-{checkpoint.server_round:03d}"
     folder = Path(output or past.directory / "export" / name).expanduser().absolute()
@@ -62,6 +68,8 @@ def export(past: PastRun, output: Path | None = None, *, best: bool = False) -> 
             f"{folder} is there already and is left as it is: remove it, or name another folder with --output"
         )
     server_round, sets = past.synthetic(best=best)
+    kept = past.record.best_sets if best else past.record.last_sets
+    contrast = contrast_of(kept) if sets else "pixels"
     about = about_model(past, run, checkpoint)
     sent = _summary(sets, server_round, run.info)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -69,12 +77,12 @@ def export(past: PastRun, output: Path | None = None, *, best: bool = False) -> 
         temporary.mkdir(parents=True)
         save_file(weights, temporary / "model.safetensors")
         write_json(temporary / "model.json", about)
-        write_text(temporary / "model.py", join(_NETWORKS, _title("Rebuild and load the model.")))
+        write_text(temporary / "model.py", join(NETWORKS, _title("Rebuild and load the model.")))
         reader = join((decode, pictures), _title("Read a picture as the training images were."))
         write_text(temporary / "pictures.py", reader)
         write_text(temporary / "README.md", readme(about, run.config, sent))
         if sets:
-            write_synthetic(sets, run.info, temporary / "synthetic")
+            write_synthetic(sets, run.info, temporary / "synthetic", contrast)
         temporary.rename(folder)
     except OSError as error:
         raise ConfigError(
@@ -84,6 +92,14 @@ def export(past: PastRun, output: Path | None = None, *, best: bool = False) -> 
         shutil.rmtree(temporary, ignore_errors=True)
     count = sent["count"] if sent else 0
     return Export(folder, about, count, nature_of_images(run.config) if sent else "")
+
+
+def _require_images(past: PastRun, info: DatasetInfo) -> None:
+    if info.task != "classification":
+        raise ConfigError(
+            f"{past.directory} learned a language model of {info.name}, which cannot be exported: an exported folder "
+            f"reads pictures and names their classes; its weights are in {past.record.last}, which safetensors reads"
+        )
 
 
 def _title(first: str) -> str:
@@ -124,7 +140,7 @@ def _summary(
 ) -> dict[str, Any] | None:
     if not sets:
         return None
-    present = {label for sent in sets.values() for label in sent.labels.tolist()}
+    present = {label for sent in sets.values() for label in hard(sent.labels).tolist()}
     return {
         "count": sum(len(sent.labels) for sent in sets.values()),
         "sites": len(sets),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from common.config import Config
+from common.methods import facts_of
 from common.settings.feddm import FedDMSettings
+from common.settings.surrogate import SurrogateServerSettings
 
 _USE = """\
 ```python
@@ -25,7 +27,8 @@ _SYNTHETIC = """\
 - `synthetic/synthetic.npz`: `images` float32 [n, C, H, W] as the model takes them (normalised), `labels` int64 [n],
   `sites` [n]. This is what the server received, to the bit: `numpy.load("synthetic/synthetic.npz")`.
 - `synthetic/images/<class>/<site>-<index>.png`: the same to look at and for any other trainer, in pixel space,
-  rounded to bytes and clipped to what a picture can show. `torchvision.datasets.ImageFolder` sorts folders by name
+  rounded to bytes, and clipped to what a picture can show or, for a method whose images lie elsewhere, each stretched
+  to its own extremes. `torchvision.datasets.ImageFolder` sorts folders by name
   and numbers them in that order; the number in front of each name makes that order the labels' own.{missing}
 """
 
@@ -87,6 +90,8 @@ def nature_of_images(config: Config) -> str:
             "THEY BEGAN AS REAL IMAGES of the sites' own data (start=real) and may look like them: do not treat them "
             "as private."
         )
+    if not isinstance(config.settings, SurrogateServerSettings):
+        return " ".join(facts_of(config.method, config.settings.model_dump().get).sent)
     return (
         "They began as noise and were distilled; none is a real image. They are functions of private data all the "
         "same, and nothing about them is differentially private."

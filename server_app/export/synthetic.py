@@ -10,24 +10,32 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from common.contrast import Contrast
 from common.data import DatasetInfo
 from common.wire import SyntheticImages
 from server_app.export.names import folder_names
+from server_app.screen import hard, in_bytes
 
 
-def write_synthetic(sets: Mapping[str, SyntheticImages], info: DatasetInfo, folder: Path) -> None:
+def write_synthetic(
+    sets: Mapping[str, SyntheticImages],
+    info: DatasetInfo,
+    folder: Path,
+    contrast: Contrast = "pixels",
+) -> None:
     """Write ``images/<class>/<site>-<index>.png`` and ``synthetic.npz`` below ``folder``.
 
-    The pictures are in pixel space, rounded to bytes and clipped to what a picture shows; a class that no site sent
-    has an empty folder, so that the order of the folders stays that of the labels. The npz holds what was sent,
-    unclipped: images float32 [n, C, H, W] in the model's normalised space, labels int64 [n], sites text [n].
+    The pictures are in pixel space, clipped to what a picture shows or stretched to it, as ``contrast`` says, and
+    rounded to bytes; a class that no site sent has an empty folder, so that the order of the folders stays that of
+    the labels. The npz holds what was sent, neither clipped nor stretched: images float32 [n, C, H, W] in the
+    model's normalised space, labels int64 [n] (or soft ones, as they came), sites text [n].
     """
     names = folder_names(info.classes)
     for name in names:
         (folder / "images" / name).mkdir(parents=True)
     for site, sent in sets.items():
-        pixels = _pixels(sent.images, info)
-        for index, (picture, label) in enumerate(zip(pixels, sent.labels.tolist(), strict=True)):
+        pixels, labels = _pictures(in_bytes(sent.images, info, contrast)), hard(sent.labels)
+        for index, (picture, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
             path = folder / "images" / names[label] / f"{site}-{index:04d}.png"
             Image.fromarray(picture).save(path, format="PNG")
     np.savez_compressed(
@@ -38,10 +46,8 @@ def write_synthetic(sets: Mapping[str, SyntheticImages], info: DatasetInfo, fold
     )
 
 
-def _pixels(images: Tensor, info: DatasetInfo) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return normalised images [n, C, H, W] as bytes, [n, H, W] or [n, H, W, 3]."""
-    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (info.mean, info.std))
-    pixels = ((images * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+def _pictures(pixels: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return bytes [n, C, H, W] as Pillow takes them, [n, H, W] or [n, H, W, 3]."""
     bytes_: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = (
         pixels[:, 0] if pixels.shape[1] == 1 else pixels.permute(0, 2, 3, 1).contiguous()
     ).numpy()

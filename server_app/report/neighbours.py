@@ -1,4 +1,4 @@
-"""The real image nearest to each synthetic one, among the site's own: what a person needs to judge a leak."""
+"""The real image most like each synthetic one, among the site's own: what a person needs to judge a leak."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data import Dataset, DatasetInfo, class_counts, samples
+from common.data import Dataset, class_counts, samples
 from common.data.sources import SOURCES
 from common.errors import NectarError
 from common.run import Run
@@ -36,6 +36,46 @@ class Nearest:
     distances: list[float]
     usual: float | None
 
+    @property
+    def captions(self) -> list[str]:
+        """Each image's distance."""
+        return [f"{value:.3f}" for value in self.distances]
+
+
+@dataclass(frozen=True)
+class Control:
+    """Another site's images, asked the same: what is reached there is no memory of the site that sent.
+
+    ``site`` is the one whose numbers of images by class are nearest; ``held`` is how many it has, ``correlations``
+    are the sent images' own with their likest there.
+    """
+
+    site: str
+    held: int
+    correlations: list[float]
+
+
+@dataclass(frozen=True)
+class Likest:
+    """For n images: the likest real ones [n, C, H, W], values 0 to 1, and how alike they are.
+
+    Likeness is Pearson's correlation over all pixel values, which no change of contrast or brightness moves. The
+    likest image is the one whose correlation is furthest from 0: -1 is the same image as a negative, which shows as
+    much. ``usual`` is the median size of that correlation of a real image of the site with its likest other one, None
+    for a single image; ``held`` is the number of the site's images, ``control`` None where there is no other site.
+    """
+
+    images: Tensor
+    correlations: list[float]
+    usual: float | None
+    held: int
+    control: Control | None
+
+    @property
+    def captions(self) -> list[str]:
+        """Each image's correlation."""
+        return [f"{value:.2f}" for value in self.correlations]
+
 
 @dataclass(frozen=True)
 class RealImages:
@@ -49,7 +89,7 @@ class RealImages:
         indices = self.parts.get(site)
         if indices is None or not len(indices) or not len(images):
             return None
-        asked = np.linspace(0, len(indices) - 1, min(_ASKED, len(indices))).astype(np.int64)
+        asked = _spread(len(indices))
         own = self._pixels(indices[asked])
         queries = torch.cat([images.flatten(1), own.flatten(1)])
         selves = torch.tensor([-1] * len(images) + asked.tolist())
@@ -60,6 +100,36 @@ class RealImages:
         usual = median(among) if among else None
         return Nearest(found, best[: len(images)].tolist(), usual)
 
+    def likest(self, site: str, images: Tensor) -> Likest | None:
+        """Return the likest of ``site``'s images to each of ``images`` [n, C, H, W]; None for a site unknown."""
+        indices = self.parts.get(site)
+        if indices is None or not len(indices) or not len(images):
+            return None
+        asked = _spread(len(indices))
+        queries = torch.cat([images.flatten(1), self._pixels(indices[asked]).flatten(1)])
+        selves = torch.tensor([-1] * len(images) + asked.tolist())
+        best, at = _correlate(queries, selves, self._chunks(indices))
+        among = best[len(images) :].abs().tolist()
+        return Likest(
+            self._pixels(indices[at[: len(images)].numpy()]),
+            best[: len(images)].tolist(),
+            median(among) if len(indices) > 1 else None,
+            len(indices),
+            self._control(site, images),
+        )
+
+    def _control(self, site: str, images: Tensor) -> Control | None:
+        others = [name for name, part in self.parts.items() if name != site and len(part)]
+        if not others:
+            return None
+        labels, classes = self.dataset.train.labels, len(self.dataset.info.classes)
+        own, *theirs = class_counts(labels, [self.parts[s] for s in (site, *others)], classes)
+        other = others[int(np.abs(np.stack(theirs) - own).sum(1).argmin())]
+        part = self.parts[other]
+        nobody = torch.full((len(images),), -1)
+        best, _ = _correlate(images.flatten(1), nobody, self._chunks(part))
+        return Control(other, len(part), best.tolist())
+
     def _chunks(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, Tensor]]:
         for start in range(0, len(indices), _CHUNK):
             yield start, self._pixels(indices[start : start + _CHUNK]).flatten(1)
@@ -67,6 +137,39 @@ class RealImages:
     def _pixels(self, indices: NDArray[np.int64]) -> Tensor:
         raw = samples(self.dataset.train, self.dataset.info, indices).raw
         return raw.to(torch.float32) / self.dataset.info.scale
+
+
+def _spread(count: int) -> NDArray[np.int64]:
+    """Return at most ``_ASKED`` positions below ``count``, evenly spread."""
+    return np.linspace(0, count - 1, min(_ASKED, count)).astype(np.int64)
+
+
+def _correlate(
+    queries: Tensor, selves: Tensor, chunks: Iterator[tuple[int, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Return the correlation furthest from 0 with a row of all chunks but the query's own, and which row it is.
+
+    A row of one value only correlates with nothing: its figure is 0.
+    """
+    best, at = torch.zeros(len(queries)), torch.zeros(len(queries), dtype=torch.int64)
+    standard = _standard(queries)
+    for start, rows in chunks:
+        alike = standard @ _standard(rows).T
+        here = (selves >= start) & (selves < start + len(rows))
+        alike[here.nonzero().flatten(), selves[here] - start] = 0.0
+        index = alike.abs().argmax(dim=1)
+        value = alike.gather(1, index[:, None])[:, 0].clamp(-1, 1)
+        better = value.abs() > best.abs()
+        best, at = torch.where(better, value, best), torch.where(better, index + start, at)
+    return best, at
+
+
+def _standard(rows: Tensor) -> Tensor:
+    """Return rows with mean 0 and length 1; rows of one value only become 0."""
+    centred = rows - rows.mean(1, keepdim=True)
+    length = centred.norm(dim=1, keepdim=True)
+    flat = rows.amax(1, keepdim=True) == rows.amin(1, keepdim=True)
+    return torch.where(flat, 0.0, centred / length)
 
 
 def _search(
@@ -120,9 +223,3 @@ def _matched(view: View, run: Run, names: Sequence[str]) -> RealImages | str:
     if not by_site:
         return "this release divides the data otherwise than the run did"
     return RealImages(dataset, by_site)
-
-
-def pixels(images: Tensor, info: DatasetInfo) -> Tensor:
-    """Return images of the model's normalised space as a screen shows them: float32, 0 to 1."""
-    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (info.mean, info.std))
-    return (images.float() * std + mean).clamp(0, 1)

@@ -7,24 +7,48 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 from PIL import Image
 from torch import Tensor
 
+from common.contrast import Contrast
 from common.data import DatasetInfo
 from common.errors import NectarError
 from common.wire import SyntheticImages
 from server_app.report.html import Markup, h, join, scroll
-from server_app.report.neighbours import Nearest, RealImages, pixels, real_images
+from server_app.report.neighbours import Likest, Nearest, RealImages, real_images
 from server_app.report.text import plural
 from server_app.report.view import View
+from server_app.screen import hard, on_screen
+from server_app.synthetic_sets import contrast_of
 
 #: what is drawn of one run at most; the record has all
 _MAX_SITES, _MAX_CLASSES, _MAX_IMAGES = 20, 20, 10
 #: closer than this to a real image is the same image but for rounding
 _SAME = 0.005
 _OPEN = 2
+
+Beside = Nearest | Likest
+_WHICH: dict[type[Beside], str] = {
+    Nearest: "the nearest real one and its distance",
+    Likest: "the likest real one and their correlation",
+}
+
+
+#: what is said above the strips
+_STRETCHED = (
+    "Their values lie outside what a screen shows, or in a small part of it: each one is drawn from its own smallest "
+    "value, black, to its own largest, white. How strong an image is cannot be seen."
+)
+_BELOW: dict[Contrast, str] = {
+    "pixels": "Below each sent image is the nearest one among the site's own real images, and how far it is: the root "
+    "of the mean squared difference of their pixel values, which run from 0 to 1. 0 is the same image.",
+    "stretched": "Below each sent image is the likest one among the site's own real images, and how alike the two "
+    "are: the correlation of their pixel values, which no change of contrast or brightness moves. 1 is the same "
+    "image, -1 the same as a negative, 0 is nothing in common.",
+}
 
 
 @dataclass
@@ -47,6 +71,7 @@ def of_run(view: View, level: int, budget: Budget) -> Markup:
     """Show what the sites of one run sent, in the last round and in the first."""
     try:
         server_round, sets = view.past.synthetic()
+        contrast = contrast_of(view.past.record.last_sets) if sets else "pixels"
     except NectarError as error:
         return h("p", f"The images cannot be shown: {error}.")
     if not sets:
@@ -54,11 +79,11 @@ def of_run(view: View, level: int, budget: Budget) -> Markup:
     if view.info is None:
         return h("p", "The images cannot be shown: this release does not know the data set.")
     real = real_images(view)
-    parts = [*_introduction(view, server_round, real)]
+    parts = [*_introduction(view, server_round, real, contrast)]
     shown = list(sets)[:_MAX_SITES]
     drawn = 0
     for site in shown:
-        block = _site(site, sets[site], view, real, budget, opened=drawn < _OPEN)
+        block = _site(site, sets[site], view, real, contrast, budget, opened=drawn < _OPEN)
         if block is None:
             break
         parts.append(block)
@@ -92,22 +117,26 @@ def _nothing(view: View) -> str:
         return "No round was finished, so no images were sent."
     if view.foreign or view.method == "fedavg":
         return f"{view.spoken} sends weights, no images: there is nothing to show."
+    if view.method in ("masking", "topk"):
+        return f"{view.spoken} sends a part of the update, no images: there is nothing to show."
+    if view.info is not None and view.info.task == "next-token":
+        return "The data are text: what was sent in its place is no picture, and nothing was drawn."
     return "The record holds no images."
 
 
-def _introduction(view: View, server_round: int, real: RealImages | str) -> list[Markup]:
+def _introduction(
+    view: View, server_round: int, real: RealImages | str, contrast: Contrast
+) -> list[Markup]:
     what = "real images of the sites" if view.method == "real" else "synthetic images"
     said = [h("p", f"What the sites sent in round {server_round}: {what}, a strip a class.")]
+    if contrast == "stretched":
+        said.append(h("p", _STRETCHED))
     if isinstance(real, str):
-        said.append(h("p", f"The nearest real images are not shown: {real}."))
+        name = "nearest" if contrast == "pixels" else "likest"
+        said.append(h("p", f"The {name} real images are not shown: {real}."))
     else:
         said += [
-            h(
-                "p",
-                "Below each sent image is the nearest one among the site's own real images, and how far it is: "
-                "the root of the mean squared difference of their pixel values, which run from 0 to 1. 0 is the "
-                "same image.",
-            ),
+            h("p", _BELOW[contrast]),
             h(
                 "p",
                 h("strong", "This page shows real images of the data set."),
@@ -122,38 +151,43 @@ def _site(
     sent: SyntheticImages,
     view: View,
     real: RealImages | str,
+    contrast: Contrast,
     budget: Budget,
     *,
     opened: bool,
 ) -> Markup | None:
     """Draw one site's images, or return None where the budget is spent."""
     assert view.info is not None
-    labels = sent.labels.argmax(1) if sent.labels.is_floating_point() else sent.labels
-    images = pixels(sent.images, view.info)
+    labels = hard(sent.labels)
+    images = on_screen(sent.images, view.info, contrast)
     present = torch.unique(labels).tolist()
     chosen = [(labels == c).nonzero().flatten()[:_MAX_IMAGES] for c in present[:_MAX_CLASSES]]
     every = torch.cat(chosen)
-    nearest = None if isinstance(real, str) else real.nearest(site, images[every])
+    beside = None if isinstance(real, str) else _beside(real, site, images[every], contrast)
     rows, start = [], 0
     for c, members in zip(present, chosen, strict=False):
         part = slice(start, start + len(members))
         start += len(members)
-        cell = _strips(site, _class(view.info, c), images[members], nearest, part, budget)
+        cell = _strips(site, _class(view.info, c), images[members], beside, part, budget)
         if cell is None:
             return None
         rows.append(h("tr", h("th", _class(view.info, c), scope="row"), h("td", *cell)))
     head = h("tr", h("th", "class", scope="col"), h("th", "images", scope="col"))
     said = _counted(len(labels), len(present), len(every), len(rows))
-    how = "" if nearest is None else "; above: sent, below: the nearest real one and its distance"
+    how = "" if beside is None else f"; above: sent, below: {_WHICH[type(beside)]}"
     caption = h("caption", f"{site}: {said}{how}")
     table = h("table", caption, h("thead", head), h("tbody", *rows), class_="pictures")
     return h(
         "details",
         h("summary", f"{site}: {plural(len(labels), 'image')}"),
-        _judgement(nearest),
+        _judgement(beside),
         scroll(table, f"images of {site}"),
         open=opened,
     )
+
+
+def _beside(real: RealImages, site: str, images: Tensor, contrast: Contrast) -> Beside | None:
+    return real.nearest(site, images) if contrast == "pixels" else real.likest(site, images)
 
 
 def _counted(images: int, classes: int, shown: int, rows: int) -> str:
@@ -172,7 +206,7 @@ def _strips(
     site: str,
     name: str,
     images: Tensor,
-    nearest: Nearest | None,
+    beside: Beside | None,
     part: slice,
     budget: Budget,
 ) -> list[Markup] | None:
@@ -181,14 +215,15 @@ def _strips(
     if sent is None:
         return None
     cells = [h("div", sent, class_="strip", style=f"--n:{n}")]
-    if nearest is not None:
-        distances = [f"{value:.3f}" for value in nearest.distances[part]]
-        alt = f"{site}, class {name}: the nearest real image of each"
-        found = budget.picture(*_drawn(nearest.images[part], alt))
+    if beside is not None:
+        which = "nearest" if isinstance(beside, Nearest) else "likest"
+        alt = f"{site}, class {name}: the {which} real image of each"
+        found = budget.picture(*_drawn(beside.images[part], alt))
         if found is None:
             return None
         cells.append(h("div", found, class_="strip", style=f"--n:{n}"))
-        cells.append(h("div", *_spans(distances), class_="apart", style=f"--n:{n}"))
+        spans = _spans(beside.captions[part])
+        cells.append(h("div", *spans, class_="apart", style=f"--n:{n}"))
     return cells
 
 
@@ -202,9 +237,13 @@ def _spans(texts: Sequence[str]) -> list[Markup]:
     return [h("span", text + " ") for text in texts]
 
 
-def _judgement(nearest: Nearest | None) -> Markup | None:
-    if nearest is None:
+def _judgement(beside: Beside | None) -> Markup | None:
+    if beside is None:
         return None
+    return h("p", _of_nearest(beside) if isinstance(beside, Nearest) else _of_likest(beside))
+
+
+def _of_nearest(nearest: Nearest) -> str:
     ordered = sorted(nearest.distances)
     same = sum(value < _SAME for value in ordered)
     said = f"Distances: smallest {ordered[0]:.3f}, median {ordered[len(ordered) // 2]:.3f}. "
@@ -214,7 +253,35 @@ def _judgement(nearest: Nearest | None) -> Markup | None:
         said += f"{same} of {plural(len(ordered), 'image')} shown are real images of the site, but for rounding."
     else:
         said += "None of those shown equals a real image; whether one resembles it too closely is for you to judge."
-    return h("p", said)
+    return said
+
+
+def _of_likest(likest: Likest) -> str:
+    """Say how alike the images are to the site's own, to another site's, and the site's own to each other."""
+    own = [abs(value) for value in likest.correlations]
+    said = (
+        f"Correlation with the likest of this site's {plural(likest.held, 'image')}, whatever its sign: "
+        f"median {median(own):.2f}, largest {max(own):.2f}. "
+    )
+    if likest.usual is not None:
+        said += (
+            f"A real image of this site has {likest.usual:.2f} (median) with its likest other one. "
+        )
+    if likest.control is None:
+        return said + (
+            "No other site's images are at hand to compare with, so a high correlation cannot be told from the look "
+            "of a class."
+        )
+    other = [abs(value) for value in likest.control.correlations]
+    here, there = max(zip(own, other, strict=True), key=lambda pair: pair[0] - pair[1])
+    return said + (
+        f"With the likest of the {plural(likest.control.held, 'image')} of {likest.control.site}, whose classes are "
+        f"most like this site's: median {median(other):.2f}, largest {max(other):.2f}; the image that is most this "
+        f"site's own has {here:.2f} here and {there:.2f} there. That other site had no part in these images: a high "
+        "correlation that its images reach too shows the class, not a person's sample, while one far above what they "
+        "reach is a private example shown (or of a class that the other site lacks). Low ones prove no privacy: many "
+        "real images may be mixed in one."
+    )
 
 
 def _first_round(

@@ -57,12 +57,21 @@ def rounds(view: View) -> Markup:
         "validation": [share(accuracy(line, "validation")) for line in view.lines],
         "at the sites": [share(accuracy(line, "sites")) for line in view.lines],
         "replies": [_replies(line) for line in view.lines],
+        "cosine": [share((line.get("train") or {}).get("cosine")) for line in view.lines],
+        "norm error": [share((line.get("train") or {}).get("norm-error")) for line in view.lines],
         "up": [_sent(line, "up") for line in view.lines],
         "down": [_sent(line, "down") for line in view.lines],
     }
     shown = {name: each for name, each in columns.items() if {*each} != {MISSING}}
     rows = list(zip(*shown.values(), strict=True))
-    return table("Figures by round", list(shown), rows)
+    said = None
+    if "cosine" in shown:
+        said = h(
+            "p",
+            "cosine and norm error, means over the sites: how near the update that the server read comes to that of "
+            "the site's own training as FedAvg does it. Equal updates have 1 and 0.",
+        )
+    return join([said, table("Figures by round", list(shown), rows)])
 
 
 def _replies(line: Mapping[str, Any]) -> str:
@@ -81,6 +90,9 @@ def partition(view: View) -> Markup:
         return h("p", "The run ended before the sites were known.")
     if not view.simulated:
         rows = [[name, f"{row.get('examples', 0):,}"] for name, row in view.sites.items()]
+        if not view.classes:
+            said = "The data set has no classes to count by; a site's examples are its texts."
+            return join([h("p", said), table("Examples by site", ["site", "examples"], rows)])
         said = (
             "The server did not know the classes that the sites held, only their numbers of images."
         )
@@ -107,6 +119,8 @@ def per_class(view: View) -> Markup:
     """Return each class's accuracy after the first and the last round, as number and bar."""
     judged = [line for line in view.rounds if (line.get("test") or {}).get("per_class")]
     if not judged:
+        if view.partition and not view.classes:
+            return h("p", "The data set has no classes to tell apart: it is text.")
         return h(
             "p",
             "No accuracy by class is on record: no round was finished, or the server evaluated no test set.",
