@@ -4,5 +4,6 @@ ENTRIES = {
     "matching_step": "benchmarks.matching_step",
     "fedavg_round": "benchmarks.fedavg_round",
     "round_cost": "benchmarks.round_cost",
+    "synthetic_update": "benchmarks.synthetic_update",
 }
 """Entries by name: modules with ``rows(pairs: int) -> Iterator[Row]``, imported when asked for."""

@@ -19,12 +19,14 @@ LEAST_PAIRS = 7
 class Claim:
     """What a ratio must be: ``at_least`` so fast, or ``at_most`` so slow, as the reference.
 
-    Exactly one of the two is given. With ``at_least`` the ratio is reference / ours (times as
-    fast), with ``at_most`` it is ours / reference (times the cost).
+    One of the two is given, or none where a figure is only stated. With ``at_least`` the ratio is
+    reference / ours (times as fast), otherwise it is ours / reference (times the cost, which is
+    ``of`` time unless it says otherwise).
     """
 
     at_least: float | None = None
     at_most: float | None = None
+    of: str = "the time"
 
     def ratio(self, reference: float, ours: float) -> float:
         """Return one pair's ratio, in the claim's direction."""
@@ -39,18 +41,19 @@ class Claim:
     def __str__(self) -> str:
         if self.at_least is not None:
             return f">= {self.at_least:g}x as fast"
-        return f"<= {self.at_most:g}x the time"
+        return "nothing" if self.at_most is None else f"<= {self.at_most:g}x {self.of}"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: both ways' median seconds, the pairs' ratios and the claim they serve."""
+    """A line of the table: both ways' medians in ``unit``, the pairs' ratios and the claim they serve."""
 
     name: str
     reference: float
     ours: float
     ratios: tuple[float, ...]
     claim: Claim
+    unit: str = "s"
 
     @property
     def ratio(self) -> float:
@@ -111,9 +114,11 @@ def table(rows: list[Row]) -> str:
     ]
     for row in rows:
         spread = f"{min(row.ratios):.2f}..{max(row.ratios):.2f}"
-        verdict = "held" if row.holds else "MISSED"
+        stated = row.claim == Claim()
+        verdict = "stated" if stated else f"{row.claim}: {'held' if row.holds else 'MISSED'}"
         lines.append(
-            f"{row.name:<34} {row.reference:>9.3f}s {row.ours:>9.3f}s "
-            f"{row.ratio:>6.2f}x {spread:>13}  {row.claim}: {verdict}"
+            f"{row.name:<34} {row.reference:>{10 - len(row.unit)}.3f}{row.unit} "
+            f"{row.ours:>{10 - len(row.unit)}.3f}{row.unit} "
+            f"{row.ratio:>6.2f}x {spread:>13}  {verdict}"
         )
     return "\n".join(lines)

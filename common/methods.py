@@ -37,6 +37,19 @@ METHODS: dict[str, Method] = {
         "client_app.fedavg:FedAvgClient",
         "common.settings.fedavg:FedAvgSettings",
     ),
+    "fedsynth": Method(
+        "strategies.fedsynth:FedSynth",
+        "client_app.fedsynth:FedSynthClient",
+        "common.settings.fedsynth:FedSynthSettings",
+    ),
+    "masking": Method(
+        "strategies.masking:Masking",
+        "client_app.masking:MaskingClient",
+        "common.settings.masking:MaskingSettings",
+    ),
+    "topk": Method(
+        "strategies.topk:TopK", "client_app.topk:TopKClient", "common.settings.topk:TopKSettings"
+    ),
 }
 
 FOREIGN_CLIENT = "fedavg"

@@ -11,13 +11,14 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
+from common.contrast import Contrast
 from common.errors import FederationError, PayloadError
 from common.run import Run
 from common.seeding import generator
@@ -54,6 +55,8 @@ class Strategy(FlowerStrategy):
 
     #: whether the roll call asks the sites for their class counts
     needs_class_counts = False
+    #: how ``pictures`` are to be looked at
+    contrast: ClassVar[Contrast] = "pixels"
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         self.run = run
@@ -79,6 +82,16 @@ class Strategy(FlowerStrategy):
         ``uploads`` yields the accepted ones in site order as they are read, and can be walked once. Walking to
         its end raises FederationError where fewer than ``federation.min_replies`` were accepted.
         """
+
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Return a validated upload as ``update`` is to get it.
+
+        Raises
+        ------
+        PayloadError
+            If it cannot be used although it is well-formed; the reply is rejected for this reason.
+        """
+        return upload
 
     def state_dict(self) -> State:
         """Return what a checkpoint must hold besides the weights."""
@@ -126,7 +139,8 @@ class Strategy(FlowerStrategy):
         """Validate the replies and let the method make new weights of the accepted ones."""
         if self._weights is None:
             raise RuntimeError("aggregate_train needs a configure_train before it")
-        weights = self.update(server_round, self._weights, self._accepted(server_round, replies))
+        accepted = self._accepted(server_round, self._weights, replies)
+        weights = self.update(server_round, self._weights, accepted)
         self._weights = None
         self._require_finite(server_round, weights)
         return self.arrays_from(weights), self._mean_metrics()
@@ -228,18 +242,21 @@ class Strategy(FlowerStrategy):
     def _address(self, server_round: int) -> dict[str, str | int]:
         return {"server-round": server_round, "record": self.record_id}
 
-    def _accepted(self, server_round: int, replies: Iterable[Message]) -> Iterator[Upload]:
+    def _accepted(
+        self, server_round: int, weights: Weights, replies: Iterable[Message]
+    ) -> Iterator[Upload]:
         """Yield the uploads that pass, note those that do not, and insist on the quorum at the end."""
         for reply, site, instruction in self._matched(replies):
             try:
                 upload = read_upload(reply, site, instruction.expects)
+                ready = self.prepare(server_round, weights, upload)
             except PayloadError as error:
                 self.outcome.rejected[site.name] = str(error)
                 logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
                 continue
             self.outcome.accept(upload)
-            yield upload
-        self._require_quorum(server_round)
+            yield ready
+        self.require_quorum(server_round)
 
     def _matched(self, replies: Iterable[Message]) -> Iterator[tuple[Message, Site, Instruction]]:
         """Yield each reply with the site and the instruction it answers; a list is put into site order first.
@@ -264,7 +281,13 @@ class Strategy(FlowerStrategy):
     def _by_message_id(self) -> dict[str, tuple[Site, Instruction]]:
         return {m.metadata.message_id: (site, what) for m, site, what in self._sent}
 
-    def _require_quorum(self, server_round: int) -> None:
+    def reject(self, server_round: int, upload: Upload, reason: str) -> None:
+        """Take back the acceptance of an upload that turned out to be of no use."""
+        self.outcome.take_back(upload, reason)
+        logger.warning("round %d: rejected %s: %s", server_round, upload.site.name, reason)
+
+    def require_quorum(self, server_round: int) -> None:
+        """Raise FederationError where fewer than ``federation.min_replies`` were accepted."""
         valid, needed = len(self.outcome.accepted), self.run.config.federation.min_replies
         if valid < needed:
             reasons = "; ".join(f"{site}: {why}" for site, why in self.outcome.rejected.items())

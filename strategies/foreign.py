@@ -119,7 +119,7 @@ class ForeignStrategy(Strategy):
             self._judge(server_round, reply, site, instruction, originals[site.name])
             for reply, site, instruction in self._matched(replies)
         ]
-        self._require_quorum(server_round)
+        self.require_quorum(server_round)
         arrays, metrics = self.inner.aggregate_train(server_round, translated)
         if arrays is None:
             logger.warning("round %d: the strategy made no update", server_round)

@@ -54,6 +54,12 @@ class Outcome:
         self.accepted[upload.site.name] = upload.metrics
         self.floats_up += upload.payload.floats
 
+    def take_back(self, upload: Upload, reason: str) -> None:
+        """Note an accepted upload as rejected."""
+        del self.accepted[upload.site.name]
+        self.rejected[upload.site.name] = reason
+        self.floats_up -= upload.payload.floats
+
 
 def reason_of(reply: Message) -> str:
     """Return why ``reply`` carries an error, in the same words in every engine."""

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 from torch.optim.sgd import sgd
+
+
+class Mover(Protocol):
+    """What moves tensors along the gradients that lie in their ``grad``."""
+
+    def step(self) -> None:
+        """Take a step."""
+        ...
 
 
 class SGD:
@@ -56,3 +66,38 @@ class SGD:
             maximize=False,
         )
         self._buffers.update(zip(moved, buffers, strict=True))
+
+
+class Adam:
+    """The steps of ``torch.optim.Adam`` with its defaults, to the bit, by its own functional form.
+
+    Args:
+        parameters: What is moved, in place; every one needs a gradient at every step.
+        lr: The learning rate.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+        self._parameters = list(parameters)
+        self._lr = lr
+        self._means = [torch.zeros_like(p) for p in self._parameters]
+        self._squares = [torch.zeros_like(p) for p in self._parameters]
+        self._steps = [torch.zeros(()) for _ in self._parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take a step along the gradients that lie in the parameters' ``grad``."""
+        adam(
+            self._parameters,
+            [g for g in (p.grad for p in self._parameters) if g is not None],
+            self._means,
+            self._squares,
+            [],
+            self._steps,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self._lr,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
-from benchmarks import measure
+from benchmarks import ENTRIES, measure, synthetic_update
 from benchmarks.measure import Claim, compare, table
+from client_app.fedavg import FedAvgClient
 
 
 @pytest.fixture
@@ -59,3 +62,36 @@ def test_a_missed_claim_says_so(clock):
 def test_too_few_pairs_are_refused():
     with pytest.raises(ValueError, match="at least 7"):
         compare("x", id, abs, pairs=6, claim=Claim(at_least=1))
+
+
+def test_a_stated_figure_has_no_verdict_and_its_own_unit():
+    row = measure.Row("x", 10.0, 25.0, (2.5,), Claim(), unit="MB")
+    assert row.holds
+    line = table([row]).splitlines()[1]
+    assert line.split() == ["x", "10.000MB", "25.000MB", "2.50x", "2.50..2.50", "stated"]
+    assert str(Claim(at_most=1.5, of="the memory")) == "<= 1.5x the memory"
+    assert Claim().ratio(2.0, 5.0) == 2.5, "the cost, as with at_most"
+
+
+def test_every_entry_can_be_measured():
+    for name, module in ENTRIES.items():
+        assert callable(importlib.import_module(module).rows), name
+
+
+def test_a_synthetic_update_is_measured_on_the_work_that_it_names(tmp_path):
+    """25 examples at the default rate, in as many batches as the row says; FedAvg's own weights beside."""
+    device = synthetic_update.fedsynth("loss", 5, 1, str(tmp_path), images=64)
+    arrays, examples, figures = synthetic_update.one_round(device)(1)
+    assert examples == 64
+    assert "cosine" not in figures, "fidelity is off: no local training hides in the figure"
+    assert (5, 5, 1, 28, 28) in [array.shape for array in arrays]
+    words = "fedavg.epochs=1 fedavg.batch=64"
+    plain = synthetic_update.device(FedAvgClient, words, str(tmp_path), images=64)
+    arrays, _, _ = synthetic_update.one_round(plain)(1)
+    assert sum(array.size for array in arrays if array.dtype == "float32") == 159_010
+
+
+@pytest.mark.slow
+def test_the_peak_of_memory_is_seen_in_a_process_of_its_own():
+    """It holds at least the graph's own tensors: five steps' new weights of 159,010 float32 numbers."""
+    assert 5 * 159_010 * 4 / 1e6 < synthetic_update.peak_elsewhere(2) < 500

@@ -83,6 +83,38 @@ def test_the_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> No
     assert all(count > 0 for way in ("up", "down") for count in last["bytes"][way].values())
 
 
+FEDSYNTH = (
+    "federation.clients=3 partition.alpha=1.0 model.name=mlp model.width=200 fedsynth.iterations=4 "
+    "fedsynth.steps=3 fedsynth.rate=30 fedsynth.learn_step=on fedsynth.real_batch=64 fedsynth.epochs=1 "
+    "fedsynth.batch=64"
+)
+
+
+def test_fedsynths_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> None:
+    """The server replays each site's steps: what comes of that must not depend on whose process did it."""
+    federation, words = done.federation, ["method=fedsynth", "rounds=2", *FEDSYNTH.split()]
+    there, home = tmp_path / "there", tmp_path / "home"
+    command = [*PYTHON, "submit", federation.address, *done.ca, "--output", str(home)]
+    finished = subprocess.run(
+        [*command, f"output-dir={there}", *words],
+        capture_output=True,
+        text=True,
+        timeout=6 * PATIENCE,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    keys = {"output-dir": str(tmp_path / "here"), "rounds": 2, "method": "fedsynth"}
+    here = run({**keys, "set": FEDSYNTH})
+    lines = numbers(the_record(home))
+    assert lines == numbers(here)
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    for line in lines[1:]:
+        assert set(line["devices"]) == set(line["accepted"]) == set(SITES)
+        assert all(0 < abs(figures["cosine"]) <= 1 for figures in line["devices"].values())
+        sent = line["bytes"]["up"]
+        assert all(0 < sent[site] < line["bytes"]["down"][site] / 10 for site in SITES)
+    assert lines[1]["devices"] != lines[2]["devices"], "the batches are drawn afresh in each round"
+
+
 def test_the_record_came_home_whole(done: Done) -> None:
     at_home, at_the_server = contents(done.home.directory), contents(done.server.directory)
     assert at_home == at_the_server

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from synth.descent import SGD
+from synth.descent import SGD, Adam
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,3 +66,15 @@ print(sorted(name for name in ("torch._dynamo", "sympy", "sklearn", "matplotlib"
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_adams_steps_are_torchs_to_the_bit() -> None:
+    ours, theirs = network(), network()
+    a, b = Adam(ours.parameters(), 0.1), torch.optim.Adam(theirs.parameters(), 0.1)
+    for x in torch.randn(6, 5, 7, generator=torch.Generator().manual_seed(1)):
+        for model, optimiser in ((ours, a), (theirs, b)):
+            model.zero_grad()
+            model(x).square().sum().backward()
+            optimiser.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(p, q)

@@ -1,15 +1,24 @@
 """Typed payloads: what travels between server and devices, encoded to NumPy arrays and checked on arrival."""
 
 from common.wire.codec import VERSION, Payload, Spec
+from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
+from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec
 from common.wire.weights import Weights, WeightsSpec
 
 __all__ = [
     "VERSION",
+    "MaskedUpdate",
+    "MaskedUpdateSpec",
     "Payload",
     "Spec",
+    "SyntheticBatches",
+    "SyntheticBatchesSpec",
     "SyntheticImages",
     "SyntheticImagesSpec",
+    "TopKUpdate",
+    "TopKUpdateSpec",
     "Weights",
     "WeightsSpec",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -21,8 +21,7 @@ from common.wire.codec import (
     unframe,
 )
 from common.wire.compression import Arrival, NDArray
-
-CODECS = ("float32", "float16", "uint8")
+from common.wire.values import CODECS, dequantise, quantise
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class SyntheticImagesSpec:
     memory; ``soft`` says whether labels are class probabilities.
     """
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     classes: int
     ipc: int
     soft: bool = False
@@ -74,7 +73,7 @@ class SyntheticImages:
         images = self.images.detach().cpu().contiguous()
         require_finite("the set of synthetic images", images)
         if self.codec == "uint8":
-            fields["range"], pixels = _quantise(images)
+            fields["range"], pixels = quantise(images, axis=1)
         elif self.codec == "float16":
             pixels = as_half("a synthetic image", images).numpy()
         else:
@@ -100,34 +99,11 @@ class SyntheticImages:
         pixels, labels = body
         n = _check_images(pixels, codec, spec)
         if codec == "uint8":
-            images = _dequantise(pixels.values(), header, spec.shape[0])
+            images = dequantise("a uint8 set of synthetic images", pixels.values(), header, axis=1)
         else:
             images = torch.from_numpy(np.array(pixels.values())).float()
         require_finite("the set of synthetic images", images)
         return cls(images, _decode_labels(labels, n, spec), codec)
-
-
-def _quantise(images: Tensor) -> tuple[list[list[float]], NDArray]:
-    lo = images.amin(dim=(0, 2, 3)).double()
-    hi = images.amax(dim=(0, 2, 3)).double()
-    step = ((hi - lo) / 255).clamp_min(torch.finfo(torch.float32).tiny)
-    levels = ((images.double() - lo[:, None, None]) / step[:, None, None]).round().clamp(0, 255)
-    return [lo.tolist(), hi.tolist()], levels.to(torch.uint8).numpy()
-
-
-def _dequantise(pixels: NDArray, header: Mapping[str, Any], channels: int) -> Tensor:
-    problem = PayloadError(
-        f"a uint8 set of synthetic images needs a range of {channels} finite minima and maxima in its header"
-    )
-    try:
-        bounds = torch.tensor(header.get("range"), dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise problem from None
-    if bounds.shape != (2, channels) or not bool(torch.isfinite(bounds).all()):
-        raise problem
-    lo, hi = bounds[0][:, None, None], bounds[1][:, None, None]
-    levels = torch.from_numpy(np.array(pixels)).double()
-    return (lo + levels * ((hi - lo) / 255)).float()
 
 
 def _check_images(pixels: Arrival, codec: str, spec: SyntheticImagesSpec) -> int:

@@ -1,0 +1,129 @@
+"""FedSynth on the device: synthetic batches whose steps lead to a good model (Algorithm 1, client part)."""
+
+from __future__ import annotations
+
+import torch
+
+from client_app.device import DeviceClient, phase
+from client_app.fidelity import fidelity, flat
+from common.models import Classifier
+from common.settings.fedsynth import FedSynthSettings
+from common.synthetic_budget import as_batches, spec_of
+from common.training import plain, train
+from common.wire import SyntheticBatches, SyntheticBatchesSpec, Weights
+from synth.batch_starts import class_means, draw_labels, label_logits, noise
+from synth.descent import SGD, Adam
+from synth.synthetic_updates import (
+    Batches,
+    Loss,
+    Objective,
+    Parameters,
+    distance,
+    distil,
+    loss_of,
+    real_loss,
+    replay,
+)
+
+_MOVERS = {"adam": Adam, "sgd": SGD}
+
+
+class FedSynthClient(DeviceClient):
+    """Distils its update into m batches, drawn afresh every round."""
+
+    @phase("synthesize")
+    def synthesize(self, w: Weights) -> SyntheticBatches:
+        """Return S_k: E steps on S towards a good end of ClientUpdate(S; w)."""
+        settings, spec = self.settings(FedSynthSettings), spec_of(self.run)
+        model = self.model(w)
+        loss = loss_of(model, self.run.task.loss)
+        here = parameters(model)
+        trained = self._trained(w, settings)
+        distilled = distil(
+            loss,
+            here,
+            self._start(settings, spec, model),
+            self._objective(settings, loss, here, trained),
+            iterations=settings.iterations,
+            lr=settings.synthetic_lr,
+            learn_step=settings.learn_step,
+            mover=_MOVERS[settings.optimizer],
+        )
+        if len(distilled.losses):
+            self.report(synthesis_loss=float(distilled.losses[-1]))
+        sent = SyntheticBatches(
+            distilled.batches.inputs.cpu(),
+            distilled.batches.labels.cpu(),
+            _within(distilled.batches.step_size.cpu(), spec) if spec.learned_step else None,
+            self.run.config.wire.images,
+        )
+        if settings.fidelity and trained is not None:
+            self._report_fidelity(sent.as_sent(spec), settings, loss, here, trained)
+        return sent
+
+    def _trained(self, w: Weights, settings: FedSynthSettings) -> Parameters | None:
+        """Return where FedAvg's local training from ``w`` ends, None where nobody asks."""
+        if settings.objective == "loss" and not settings.fidelity:
+            return None
+        model = self.model(w)
+        trained = train(
+            model,
+            self.samples,
+            settings,
+            plain(self.run.task),
+            self.generator("local-training"),
+            precision=self.run.config.compute.precision,
+        )
+        self.report(train_loss=trained.loss)
+        return parameters(model)
+
+    def _objective(
+        self,
+        settings: FedSynthSettings,
+        loss: Loss,
+        here: Parameters,
+        trained: Parameters | None,
+    ) -> Objective:
+        if settings.objective == "update" and trained is not None:
+            return distance(here, trained)
+        rng = self.generator("real-batches")
+        samples = self.samples
+        return real_loss(loss, samples.inputs, samples.labels, settings.real_batch, rng)
+
+    def _start(
+        self, settings: FedSynthSettings, spec: SyntheticBatchesSpec, model: Classifier
+    ) -> Batches:
+        """Return S to begin with: labels by the site's class frequencies, inputs as ``start`` says."""
+        rng, device = self.generator("start"), self.run.device
+        task, count = self.run.task, (spec.m, spec.b)
+        labels = draw_labels(task.counted(self.samples.labels), (*count, *spec.targets), rng)
+        inputs = noise((*count, *spec.shape), settings.noise, rng)
+        if settings.start == "statistics":
+            with torch.no_grad():
+                real = model.continuous(self.samples.inputs(slice(None)))
+                inputs += class_means(real, self.samples.labels, spec.classes)[labels]
+        if spec.trained:
+            labels = label_logits(labels, spec.classes, settings.label_height)
+        return Batches(inputs, labels, torch.tensor(settings.step_size, device=device))
+
+    def _report_fidelity(
+        self,
+        received: SyntheticBatches,
+        settings: FedSynthSettings,
+        loss: Loss,
+        here: Parameters,
+        trained: Parameters,
+    ) -> None:
+        """Compare the update that the server will replay with the one of local training."""
+        replayed = replay(loss, here, as_batches(received, settings, self.run.device))
+        origin = flat(here)
+        self.report(**fidelity(flat(replayed) - origin, flat(trained) - origin))
+
+
+def parameters(model: Classifier) -> dict[str, torch.Tensor]:
+    """Return copies of the model's parameters, by name."""
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def _within(step_size: torch.Tensor, spec: SyntheticBatchesSpec) -> torch.Tensor:
+    return step_size.float().clamp_max(spec.max_step)

@@ -1,0 +1,25 @@
+"""Random masking on the device: train as FedAvg, send what a mask keeps (Konečný et al., 2016, section 3)."""
+
+from __future__ import annotations
+
+from client_app.device import phase
+from client_app.sparse import SparseClient
+from common.seeding import derive
+from common.settings.masking import MaskingSettings
+from common.sparse_budget import masked_spec
+from common.wire import MaskedUpdate, Weights
+
+
+class MaskingClient(SparseClient):
+    """Draws another mask each round, of which only the seed travels."""
+
+    @phase("train")
+    def train(self, w: Weights) -> MaskedUpdate:
+        """Return the kept numbers of w_k - w."""
+        settings, spec = self.settings(MaskingSettings), masked_spec(self.run)
+        update = self.trained_update(w)
+        seed = derive(self.run.config.seed, "mask", self.server_round, self.site)
+        sent = MaskedUpdate.of(update, spec, seed, settings.values)
+        received = MaskedUpdate.decode(sent.encode(), spec)
+        self.report_fidelity(update, *received.coordinates(spec))
+        return sent

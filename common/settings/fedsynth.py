@@ -1,0 +1,85 @@
+"""FedSynth's settings: an update sent as a few synthetic batches (Algorithm 1 of its paper)."""
+
+from typing import Literal
+
+from common.settings.base import Switch, setting
+from common.settings.facts import Facts, Given
+from common.settings.fedavg import FedAvgSettings
+
+
+class FedSynthSettings(FedAvgSettings):
+    """Sites send synthetic batches; the server steps along them and averages where that leads.
+
+    The paper states no value of E, eta, eta_w, m or of the batches' start; those here are this
+    package's. What is inherited is the local training that fidelity is measured against, and that
+    ``objective=update`` imitates.
+    """
+
+    weighting: Literal["counts", "uniform"] = setting(
+        "uniform", "a site's weight in the average: its number of images, or one (the paper)"
+    )
+    rate: float = setting(
+        7.8, "the model's numbers over those that are sent, labels included if trained", ge=1
+    )
+    steps: int = setting(
+        1, "synthetic batches, and steps the server takes along them", symbol="m", ge=1
+    )
+    iterations: int = setting(
+        40, "a site's steps on its synthetic batches a round", symbol="E", ge=0
+    )
+    synthetic_lr: float = setting(
+        0.01, "learning rate of the synthetic batches", symbol="eta", gt=0
+    )
+    optimizer: Literal["adam", "sgd"] = setting("adam", "what moves the synthetic batches")
+    step_size: float = setting(
+        1.0,
+        "length of a step along a synthetic batch; where it starts if learned",
+        symbol="eta_w",
+        gt=0,
+    )
+    learn_step: Switch = setting(False, "learn the step size too; one number more is sent")
+    labels: Literal["trained", "fixed"] = setting(
+        "trained", "labels: logits that are trained too, or drawn by the site's class frequencies"
+    )
+    label_height: float = setting(
+        4.0, "trained labels: the logit of the drawn class at the start, the others being 0", ge=0
+    )
+    start: Literal["noise", "statistics"] = setting(
+        "noise",
+        "what the batches start from: noise, or the site's class means with noise upon them",
+    )
+    noise: float = setting(0.03, "standard deviation of that noise in the normalised space", ge=0)
+    real_batch: int = setting(
+        512, "real images in an estimate of the loss; 0: all of the site's", ge=0
+    )
+    objective: Literal["loss", "update"] = setting(
+        "loss",
+        "what the end of the steps must be: good on the site's data (the paper), or where the site's own training "
+        "ends",
+    )
+    fidelity: Switch = setting(
+        True, "train as FedAvg too and report how near the replayed update comes to that"
+    )
+    replay: Literal["loop", "vmap"] = setting(
+        "loop", "the server's replay: site by site (the devices' bits), or all sites at once"
+    )
+
+
+def facts(given: Given) -> Facts:
+    """Return what a report says of FedSynth."""
+    start = "They started from noise."
+    if given("start") == "statistics":
+        start = "They started from the mean of each of the device's classes (start=statistics), which is private data."
+    labels = "Each was sent with a trained label, from which the device's classes can be read."
+    if given("labels") == "fixed":
+        labels = "Their labels were drawn by the device's own class frequencies, which can be read off them."
+    return Facts(
+        "FedSynth",
+        ("No real image and no weights left a device: synthetic batches travelled.",),
+        (
+            "The synthetic batches are functions of private data, and stand for an update: whoever has them and the "
+            "round's weights has the update. The nearer it comes to the device's own, the more of its data they show.",
+            start,
+            labels,
+        ),
+    )

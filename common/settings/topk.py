@@ -1,0 +1,35 @@
+"""Top-k's settings: the largest numbers of each update travel (Aji and Heafield, 2017)."""
+
+from typing import Literal
+
+from common.settings.base import setting
+from common.settings.facts import Facts, Given
+from common.settings.fedavg import FedAvgSettings
+
+
+class TopKSettings(FedAvgSettings):
+    """Sites train as under FedAvg and send the update's largest numbers with their places.
+
+    The places are paid for out of the same bytes: at one rate top-k costs what masking does and sends
+    fewer numbers. The rate is the one at which FedSynth's paper compares; the training is FedAvg's.
+    """
+
+    rate: float = setting(
+        7.8,
+        "bytes of the whole update over those that are sent, both in the dtype of topk.values; places count",
+        source="FedSynth's comparison",
+        ge=1,
+    )
+    values: Literal["float32", "float16"] = setting("float32", "how a number of the update travels")
+
+
+def facts(given: Given) -> Facts:
+    """Return what a report says of top-k."""
+    return Facts(
+        "top-k",
+        ("No image left a device: a part of an update travelled.",),
+        (
+            "The largest values of the update of every device were sent, with their places, and are functions of "
+            "private data.",
+        ),
+    )

@@ -1,0 +1,49 @@
+"""What part of an update a compression rate leaves, the same on the server and on the devices."""
+
+from __future__ import annotations
+
+from common.errors import ConfigError
+from common.run import Run
+from common.settings.masking import MaskingSettings
+from common.settings.topk import TopKSettings
+from common.updates import length
+from common.wire import MaskedUpdateSpec, TopKUpdateSpec
+from common.wire.top_k_update import k_for, largest_rate
+
+
+def masked_spec(run: Run) -> MaskedUpdateSpec:
+    """Return the form of what a run's devices send under random masking.
+
+    Raises
+    ------
+    ConfigError
+        If the rate leaves less than one number of the model's on average.
+    """
+    settings, total = run.config.settings, length(run.spec)
+    assert isinstance(settings, MaskingSettings)
+    if settings.rate > total:
+        raise ConfigError(
+            f"masking.rate={settings.rate:g} leaves less than one of the model's {total} numbers: the largest "
+            f"possible rate is {total}."
+        )
+    return MaskedUpdateSpec(total, settings.rate)
+
+
+def top_k_spec(run: Run) -> TopKUpdateSpec:
+    """Return the form of what a run's devices send under top-k.
+
+    Raises
+    ------
+    ConfigError
+        If the rate does not leave the bytes of one number of the model's and its place.
+    """
+    settings, total = run.config.settings, length(run.spec)
+    assert isinstance(settings, TopKSettings)
+    k = k_for(total, settings.rate, settings.values)
+    if k:
+        return TopKUpdateSpec(total, k)
+    most = largest_rate(total, settings.values)
+    asked = f"topk.rate={settings.rate:g} leaves no room for one of the model's {total} numbers and its place"
+    if most < 1:
+        raise ConfigError(f"{asked}, and no rate would: take a larger model.")
+    raise ConfigError(f"{asked}: the largest possible rate is {most:.3f}.")

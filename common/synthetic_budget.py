@@ -1,0 +1,83 @@
+"""How many synthetic examples a compression rate leaves: b = floor(P / (rate x floats of an example x m))."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from common.errors import ConfigError
+from common.run import Run
+from common.settings.fedsynth import FedSynthSettings
+from common.wire import SyntheticBatches, SyntheticBatchesSpec
+from synth.synthetic_updates import Batches
+
+#: a learned step size may grow by this factor at most
+STEP_GROWTH = 1000.0
+
+
+def spec_of(run: Run) -> SyntheticBatchesSpec:
+    """Return the form of the batches that a run's devices send.
+
+    An example costs its input's floats, and its label's where labels are trained; a learned step size costs one
+    float. The formula is this package's: the paper gives rates only.
+
+    Raises
+    ------
+    ConfigError
+        If the rate leaves no example, labels that cannot be trained are to be, or the model cannot be replayed.
+    """
+    settings, info = run.config.settings, run.info
+    assert isinstance(settings, FedSynthSettings)
+    model = run.build_model()
+    if next(model.buffers(), None) is not None:
+        raise ConfigError(
+            "method=fedsynth replays plain steps and needs a model without running statistics: choose "
+            "model.norm=instance, group or none."
+        )
+    trained = settings.labels == "trained"
+    targets = () if info.task == "classification" else info.shape
+    if trained and targets:
+        raise ConfigError(
+            f"fedsynth.labels=trained would send {len(info.classes)} numbers for every token of {run.config.dataset}: "
+            "set fedsynth.labels=fixed."
+        )
+    example = math.prod(model.continuous_shape) + (len(info.classes) if trained else 0)
+    floats = sum(p.numel() for p in model.parameters())
+    learned = int(settings.learn_step)
+    batch = int((floats / settings.rate - learned) // (example * settings.steps))
+    if batch < 1:
+        largest = math.floor(10 * floats / (example * settings.steps + learned)) / 10
+        raise ConfigError(_too_high(settings, floats, example, largest))
+    return SyntheticBatchesSpec(
+        settings.steps,
+        batch,
+        model.continuous_shape,
+        targets,
+        len(info.classes),
+        trained=trained,
+        learned_step=settings.learn_step,
+        max_step=STEP_GROWTH * settings.step_size,
+    )
+
+
+def _too_high(settings: FedSynthSettings, floats: int, example: int, largest: float) -> str:
+    asked = f"fedsynth.rate={settings.rate:g} leaves no example for {settings.steps} batches, at {example} floats each"
+    if largest < 1:
+        return (
+            f"{asked} for a model of {floats:,} parameters, and no rate would: lower fedsynth.steps or take a larger "
+            "model (model.name=mlp, model.width=200)."
+        )
+    return (
+        f"{asked} for a model of {floats:,} parameters: the largest possible rate is {largest:g}."
+    )
+
+
+def as_batches(
+    received: SyntheticBatches, settings: FedSynthSettings, device: torch.device
+) -> Batches:
+    """Return a payload as the mathematics takes it, with the setting's step size where none was sent."""
+    step_size = received.step_size
+    if step_size is None:
+        step_size = torch.tensor(settings.step_size)
+    return Batches(received.inputs.to(device), received.labels.to(device), step_size.to(device))

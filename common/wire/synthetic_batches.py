@@ -1,0 +1,178 @@
+"""Synthetic batches, one a step of SGD: what FedSynth sends instead of an update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.errors import PayloadError
+from common.wire.codec import choose, describe, frame, require_count, require_finite, unframe
+from common.wire.compression import Arrival, NDArray
+from common.wire.values import CODECS, dequantise, pack, quantise, require_shape, unpack
+
+INPUTS, LOGITS, LABELS, STEP_SIZE = (
+    "the set of synthetic batches",
+    "the set of label logits",
+    "the set of labels",
+    "the step size",
+)
+
+
+@dataclass(frozen=True)
+class SyntheticBatchesSpec:
+    """What a receiver of synthetic batches accepts.
+
+    Parameters
+    ----------
+    m, b : int
+        Batches, and examples in each; both exact.
+    shape : tuple of int
+        One example's input: (C, H, W) of an image, (T, d) of a text in embedding space.
+    targets : tuple of int
+        The shape of one example's target: () where it is one class, (T,) where each token has one.
+    classes : int
+        Classes or tokens to choose from.
+    trained : bool
+        Whether labels are trained, and logits then; else they are the classes' numbers.
+    learned_step : bool
+        Whether a step size comes along, above 0 and at most ``max_step``.
+    """
+
+    m: int
+    b: int
+    shape: tuple[int, ...]
+    targets: tuple[int, ...]
+    classes: int
+    trained: bool
+    learned_step: bool
+    max_step: float
+
+    @property
+    def payload(self) -> type[SyntheticBatches]:
+        """SyntheticBatches."""
+        return SyntheticBatches
+
+
+@dataclass(frozen=True)
+class SyntheticBatches:
+    """m batches of b examples, in the order in which SGD takes them.
+
+    ``inputs`` are float32 [m, b, *shape]; ``labels`` int64 [m, b, *targets], or float32 logits
+    [m, b, *targets, classes] where they are trained; ``step_size`` is a float32 scalar where it is learned.
+
+    The codec is that of the inputs. ``uint8`` sends one byte a value between each batch's own extremes, which the
+    header carries: the error of a value is at most half of (hi - lo) / 255. Logits travel as float32 beside float32
+    inputs and as float16 beside the others, the step size always as float32.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    step_size: Tensor | None = None
+    codec: str = field(default="float32", compare=False)
+
+    kind: ClassVar[str] = "synthetic-batches"
+
+    @property
+    def trained(self) -> bool:
+        """Whether the labels are logits."""
+        return self.labels.is_floating_point()
+
+    @property
+    def floats(self) -> int:
+        """The numbers that are sent, trained labels and a learned step size among them; no class is one."""
+        step = 0 if self.step_size is None else 1
+        return self.inputs.numel() + (self.labels.numel() if self.trained else 0) + step
+
+    def encode(self, compression: str = "none") -> list[NDArray]:
+        """Return the header, inputs, labels (classes in the smallest integer type) and the step size if it is sent.
+
+        Raises
+        ------
+        PayloadError
+            If a value is not finite, or beyond what float16 holds.
+        """
+        fields: dict[str, Any] = {"codec": self.codec}
+        if self.codec == "uint8":
+            inputs = self.inputs.detach().cpu().contiguous()
+            require_finite(INPUTS, inputs)
+            fields["range"], values = quantise(inputs, axis=0)
+        else:
+            values = pack(INPUTS, self.inputs, self.codec)
+        if self.trained:
+            labels = pack(LOGITS, self.labels, _logit_codec(self.codec))
+        else:
+            hard = self.labels.detach().cpu().numpy()
+            labels = hard.astype(np.min_scalar_type(int(hard.max())))
+        arrays = [values, labels]
+        if self.step_size is not None:
+            arrays.append(pack(STEP_SIZE, self.step_size, "float32"))
+        return frame(self.kind, fields, arrays, compression)
+
+    @classmethod
+    def decode(cls, arrays: Sequence[NDArray], spec: SyntheticBatchesSpec) -> Self:
+        """Rebuild the batches.
+
+        Raises
+        ------
+        PayloadError
+            If count, dtype, shape, a label, the step size or a value is not as ``spec`` allows.
+        """
+        header, body = unframe(cls.kind, arrays)
+        codec = choose(header, "codec", CODECS)
+        require_count(cls.kind, body, 3 if spec.learned_step else 2)
+        shape = (spec.m, spec.b, *spec.shape)
+        if codec == "uint8":
+            require_shape(INPUTS, body[0], shape, codec)
+            inputs = dequantise(INPUTS, body[0].values(), header, axis=0)
+            require_finite(INPUTS, inputs)
+        else:
+            inputs = unpack(INPUTS, body[0], shape, codec)
+        targets = (spec.m, spec.b, *spec.targets)
+        if spec.trained:
+            labels = unpack(LOGITS, body[1], (*targets, spec.classes), _logit_codec(codec))
+        else:
+            labels = _decode_classes(body[1], targets, spec.classes)
+        step = _decode_step(body[2], spec.max_step) if spec.learned_step else None
+        return cls(inputs, labels, step, codec)
+
+    def as_sent(self, spec: SyntheticBatchesSpec) -> Self:
+        """Return the batches as the receiver will read them, on the CPU: a device replays exactly what it sends.
+
+        Raises
+        ------
+        PayloadError
+            If they cannot be sent: a value is not finite or beyond its dtype, or they are not as ``spec`` says.
+        """
+        return self.decode(self.encode(), spec)
+
+
+def _logit_codec(codec: str) -> str:
+    return "float32" if codec == "float32" else "float16"
+
+
+def _decode_classes(array: Arrival, shape: tuple[int, ...], classes: int) -> Tensor:
+    if array.dtype.kind not in "iu" or array.shape != shape:
+        raise PayloadError(
+            f"{LABELS} is {describe(array)} where integers of shape {shape} were expected"
+        )
+    values = array.values()
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= classes:
+        raise PayloadError(
+            f"a label is {low if low < 0 else high} where 0 to {classes - 1} are allowed"
+        )
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def _decode_step(array: Arrival, most: float) -> Tensor:
+    step = unpack(STEP_SIZE, array, (), "float32")
+    if not 0 < float(step) <= float(np.float32(most)):  # a sender clamps in the step's own dtype
+        raise PayloadError(
+            f"{STEP_SIZE} is {float(step):g} where one above 0 and at most {most:g} was expected"
+        )
+    return step

@@ -1,0 +1,144 @@
+"""FedSynth on the server: replay each device's steps, average where they lead (Algorithm 1, server part)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from logging import getLogger
+
+import torch
+from torch import Tensor
+
+from common.errors import PayloadError
+from common.run import Run
+from common.settings.fedsynth import FedSynthSettings
+from common.sites import Site
+from common.synthetic_budget import as_batches, spec_of
+from common.wire import SyntheticBatches, SyntheticImages, Weights
+from strategies.base import Instruction, Strategy
+from strategies.replies import Upload
+from synth.synthetic_updates import Batches, Parameters, loss_of, replay, replay_together
+
+logger = getLogger("flwr")
+
+#: sets replayed at once with ``replay=vmap``, each a copy of the model
+_TOGETHER = 16
+
+
+class FedSynth(Strategy):
+    """w_{r+1} = w_r + sum_k p_k (w_k^syn - w_r), with w_k^syn = ClientUpdate(S_k; w_r) and p_k = 1 / |S_t|.
+
+    With ``weighting=counts`` p_k = n_k / n. With ``replay=loop`` a set that leads to no finite weights is rejected when
+    it is read; with ``vmap`` the sets are replayed together first, and it is rejected then.
+    """
+
+    contrast = "stretched"
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        settings = run.config.settings
+        assert isinstance(settings, FedSynthSettings)
+        self.settings = settings
+        self.spec = spec_of(run)
+        self._model = run.build_model()
+        self._loss = loss_of(self._model, run.task.loss)
+        self._last: dict[str, SyntheticBatches] = {}
+        self._idle: set[str] | None = None
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Send the weights w_r, expect m batches of b examples."""
+        self._last = {}
+        instruction = Instruction("synthesize", weights, self.spec)
+        return {site.name: instruction for site in sites}
+
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Replay the site's steps, so that a set that leads to no weights is rejected with the reason."""
+        self._last[upload.site.name] = sent = _batches(upload)
+        if self.settings.replay == "vmap":
+            return upload
+        batches = as_batches(sent, self.settings, self.run.device)
+        ended = replay(self._loss, self._on_device(weights), batches)
+        _require_finite(ended)
+        return replace(upload, payload=Weights({k: v.cpu() for k, v in ended.items()}))
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Sum the replayed updates as they come, in float64, and divide once."""
+        if self.settings.replay == "vmap":
+            uploads = self._replayed(server_round, weights, list(uploads))
+        sums = {k: torch.zeros_like(t, dtype=torch.float64) for k, t in weights.tensors.items()}
+        total = 0
+        for upload in uploads:
+            assert isinstance(upload.payload, Weights)
+            share = upload.examples if self.settings.weighting == "counts" else 1
+            total += share
+            for name, ended in upload.payload.tensors.items():
+                sums[name].add_(ended.double() - weights.tensors[name], alpha=share)
+        self._note_idle(sums)
+        return Weights(
+            {k: (t + sums[k] / total).to(t.dtype) for k, t in weights.tensors.items()},
+            weights.codec,
+        )
+
+    def _replayed(
+        self, server_round: int, weights: Weights, uploads: list[Upload]
+    ) -> Iterable[Upload]:
+        """Replay all sets at once and let go of those that lead to no finite weights."""
+        each = [as_batches(_batches(u), self.settings, self.run.device) for u in uploads]
+        stacked = Batches(
+            torch.stack([b.inputs for b in each]),
+            torch.stack([b.labels for b in each]),
+            torch.stack([b.step_size for b in each]),
+        )
+        ended = replay_together(self._loss, self._on_device(weights), stacked, _TOGETHER)
+        for i, upload in enumerate(uploads):
+            own = {name: value[i].cpu() for name, value in ended.items()}
+            try:
+                _require_finite(own)
+            except PayloadError as error:
+                self.reject(server_round, upload, str(error))
+                continue
+            yield replace(upload, payload=Weights(own))
+        self.require_quorum(server_round)
+
+    def _on_device(self, weights: Weights) -> Parameters:
+        return {name: value.to(self.run.device) for name, value in weights.tensors.items()}
+
+    def _note_idle(self, sums: Mapping[str, Tensor]) -> None:
+        """Say once which parameters no synthetic batch can move, such as an untied embedding of tokens."""
+        if self._idle is None:
+            self._idle = {name for name, s in sums.items() if not bool(s.any())}
+            if self._idle and len(self._idle) < len(sums):
+                logger.warning(
+                    "no synthetic batch moved %s: they stay what they were at the start",
+                    ", ".join(sorted(self._idle)),
+                )
+
+    def pictures(self) -> Mapping[str, SyntheticImages]:
+        """Return the last round's inputs by site, as labelled images; none for text."""
+        if self.spec.targets:
+            return {}
+        return {
+            site: _images(self._last[site]) for site in self.outcome.accepted if site in self._last
+        }
+
+
+def _batches(upload: Upload) -> SyntheticBatches:
+    assert isinstance(upload.payload, SyntheticBatches)
+    return upload.payload
+
+
+def _images(sent: SyntheticBatches) -> SyntheticImages:
+    """Return the inputs of all batches with their hard labels, or the likeliest class of soft ones."""
+    labels = sent.labels.argmax(-1) if sent.labels.is_floating_point() else sent.labels
+    return SyntheticImages(sent.inputs.flatten(0, 1), labels.flatten(0, 1))
+
+
+def _require_finite(ended: Parameters) -> None:
+    for name, value in ended.items():
+        if not bool(torch.isfinite(value).all()):
+            raise PayloadError(
+                f"its synthetic batches lead to a weight '{name}' that is infinite or NaN: lower fedsynth.step_size or "
+                "fedsynth.synthetic_lr"
+            )

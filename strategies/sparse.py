@@ -1,0 +1,52 @@
+"""The server of the methods whose devices send parts of their updates."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from common.settings.fedavg import FedAvgSettings
+from common.sites import Site
+from common.updates import length, plus
+from common.wire import Spec, Weights
+from strategies.base import Instruction, Strategy
+from strategies.replies import Upload
+
+
+class SparseAverage(Strategy):
+    """w_{r+1} = w_r + sum_k p_k u_k, with u_k what a site's part of w_k - w_r stands for and FedAvg's p_k.
+
+    Subclasses say what is sent and what it stands for.
+    """
+
+    @property
+    @abstractmethod
+    def expects(self) -> Spec:
+        """The form of what the devices send."""
+
+    @abstractmethod
+    def coordinates(self, upload: Upload) -> tuple[Tensor, Tensor]:
+        """Return distinct places in the flat update, int64 [n], and u_k there, float64 [n]; elsewhere it is 0."""
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Send the weights, expect a part of the update."""
+        train = Instruction("train", weights, self.expects)
+        return {site.name: train for site in sites}
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Sum what the uploads stand for as they come, in one float64 buffer, and divide once."""
+        settings = self.run.config.settings
+        assert isinstance(settings, FedAvgSettings)
+        summed = torch.zeros(length(self.run.spec), dtype=torch.float64)
+        total = 0
+        for upload in uploads:
+            share = upload.examples if settings.weighting == "counts" else 1
+            total += share
+            places, values = self.coordinates(upload)
+            summed.index_add_(0, places, values, alpha=share)
+        return plus(weights, summed / total)

@@ -1,0 +1,94 @@
+"""Part of an update in place of all of it: a random part, or the largest numbers.
+
+Random masking is Konečný et al., "Federated Learning: Strategies for Improving Communication Efficiency" (2016),
+section 3, made unbiased; top-k is Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (2017)
+without the residuals, since a device remembers nothing between rounds. Sets of places are coded as Elias (1974)
+and Fano (1971) do it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def mask(total: int, rate: float, seed: int) -> Tensor:
+    """Draw which of ``total`` numbers are sent, each with probability 1 / ``rate``.
+
+    The draw is the CPU's: whoever has the seed has the mask.
+
+    Args:
+        total: The length of the update, at least 0.
+        rate: At least 1, which keeps all of it.
+        seed: 0 to 2^63 - 1.
+
+    Returns:
+        bool [total], on the CPU.
+    """
+    # float64: of float32's 24 bits so few tell 1/rate from its neighbours that the mean would be off
+    draws = torch.rand(total, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return draws < 1 / rate
+
+
+def largest(update: Tensor, k: int) -> Tensor:
+    """Return the places of the ``k`` largest magnitudes of a flat ``update``, int64 [k], ascending.
+
+    Of equal magnitudes the one at the lower place goes first.
+    """
+    order = torch.sort(update.abs(), descending=True, stable=True).indices
+    return order[:k].sort().values
+
+
+def _low_bits(total: int, k: int) -> int:
+    """Return floor(log2(total / k)), the bits of a place that Elias-Fano writes out."""
+    return (total // k).bit_length() - 1
+
+
+def places_bytes(total: int, k: int) -> int:
+    """Return the bytes that ``k`` places of ``total`` take, 1 <= k <= total, whichever these places are."""
+    low = _low_bits(total, k)
+    return -(-(k * low + k + ((total - 1) >> low)) // 8)
+
+
+def pack_places(places: Tensor, total: int) -> Tensor:
+    """Code ascending places.
+
+    A place's low bits are written out. The rest is a step of seldom more than two from the place before, and
+    written as that many zeros and a one. Where few of the places are sent that is at most 2 + log2(total / k)
+    bits a place, of which no code saves much more than half a bit.
+
+    Args:
+        places: int64 [k], ascending and distinct, from 0 to ``total`` - 1; k at least 1.
+
+    Returns:
+        uint8 [places_bytes(total, k)].
+    """
+    k = len(places)
+    low = _low_bits(total, k)
+    shifts = torch.arange(low - 1, -1, -1)
+    bits = torch.zeros(8 * places_bytes(total, k), dtype=torch.uint8)
+    bits[: k * low] = ((places[:, None] >> shifts) & 1).flatten().to(torch.uint8)
+    bits[k * low + (places >> low) + torch.arange(k)] = 1
+    return (bits.view(-1, 8) << torch.arange(7, -1, -1)).sum(1).to(torch.uint8)
+
+
+def unpack_places(code: Tensor, total: int, k: int) -> Tensor:
+    """Return the places that ``pack_places`` coded, int64 [k].
+
+    Raises:
+        ValueError: If ``code`` is not what ``k`` ascending distinct places of ``total`` give.
+    """
+    if len(code) != places_bytes(total, k):
+        raise ValueError(f"{len(code)} bytes where {places_bytes(total, k)} were expected")
+    low = _low_bits(total, k)
+    bits = ((code[:, None].long() >> torch.arange(7, -1, -1)) & 1).flatten()
+    ones = bits[k * low :].nonzero().flatten()
+    if len(ones) != k:
+        raise ValueError(f"{len(ones)} places where {k} were expected")
+    written = (bits[: k * low].view(k, low) << torch.arange(low - 1, -1, -1)).sum(1)
+    places = ((ones - torch.arange(k)) << low) + written
+    if int(places[-1]) >= total:
+        raise ValueError(f"the place {int(places[-1])} where at most {total - 1} is allowed")
+    if bool((places.diff() <= 0).any()):
+        raise ValueError("places that do not ascend")
+    return places

@@ -1,0 +1,228 @@
+"""FedSynth's mathematics: an update written as a few synthetic batches (Hu et al., Algorithm 1).
+
+A set S is m batches (x_i, y_i). ``client_update`` takes one plain SGD step along each of them; ``distil`` moves S such
+that these steps end well. The gradient with respect to S runs back through all m steps, so it is of second order in the
+model. Everything is computed in the dtype of the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from synth.descent import Adam, Mover
+
+#: a model's parameters by name
+Parameters = Mapping[str, Tensor]
+#: (parameters, inputs, targets) -> the scalar loss
+Loss = Callable[[Parameters, Tensor, Tensor], Tensor]
+#: the replayed parameters -> the scalar that ``distil`` makes small; may differ from call to call
+Objective = Callable[[Parameters], Tensor]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """A set S: m batches of b examples, and the length of a step along one of them.
+
+    Attributes:
+        inputs: x, float [m, b, ...].
+        labels: y: int64 [m, b, ...] where they are fixed, or float [m, b, classes], the logits of
+            soft labels, where they are trained.
+        step_size: eta_w, a float scalar above 0.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    step_size: Tensor
+
+
+def loss_of(model: nn.Module, criterion: Callable[[Tensor, Tensor], Tensor]) -> Loss:
+    """Return F as a function of the parameters of ``model``.
+
+    Args:
+        model: Gives the form; its own parameters are not read. It must have no buffers and treat
+            every example alone (no batch normalisation, no dropout).
+        criterion: (outputs, targets) -> the mean loss. Targets that are floats arrive as
+            probabilities: the softmax of the logits in S.
+    """
+
+    def loss(parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
+        if targets.is_floating_point():
+            targets = targets.softmax(-1)
+        return criterion(functional_call(model, dict(parameters), (inputs,)), targets)
+
+    return loss
+
+
+def client_update(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tensor]:
+    """Return ClientUpdate(S; w), differentiable with respect to S.
+
+    For i = 1..m: w <- w - eta_w grad_w F((x_i, y_i); w).
+
+    Args:
+        loss: F, twice differentiable.
+        w: The parameters to start from; constants here.
+        batches: S. Gradients reach those of its tensors that require one; where none does, no graph
+            outlives its own step.
+
+    Returns:
+        w_syn, by name. A parameter that the loss does not use stays.
+    """
+    tracked = any(t.requires_grad for t in (batches.inputs, batches.labels, batches.step_size))
+    here = {name: value.detach().requires_grad_() for name, value in w.items()}
+    for inputs, labels in zip(batches.inputs, batches.labels, strict=True):
+        with torch.enable_grad():
+            slopes = torch.autograd.grad(
+                loss(here, inputs, labels),
+                list(here.values()),
+                create_graph=tracked,
+                allow_unused=True,
+                materialize_grads=True,
+            )
+            moved = {
+                name: value - batches.step_size * slope
+                for (name, value), slope in zip(here.items(), slopes, strict=True)
+            }
+        here = moved if tracked else {k: v.detach().requires_grad_() for k, v in moved.items()}
+    return here if tracked else {name: value.detach() for name, value in here.items()}
+
+
+def replay(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tensor]:
+    """Return w_syn without a graph: what the server computes of a set that it received.
+
+    On a CPU with one number of threads the result has the same bits wherever it is computed.
+    """
+    return client_update(
+        loss,
+        w,
+        Batches(batches.inputs.detach(), batches.labels.detach(), batches.step_size.detach()),
+    )
+
+
+def replay_together(
+    loss: Loss, w: Parameters, batches: Batches, chunk: int | None = None
+) -> dict[str, Tensor]:
+    """Return w_syn for K sets at once, every tensor of S and of the result with K in front.
+
+    Args:
+        loss: F, of a model that ``torch.func.vmap`` can take.
+        w: The parameters that all start from.
+        batches: K sets of equal shapes: inputs [K, m, b, ...], labels [K, m, b, ...], step sizes [K].
+        chunk: Sets at a time, which bounds the memory; None for all.
+    """
+    slope = grad(loss)
+
+    def one(inputs: Tensor, labels: Tensor, step_size: Tensor) -> dict[str, Tensor]:
+        here = dict(w)
+        for x, y in zip(inputs, labels, strict=True):
+            along = slope(here, x, y)
+            here = {name: value - step_size * along[name] for name, value in here.items()}
+        return here
+
+    together = vmap(one, chunk_size=chunk)
+    moved: dict[str, Tensor] = together(batches.inputs, batches.labels, batches.step_size)
+    return moved
+
+
+def real_loss(
+    loss: Loss,
+    inputs: Callable[[Tensor], Tensor],
+    targets: Tensor,
+    size: int,
+    generator: torch.Generator,
+) -> Objective:
+    """Return the paper's objective: F(D_k; w_syn), estimated on a new real mini-batch at every call.
+
+    Args:
+        loss: F.
+        inputs: Gives the real inputs for positions int64 [k].
+        targets: The real targets, [n, ...].
+        size: Examples in a mini-batch, without replacement; 0, or n and more, for all of them.
+        generator: Draws them.
+    """
+    n = len(targets)
+    everything = torch.arange(n, device=targets.device)
+
+    def objective(w_syn: Parameters) -> Tensor:
+        chosen = everything
+        if 0 < size < n:
+            chosen = torch.randperm(n, generator=generator, device=targets.device)[:size]
+        return loss(w_syn, inputs(chosen), targets[chosen])
+
+    return objective
+
+
+def distance(w: Parameters, end: Parameters) -> Objective:
+    """Return |w_syn - w_end|^2 / |w_end - w|^2: 0 where S leads to ``end``, 1 where it leads nowhere.
+
+    Not the paper's objective; ours, for an update that must be near a given one, such as FedAvg's.
+    """
+    tiny = torch.finfo(next(iter(w.values())).dtype).tiny
+    scale = torch.stack([(end[k] - w[k]).square().sum() for k in w]).sum().clamp_min(tiny)
+
+    def objective(w_syn: Parameters) -> Tensor:
+        return torch.stack([(w_syn[k] - end[k]).square().sum() for k in w]).sum() / scale
+
+    return objective
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """The set that ``distil`` ends with, and the objective before each of its steps, [E]."""
+
+    batches: Batches
+    losses: Tensor
+
+
+def distil(
+    loss: Loss,
+    w: Parameters,
+    start: Batches,
+    objective: Objective,
+    *,
+    iterations: int,
+    lr: float,
+    learn_step: bool,
+    mover: Callable[[list[Tensor], float], Mover] = Adam,
+) -> Distilled:
+    """Move S for E iterations: S <- S - eta grad_S objective(ClientUpdate(S; w)).
+
+    Labels are moved where they are logits, the step size where ``learn_step`` says so, by its
+    logarithm, so that it stays above 0. The graph of an iteration is gone before the next begins:
+    memory does not grow with ``iterations``.
+
+    Args:
+        loss: F of the inner steps.
+        w: w_r, the server's parameters.
+        start: S to begin with; not changed.
+        objective: Of w_syn; ``real_loss`` or ``distance``.
+        iterations: E.
+        lr: eta.
+        learn_step: Whether eta_w is moved too.
+        mover: The optimiser of S.
+    """
+    inputs = start.inputs.detach().clone().requires_grad_()
+    moved = [inputs]
+    labels = start.labels.detach().clone()
+    if labels.is_floating_point():
+        moved.append(labels.requires_grad_())
+    log_step = start.step_size.detach().log()
+    if learn_step:
+        moved.append(log_step.requires_grad_())
+    optimiser = mover(moved, lr)
+    losses = torch.zeros(iterations, dtype=inputs.dtype, device=inputs.device)
+    for iteration in range(iterations):
+        step_size = log_step.exp() if learn_step else start.step_size
+        value = objective(client_update(loss, w, Batches(inputs, labels, step_size)))
+        for tensor, slope in zip(moved, torch.autograd.grad(value, moved), strict=True):
+            tensor.grad = slope
+        optimiser.step()
+        losses[iteration] = value.detach()
+    step_size = log_step.detach().exp() if learn_step else start.step_size
+    return Distilled(
+        replace(start, inputs=inputs.detach(), labels=labels.detach(), step_size=step_size), losses
+    )

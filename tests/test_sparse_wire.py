@@ -1,0 +1,319 @@
+"""Parts of updates on their way: random ones and the largest, at the same price."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import PayloadError
+from common.wire import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
+from common.wire.top_k_update import k_for, largest_rate, payload_bytes
+from synth.sparse_updates import largest, mask, pack_places, places_bytes, unpack_places
+
+MLP = 159_010  # numbers of a multilayer perceptron 784-200-10
+
+Arrays = list[np.ndarray[Any, Any]]
+Damage = Callable[[Arrays], Arrays]
+
+
+def update(total: int, seed: int = 3) -> torch.Tensor:
+    return torch.randn(total, generator=torch.Generator().manual_seed(seed))
+
+
+def with_header(body: Arrays, /, **fields: object) -> Arrays:
+    header = {**json.loads(body[0].tobytes()), **fields}
+    return [np.frombuffer(json.dumps(header).encode(), np.uint8), *body[1:]]
+
+
+# ---- the mask -----------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2000), st.floats(1, 100), st.integers(0, 2**63 - 1))
+def test_a_seed_gives_one_mask(total: int, rate: float, seed: int) -> None:
+    one = mask(total, rate, seed)
+    assert one.shape == (total,)
+    assert torch.equal(one, mask(total, rate, seed))
+
+
+def test_a_rate_of_one_keeps_everything() -> None:
+    assert bool(mask(10**6, 1.0, 5).all())
+
+
+@pytest.mark.parametrize("rate", [1.5, 7.8, 300.0])
+def test_a_mask_keeps_its_share(rate: float) -> None:
+    """The number kept is binomial: within 5 standard deviations of total / rate."""
+    total, p = 10**6, 1 / rate
+    assert abs(int(mask(total, rate, 11).sum()) - total * p) < 5 * math.sqrt(total * p * (1 - p))
+
+
+def test_masks_of_two_seeds_are_independent() -> None:
+    """Places in common: total p^2 of variance total p^2 (1 - p^2)."""
+    total, p = 10**6, 0.25
+    common = int((mask(total, 4.0, 1) & mask(total, 4.0, 2)).sum())
+    assert abs(common - total * p**2) < 5 * math.sqrt(total * p**2 * (1 - p**2))
+
+
+def test_what_masks_stand_for_has_the_update_as_its_mean() -> None:
+    """A number u is decoded as r u with probability 1/r: mean u, variance (r - 1) u^2; 2,000 masks of 50 numbers."""
+    rate, n, whole = 4.0, 2000, update(50)
+    spec, total = MaskedUpdateSpec(50, rate), torch.zeros(50, dtype=torch.float64)
+    for seed in range(n):
+        sent = MaskedUpdate.of(whole, spec, seed)
+        places, values = MaskedUpdate.decode(sent.encode(), spec).coordinates(spec)
+        total[places] += values
+    sigma = whole.double().abs() * math.sqrt((rate - 1) / n)
+    assert ((total / n - whole).abs() < 5 * sigma).all()
+
+
+# ---- masked updates -----------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 500),
+    st.floats(1, 50),
+    st.integers(0, 2**63 - 1),
+    st.sampled_from(["none", "zlib"]),
+)
+def test_a_masked_update_comes_back_at_its_places(
+    total: int, rate: float, seed: int, compression: str
+) -> None:
+    whole, spec = update(total), MaskedUpdateSpec(total, rate)
+    sent = MaskedUpdate.of(whole, spec, seed)
+    got = MaskedUpdate.decode(sent.encode(compression), spec)
+    assert (got.seed, got.floats) == (seed, len(sent.values))
+    places, values = got.coordinates(spec)
+    assert torch.equal(values, whole[places].double() * rate)
+    assert len(places) == sent.floats
+
+
+def test_a_half_masked_update_halves_the_bytes_and_rounds_once() -> None:
+    whole, spec = update(1000), MaskedUpdateSpec(1000, 3.0)
+    full, half = (MaskedUpdate.of(whole, spec, 1, c) for c in ("float32", "float16"))
+    assert full.encode()[1].nbytes == 2 * half.encode()[1].nbytes == 4 * full.floats
+    got = MaskedUpdate.decode(half.encode(), spec)
+    assert torch.equal(got.values, full.values.half().float())
+
+
+def test_a_number_beyond_half_precision_does_not_leave() -> None:
+    spec = MaskedUpdateSpec(2, 1.0)
+    with pytest.raises(PayloadError, match="65504"):
+        MaskedUpdate.of(torch.tensor([1e5, 0.0]), spec, 1, "float16").encode()
+    with pytest.raises(PayloadError, match="65504"):
+        TopKUpdate.of(torch.tensor([1e5, 0.0]), TopKUpdateSpec(2, 1), "float16").encode()
+
+
+def test_a_number_that_is_not_finite_does_not_leave() -> None:
+    broken = torch.tensor([math.nan, 1.0])
+    with pytest.raises(PayloadError, match="not finite"):
+        MaskedUpdate.of(broken, MaskedUpdateSpec(2, 1.0), 1).encode()
+    with pytest.raises(PayloadError, match="not finite"):
+        TopKUpdate.of(broken, TopKUpdateSpec(2, 1)).encode()
+
+
+MASKED = MaskedUpdateSpec(300, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda a: a[:1], "0 arrays where 1"),
+        (lambda a: [*a, a[1]], "2 arrays where 1"),
+        (lambda a: [a[0], a[1][:-1]], "kept values is float32 of shape"),
+        (lambda a: [a[0], np.append(a[1], a[1][:1])], "kept values is float32 of shape"),
+        (lambda a: [a[0], a[1].reshape(-1, 1)], "of shape"),
+        (lambda a: [a[0], a[1].astype(np.float64)], "float64"),
+        (lambda a: [a[0], a[1].astype(np.float16)], "float16"),
+        (lambda a: [a[0], a[1].astype(">f4")], "byte order"),
+        (lambda a: [a[0], a[1] * np.float32(np.nan)], "not finite"),
+        (lambda a: [a[0], np.full_like(a[1], np.inf)], "not finite"),
+        (lambda a: [a[0], np.full_like(a[1], 3e38)], "times the rate"),
+        (lambda a: with_header(a, seed=2**63), "63 bits"),
+        (lambda a: with_header(a, seed=10**400), "63 bits"),
+        (lambda a: with_header(a, seed=-1), "63 bits"),
+        (lambda a: with_header(a, seed=True), "63 bits"),
+        (lambda a: with_header(a, seed=1.0), "63 bits"),
+        (lambda a: with_header(a, seed=None), "63 bits"),
+        (lambda a: with_header(a, codec="uint8"), "allowed are float32, float16"),
+        (lambda a: with_header(a, kind="weights"), "'weights' where"),
+    ],
+)
+def test_damaged_masked_updates_are_refused_by_name(damage: Damage, said: str) -> None:
+    arrays = MaskedUpdate.of(update(300), MASKED, 7).encode()
+    with pytest.raises(PayloadError, match=said):
+        MaskedUpdate.decode(damage(arrays), MASKED)
+
+
+def test_values_of_another_seed_are_as_good_as_never_as_many() -> None:
+    spec = MaskedUpdateSpec(10_000, 3.0)
+    arrays = MaskedUpdate.of(update(10_000), spec, 7).encode()
+    with pytest.raises(PayloadError, match="of shape"):
+        MaskedUpdate.decode(with_header(arrays, seed=8), spec)
+
+
+@pytest.mark.parametrize("empty", [b"", b"x"])
+def test_a_mask_that_keeps_nothing_is_an_empty_update_also_compressed(empty: bytes) -> None:
+    spec = MaskedUpdateSpec(1, 1000.0)
+    seed = next(s for s in range(100) if not mask(1, 1000.0, s).any())
+    sent = MaskedUpdate.of(update(1), spec, seed)
+    assert MaskedUpdate.decode(sent.encode("zlib"), spec).floats == 0
+    arrays = with_header(sent.encode(), compression="zlib", arrays=[["float32", [0]]])
+    arrays[1] = np.frombuffer(zlib.compress(empty), np.uint8)
+    if empty:
+        with pytest.raises(PayloadError, match="more than"):
+            MaskedUpdate.decode(arrays, spec)
+    else:
+        assert MaskedUpdate.decode(arrays, spec).floats == 0
+
+
+# ---- places and the largest ---------------------------------------------------------------------------
+
+places_of = st.integers(1, 400).flatmap(
+    lambda total: st.tuples(
+        st.just(total), st.sets(st.integers(0, total - 1), min_size=1).map(sorted)
+    )
+)
+
+
+@given(places_of)
+def test_places_come_back_from_the_bytes_foretold(case: tuple[int, list[int]]) -> None:
+    total, places = case
+    code = pack_places(torch.tensor(places), total)
+    assert len(code) == places_bytes(total, len(places))
+    assert unpack_places(code, total, len(places)).tolist() == places
+
+
+def test_places_by_hand() -> None:
+    """Of 8 places 1, 4, 5: floor(log2(8/3)) = 1 low bit each, 1 0 1; highs 0, 2, 2 as 1 001 1, and room up to 3: 0."""
+    code = pack_places(torch.tensor([1, 4, 5]), 8)
+    assert [f"{int(byte):08b}" for byte in code] == ["10110011", "00000000"]  # 9 bits
+
+
+def test_places_cost_little_more_than_the_least_possible() -> None:
+    """log2 of the binomial coefficient is what no code of k places of n can undercut in the mean."""
+    n, k = MLP, 17_000
+    least = (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
+    assert least <= 8 * places_bytes(n, k) <= least + 0.7 * k
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.binary(max_size=16))
+def test_no_bytes_at_all_break_the_reading_of_places(total: int, k: int, code: bytes) -> None:
+    k = min(k, total)
+    size = places_bytes(total, k)
+    tensor = torch.tensor(list(code.ljust(size, b"\0")[:size]), dtype=torch.uint8)
+    try:
+        places = unpack_places(tensor, total, k)
+    except ValueError:
+        return
+    assert torch.equal(pack_places(places, total), tensor)
+    assert places.tolist() == sorted(set(places.tolist()))
+    assert 0 <= int(places[0]) <= int(places[-1]) < total
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.data())
+def test_the_largest_are_chosen_and_of_equals_the_first(numbers: list[int], data: Any) -> None:
+    k = data.draw(st.integers(1, len(numbers)))
+    expected = sorted(sorted(range(len(numbers)), key=lambda i: (-abs(numbers[i]), i))[:k])
+    assert largest(torch.tensor(numbers, dtype=torch.float32), k).tolist() == expected
+
+
+# ---- top-k updates ------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 500), st.data(), st.sampled_from(["none", "zlib"]))
+def test_a_top_k_update_comes_back(total: int, data: Any, compression: str) -> None:
+    spec = TopKUpdateSpec(total, data.draw(st.integers(1, total)))
+    whole = update(total)
+    sent = TopKUpdate.of(whole, spec)
+    got = TopKUpdate.decode(sent.encode(compression), spec)
+    assert torch.equal(got.indices, sent.indices)
+    assert torch.equal(got.values, whole[got.indices])
+    assert got.floats == spec.k
+    left = torch.ones(total, dtype=torch.bool)
+    left[got.indices] = False
+    if left.any():
+        assert whole[left].abs().max() <= got.values.abs().min()
+
+
+TOP = TopKUpdateSpec(300, 20)
+
+
+def coded(places: list[int], total: int = 300) -> np.ndarray[Any, Any]:
+    return np.asarray(pack_places(torch.tensor(places), total).numpy())
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda a: a[:2], "1 arrays where 2"),
+        (lambda a: [a[0], a[1][:-1], a[2]], r"\(19,\) where float32 of shape \(20,\)"),
+        (lambda a: [a[0], a[1].astype(np.float64), a[2]], "float64"),
+        (lambda a: [a[0], a[1].astype(">f4"), a[2]], "byte order"),
+        (lambda a: [a[0], np.full_like(a[1], np.nan), a[2]], "not finite"),
+        (lambda a: [a[0], np.full_like(a[1], -np.inf), a[2]], "not finite"),
+        (lambda a: [a[0], a[1], a[2][:-1]], "code of their places is uint8"),
+        (lambda a: [a[0], a[1], a[2].astype(np.int64)], "code of their places is int64"),
+        (lambda a: [a[0], a[1], np.zeros_like(a[2])], "0 places where 20"),
+        (lambda a: [a[0], a[1], np.full_like(a[2], 255)], "places where 20"),
+        (lambda a: [a[0], a[1], coded([*range(19), 18])], "do not ascend"),
+        (lambda a: [a[0], a[1], coded([0, 2, 1, *range(3, 20)])], "do not ascend"),
+        (lambda a: [a[0], a[1], coded([*range(19), 300])], "the place 300 where at most 299"),
+        (lambda a: [a[0], a[1], coded([*range(19), 303])], "the place 303"),
+    ],
+)
+def test_damaged_top_k_updates_are_refused_by_name(damage: Damage, said: str) -> None:
+    arrays = TopKUpdate.of(update(300), TOP).encode()
+    with pytest.raises(PayloadError, match=said):
+        TopKUpdate.decode(damage(arrays), TOP)
+
+
+# ---- what it costs ------------------------------------------------------------------------------------
+
+codecs = st.sampled_from(["float32", "float16"])
+
+
+@given(st.integers(1, 5000), codecs)
+def test_more_values_never_take_fewer_bytes(total: int, codec: str) -> None:
+    sizes = [payload_bytes(total, k, codec) for k in range(1, min(total, 400) + 1)]
+    assert sizes == sorted(sizes)
+
+
+@given(st.integers(1, 10**7), st.floats(1, 10**6), codecs)
+def test_k_is_the_largest_that_fits(total: int, rate: float, codec: str) -> None:
+    k, room = k_for(total, rate, codec), {"float32": 4, "float16": 2}[codec] * total / rate
+    assert 0 <= k <= total
+    assert not k or payload_bytes(total, k, codec) <= room * (1 + 1e-9)
+    assert k == total or payload_bytes(total, k + 1, codec) > room
+
+
+@given(st.integers(1, 10**7), codecs)
+def test_the_largest_rate_is_possible_as_it_is_printed_and_no_larger_one_is(
+    total: int, codec: str
+) -> None:
+    most = largest_rate(total, codec)
+    if most >= 1:
+        assert k_for(total, float(f"{most:.3f}"), codec) >= 1
+    assert k_for(total, max(1.0, most + 0.002), codec) == 0
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16"])
+@pytest.mark.parametrize("rate", [3.9, 7.8, 15.6])
+def test_top_k_and_masking_cost_the_same_at_one_rate(rate: float, codec: str) -> None:
+    """What a mask keeps varies, at these rates by about 1 %: the mean of ten masks is compared."""
+    whole, masked = update(MLP), MaskedUpdateSpec(MLP, rate)
+    top = TopKUpdateSpec(MLP, k_for(MLP, rate, codec))
+    sent = [MaskedUpdate.of(whole, masked, seed, codec).encode() for seed in range(10)]
+    masking = sum(a.nbytes for arrays in sent for a in arrays) / 10
+    largest_ones = sum(a.nbytes for a in TopKUpdate.of(whole, top, codec).encode())
+    assert largest_ones == pytest.approx(masking, rel=0.02)
+    assert largest_ones == pytest.approx(
+        {"float32": 4, "float16": 2}[codec] * MLP / rate, rel=0.005
+    )

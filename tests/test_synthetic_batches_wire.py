@@ -1,0 +1,273 @@
+"""Synthetic batches on their way: what arrives is what was sent, and nothing that is not as expected gets in."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import PayloadError
+from common.models import build
+from common.wire import (
+    SyntheticBatches,
+    SyntheticBatchesSpec,
+    SyntheticImages,
+    SyntheticImagesSpec,
+    Weights,
+    WeightsSpec,
+)
+
+SOFT = SyntheticBatchesSpec(3, 2, (1, 4, 5), (), 7, trained=True, learned_step=True, max_step=10.0)
+HARD = replace(SOFT, trained=False, learned_step=False)
+TEXT = SyntheticBatchesSpec(
+    2, 3, (10, 8), (10,), 2000, trained=False, learned_step=False, max_step=1.0
+)
+Arrays = list[np.ndarray[Any, Any]]
+
+
+def made(spec: SyntheticBatchesSpec, codec: str = "float32", seed: int = 1) -> SyntheticBatches:
+    rng = torch.Generator().manual_seed(seed)
+    count = (spec.m, spec.b)
+    inputs = torch.randn(*count, *spec.shape, generator=rng)
+    if spec.trained:
+        labels = torch.randn(*count, *spec.targets, spec.classes, generator=rng)
+    else:
+        labels = torch.randint(0, spec.classes, (*count, *spec.targets), generator=rng)
+    step = torch.tensor(0.3) if spec.learned_step else None
+    return SyntheticBatches(inputs, labels, step, codec)
+
+
+def same(one: SyntheticBatches, other: SyntheticBatches) -> bool:
+    steps = one.step_size, other.step_size
+    return (
+        torch.equal(one.inputs, other.inputs)
+        and one.labels.dtype == other.labels.dtype
+        and torch.equal(one.labels, other.labels)
+        and (steps == (None, None) or torch.equal(*steps))  # type: ignore[arg-type]
+    )
+
+
+@given(
+    m=st.integers(1, 4),
+    b=st.integers(1, 4),
+    shape=st.sampled_from([(1, 2, 2), (3, 4, 1), (10, 3)]),
+    classes=st.integers(1, 300),
+    trained=st.booleans(),
+    learned=st.booleans(),
+    compression=st.sampled_from(["none", "zlib"]),
+    seed=st.integers(0, 99),
+)
+def test_float32_batches_come_back_to_the_bit(
+    m: int,
+    b: int,
+    shape: tuple[int, ...],
+    classes: int,
+    trained: bool,
+    learned: bool,
+    compression: str,
+    seed: int,
+) -> None:
+    targets = (10,) if len(shape) == 2 and not trained else ()
+    spec = SyntheticBatchesSpec(m, b, shape, targets, classes, trained, learned, 1.0)
+    sent = made(spec, seed=seed)
+    assert same(SyntheticBatches.decode(sent.encode(compression), spec), sent)
+
+
+def test_labels_and_step_count_as_floats_only_where_they_are_trained() -> None:
+    """3 batches of 2 images of 20 pixels are 120; 7 logits for each of the 6 images make 42 more, the step one."""
+    assert made(SOFT).floats == 120 + 42 + 1
+    assert made(HARD).floats == 120
+    assert made(TEXT).floats == 2 * 3 * 10 * 8
+
+
+def test_bytes_of_each_codec_by_hand() -> None:
+    """120 pixels, 42 logits and a step: 4 bytes each; 2, 2, 4; 1, 2, 4. A class of 7 is a byte, of 2,000 two."""
+    sizes = [
+        [a.nbytes for a in made(SOFT, c).encode()[1:]] for c in ("float32", "float16", "uint8")
+    ]
+    assert sizes == [[480, 168, 4], [240, 84, 4], [120, 84, 4]]
+    assert made(HARD).encode()[2].nbytes == 6
+    assert made(TEXT).encode()[2].nbytes == 2 * 60
+
+
+def test_half_precision_rounds_once_and_leaves_the_step_as_it_is() -> None:
+    sent = made(SOFT, "float16")
+    got = sent.as_sent(SOFT)
+    assert torch.equal(got.inputs, sent.inputs.half().float())
+    assert torch.equal(got.labels, sent.labels.half().float())
+    assert got.step_size is not None
+    assert float(got.step_size) == float(np.float32(0.3))
+
+
+@given(st.lists(st.tuples(st.floats(-50, 50), st.floats(1e-3, 100)), min_size=3, max_size=3))
+def test_a_byte_a_value_is_wrong_by_at_most_half_a_step_of_its_own_batch(
+    ranges: list[tuple[float, float]],
+) -> None:
+    base = made(HARD)
+    low, spread = (torch.tensor(x).view(3, 1, 1, 1, 1) for x in zip(*ranges, strict=True))
+    sent = SyntheticBatches(base.inputs.sigmoid() * spread + low, base.labels, None, "uint8")
+    got = sent.as_sent(HARD)
+    for i, (lo, wide) in enumerate(ranges):
+        batch = sent.inputs[i]
+        step = (batch.max() - batch.min()) / 255
+        assert (got.inputs[i] - batch).abs().max() <= step / 2 + 1e-6 * (abs(lo) + wide)
+
+
+def test_a_batch_of_small_values_is_not_coarsened_by_a_large_one() -> None:
+    base = made(HARD)
+    scale = torch.tensor([1e-4, 1.0, 1e4]).view(3, 1, 1, 1, 1)
+    sent = SyntheticBatches(base.inputs * scale, base.labels, None, "uint8")
+    relative = (sent.as_sent(HARD).inputs - sent.inputs).abs() / scale
+    assert relative.max() < 0.02
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16", "uint8"])
+def test_what_the_device_replays_is_what_the_server_reads(codec: str) -> None:
+    sent = made(SOFT, codec)
+    here = sent.as_sent(SOFT)
+    there = SyntheticBatches.decode(sent.encode("zlib"), SOFT)
+    assert same(here, there)
+    assert same(here, sent) == (codec == "float32")
+
+
+def test_batches_of_one_value_survive_a_byte_a_value() -> None:
+    flat = SyntheticBatches(torch.full((3, 2, 1, 4, 5), 0.25), made(HARD).labels, None, "uint8")
+    assert torch.equal(flat.as_sent(HARD).inputs, flat.inputs)
+
+
+Damage = Callable[[Arrays], Arrays]
+DAMAGES: list[tuple[Damage, str]] = [
+    (lambda a: a[:-1], "2 arrays where 3"),
+    (lambda a: [*a, a[3]], "4 arrays where 3"),
+    (
+        lambda a: [a[0], a[1][:2], *a[2:]],
+        r"\(2, 2, 1, 4, 5\) where float32 of shape \(3, 2, 1, 4, 5\)",
+    ),
+    (lambda a: [a[0], a[1][:, :1], *a[2:]], r"of shape \(3, 1, 1, 4, 5\)"),
+    (lambda a: [a[0], a[1].reshape(3, 2, 1, 5, 4), *a[2:]], "of shape"),
+    (lambda a: [a[0], a[1].astype(np.float64), *a[2:]], "float64"),
+    (lambda a: [a[0], a[1].astype(np.float16), *a[2:]], "float16"),
+    (lambda a: [a[0], np.full_like(a[1], np.nan), *a[2:]], "120 of 120 values that are not finite"),
+    (lambda a: [a[0], a[1], np.full_like(a[2], np.inf), a[3]], "logits holds 42"),
+    (lambda a: [a[0], a[1], a[2][..., :6], a[3]], "label logits is float32 of shape"),
+    (lambda a: [a[0], a[1], np.zeros((3, 2), np.uint8), a[3]], "label logits is uint8"),
+    (
+        lambda a: [*a[:3], np.array(0.0, np.float32)],
+        "step size is 0 where one above 0 and at most 10",
+    ),
+    (lambda a: [*a[:3], np.array(-1.0, np.float32)], "step size is -1"),
+    (lambda a: [*a[:3], np.array(11.0, np.float32)], "step size is 11"),
+    (lambda a: [*a[:3], np.array(np.nan, np.float32)], "not finite"),
+    (lambda a: [*a[:3], np.array([1.0], np.float32)], r"step size is float32 of shape \(1,\)"),
+    (lambda a: [*a[:3], np.array(1.0)], "step size is float64"),
+    (lambda a: [a[0], a[1].astype(">f4"), *a[2:]], "byte order"),
+    (lambda a: [*a[:3], a[3].astype(">f4")], "byte order"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES)
+def test_damaged_batches_are_refused_by_name(damage: Damage, said: str) -> None:
+    with pytest.raises(PayloadError, match=said):
+        SyntheticBatches.decode(damage(made(SOFT).encode()), SOFT)
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (np.full((3, 2), 7, np.uint8), "a label is 7 where 0 to 6"),
+        (np.full((3, 2), -1, np.int64), "a label is -1"),
+        (np.full((3, 2), 2**63 + 1, np.uint64), "a label is 9223372036854775809"),
+        (np.zeros((3, 2), np.float32), "integers of shape"),
+        (np.zeros((3, 2), np.bool_), "integers of shape"),
+        (np.zeros((3,), np.uint8), "integers of shape"),
+        (np.zeros((3, 2, 10), np.uint8), "integers of shape"),
+    ],
+)
+def test_labels_that_are_no_classes_are_refused(labels: np.ndarray[Any, Any], said: str) -> None:
+    arrays = made(HARD).encode()
+    with pytest.raises(PayloadError, match=said):
+        SyntheticBatches.decode([*arrays[:2], labels], HARD)
+
+
+def test_a_step_size_of_exactly_the_most_passes_whatever_float32_makes_of_it() -> None:
+    most = 0.1  # its float32 is larger
+    spec = replace(SOFT, max_step=most)
+    sent = replace(made(SOFT), step_size=torch.tensor(5.0).clamp_max(most))
+    assert same(sent.as_sent(spec), sent)
+
+
+def test_a_step_size_that_nobody_asked_for_is_refused() -> None:
+    with pytest.raises(PayloadError, match="3 arrays where 2"):
+        SyntheticBatches.decode(made(SOFT).encode(), replace(SOFT, learned_step=False))
+
+
+@pytest.mark.parametrize(
+    "bounds", [None, [[0, 0, 0]], [[0, 0], [1, 1]], [[0] * 3, [1, 1, math.inf]], [["a"] * 3] * 2]
+)
+def test_bytes_without_a_usable_range_are_refused(bounds: object) -> None:
+    arrays = made(HARD, "uint8").encode()
+    header = {**json.loads(arrays[0].tobytes()), "range": bounds}
+    with pytest.raises(PayloadError, match="range of 3"):
+        SyntheticBatches.decode(
+            [np.frombuffer(json.dumps(header).encode(), np.uint8), *arrays[1:]], HARD
+        )
+
+
+def test_a_range_beyond_float32_is_refused() -> None:
+    arrays = made(HARD, "uint8").encode()
+    header = {**json.loads(arrays[0].tobytes()), "range": [[0] * 3, [1e300] * 3]}
+    with pytest.raises(PayloadError, match="not finite"):
+        SyntheticBatches.decode(
+            [np.frombuffer(json.dumps(header).encode(), np.uint8), *arrays[1:]], HARD
+        )
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16", "uint8"])
+def test_batches_that_are_not_finite_do_not_leave(codec: str) -> None:
+    sent = made(SOFT, codec)
+    sent.inputs[0, 0, 0, 0, 0] = math.nan
+    with pytest.raises(PayloadError, match="1 of 120 values"):
+        sent.encode()
+    with pytest.raises(PayloadError, match="not finite"):
+        replace(made(SOFT, codec), step_size=torch.tensor(math.inf)).encode()
+
+
+def test_logits_beyond_half_precision_do_not_leave() -> None:
+    sent = made(SOFT, "uint8")
+    sent.labels[0] = 1e5
+    with pytest.raises(PayloadError, match="65504"):
+        sent.encode()
+
+
+def test_a_compressed_bomb_is_not_expanded() -> None:
+    """The header claims a terabyte: the claim is compared with what is expected before a byte is expanded."""
+    arrays = SyntheticBatches(torch.zeros(3, 2, 1, 4, 5), made(HARD).labels).encode("zlib")
+    header = json.loads(arrays[0].tobytes())
+    header["arrays"][0] = ["float32", [2**38]]
+    with pytest.raises(PayloadError, match="of shape"):
+        SyntheticBatches.decode(
+            [np.frombuffer(json.dumps(header).encode(), np.uint8), *arrays[1:]], HARD
+        )
+
+
+@pytest.mark.parametrize("which", ["weights", "images"])
+def test_the_other_payloads_refuse_the_other_byte_order_too(which: str) -> None:
+    if which == "weights":
+        model = build("convnet", (1, 8, 8), 10, depth=1, width=4)
+        arrays = Weights.of(model).encode()
+        arrays[1] = arrays[1].astype(">f4")
+        with pytest.raises(PayloadError, match=">f4 byte order"):
+            Weights.decode(arrays, WeightsSpec.of(model))
+    else:
+        arrays = SyntheticImages(torch.zeros(2, 1, 4, 4), torch.tensor([0, 1])).encode()
+        arrays[1] = arrays[1].astype(">f4")
+        with pytest.raises(PayloadError, match=">f4 byte order"):
+            SyntheticImages.decode(arrays, SyntheticImagesSpec((1, 4, 4), 2, 1))
