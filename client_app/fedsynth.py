@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from logging import getLogger
+
 import torch
 
 from client_app.device import DeviceClient, phase
@@ -24,6 +27,8 @@ from synth.synthetic_updates import (
     real_loss,
     replay,
 )
+
+logger = getLogger("flwr")
 
 _MOVERS = {"adam": Adam, "sgd": SGD}
 
@@ -74,7 +79,7 @@ class FedSynthClient(DeviceClient):
             self.generator("local-training"),
             precision=self.run.config.compute.precision,
         )
-        self.report(train_loss=trained.loss)
+        self._report_finite(train_loss=trained.loss)
         return parameters(model)
 
     def _objective(
@@ -117,7 +122,18 @@ class FedSynthClient(DeviceClient):
         """Compare the update that the server will replay with the one of local training."""
         replayed = replay(loss, here, as_batches(received, settings, self.run.device))
         origin = flat(here)
-        self.report(**fidelity(flat(replayed) - origin, flat(trained) - origin))
+        self._report_finite(**fidelity(flat(replayed) - origin, flat(trained) - origin))
+
+    def _report_finite(self, **figures: float) -> None:
+        """Report figures beside what is sent, unless one is not finite: such a figure would cost the site its round.
+
+        The local training that they come from may diverge where the set does not; of a set that does, the server
+        says so itself.
+        """
+        if all(map(math.isfinite, figures.values())):
+            self.report(**figures)
+        else:
+            logger.warning("%s: not finite, and not reported: %s", self.site, ", ".join(figures))
 
 
 def parameters(model: Classifier) -> dict[str, torch.Tensor]:

@@ -52,7 +52,7 @@ class Run:
         ConfigError
             If the data set is text.
         """
-        if len(self.info.shape) != 3:
+        if not self.info.has_images:
             raise ConfigError(
                 f"method={self.config.method} learns from images of each class, and {self.info.name} is text: choose "
                 "a method that sends weights or updates, such as fedavg"

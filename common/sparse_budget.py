@@ -17,10 +17,16 @@ def masked_spec(run: Run) -> MaskedUpdateSpec:
     Raises
     ------
     ConfigError
-        If the rate leaves less than one number of the model's on average.
+        If the rate leaves less than one number of the model's on average, or the model has running variances.
     """
     settings, total = run.config.settings, length(run.spec)
     assert isinstance(settings, MaskingSettings)
+    # What is kept is multiplied by the rate, which can take a variance below 0, where the model gives no number.
+    if settings.rate > 1 and any(name.endswith("running_var") for name in run.spec.names):
+        raise ConfigError(
+            f"masking.rate={settings.rate:g} scales the changes that it keeps, and running variances could become "
+            "negative: choose model.norm=instance, group or none."
+        )
     if settings.rate > total:
         raise ConfigError(
             f"masking.rate={settings.rate:g} leaves less than one of the model's {total} numbers: the largest "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import torch
 
@@ -36,7 +37,7 @@ def spec_of(run: Run) -> SyntheticBatchesSpec:
             "model.norm=instance, group or none."
         )
     trained = settings.labels == "trained"
-    targets = () if info.task == "classification" else info.shape
+    targets = info.target_shape
     if trained and targets:
         raise ConfigError(
             f"fedsynth.labels=trained would send {len(info.classes)} numbers for every token of {run.config.dataset}: "
@@ -45,9 +46,12 @@ def spec_of(run: Run) -> SyntheticBatchesSpec:
     example = math.prod(model.continuous_shape) + (len(info.classes) if trained else 0)
     floats = sum(p.numel() for p in model.parameters())
     learned = int(settings.learn_step)
-    batch = int((floats / settings.rate - learned) // (example * settings.steps))
+    # In whole numbers and as the rate is written: rounded, the largest rate that a refusal names could be refused too.
+    batch = math.floor(
+        (floats / Fraction(str(settings.rate)) - learned) / (example * settings.steps)
+    )
     if batch < 1:
-        largest = math.floor(10 * floats / (example * settings.steps + learned)) / 10
+        largest = 10 * floats // (example * settings.steps + learned) / 10
         raise ConfigError(_too_high(settings, floats, example, largest))
     return SyntheticBatchesSpec(
         settings.steps,
@@ -64,13 +68,12 @@ def spec_of(run: Run) -> SyntheticBatchesSpec:
 def _too_high(settings: FedSynthSettings, floats: int, example: int, largest: float) -> str:
     asked = f"fedsynth.rate={settings.rate:g} leaves no example for {settings.steps} batches, at {example} floats each"
     if largest < 1:
+        lower = "lower fedsynth.steps or " if settings.steps > 1 else ""
         return (
-            f"{asked} for a model of {floats:,} parameters, and no rate would: lower fedsynth.steps or take a larger "
-            "model (model.name=mlp, model.width=200)."
+            f"{asked} for a model of {floats:,} parameters, and no rate would: {lower}take a larger model (raise "
+            "model.width)."
         )
-    return (
-        f"{asked} for a model of {floats:,} parameters: the largest possible rate is {largest:g}."
-    )
+    return f"{asked} for a model of {floats:,} parameters: the largest possible rate is {largest:.12g}."
 
 
 def as_batches(

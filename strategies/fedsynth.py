@@ -28,8 +28,9 @@ _TOGETHER = 16
 class FedSynth(Strategy):
     """w_{r+1} = w_r + sum_k p_k (w_k^syn - w_r), with w_k^syn = ClientUpdate(S_k; w_r) and p_k = 1 / |S_t|.
 
-    With ``weighting=counts`` p_k = n_k / n. With ``replay=loop`` a set that leads to no finite weights is rejected when
-    it is read; with ``vmap`` the sets are replayed together first, and it is rejected then.
+    With ``weighting=counts`` p_k = n_k / n. The replay starts from w_r as the devices read it. With ``replay=loop`` a
+    set that leads to no finite weights is rejected when it is read; with ``vmap`` the sets are replayed together first,
+    and it is rejected then.
     """
 
     contrast = "stretched"
@@ -59,7 +60,7 @@ class FedSynth(Strategy):
         if self.settings.replay == "vmap":
             return upload
         batches = as_batches(sent, self.settings, self.run.device)
-        ended = replay(self._loss, self._on_device(weights), batches)
+        ended = replay(self._loss, self._on_device(self._as_read(weights)), batches)
         _require_finite(ended)
         return replace(upload, payload=Weights({k: v.cpu() for k, v in ended.items()}))
 
@@ -67,6 +68,7 @@ class FedSynth(Strategy):
         """Sum the replayed updates as they come, in float64, and divide once."""
         if self.settings.replay == "vmap":
             uploads = self._replayed(server_round, weights, list(uploads))
+        start = self._as_read(weights).tensors
         sums = {k: torch.zeros_like(t, dtype=torch.float64) for k, t in weights.tensors.items()}
         total = 0
         for upload in uploads:
@@ -74,7 +76,7 @@ class FedSynth(Strategy):
             share = upload.examples if self.settings.weighting == "counts" else 1
             total += share
             for name, ended in upload.payload.tensors.items():
-                sums[name].add_(ended.double() - weights.tensors[name], alpha=share)
+                sums[name].add_(ended.double() - start[name], alpha=share)
         self._note_idle(sums)
         return Weights(
             {k: (t + sums[k] / total).to(t.dtype) for k, t in weights.tensors.items()},
@@ -91,7 +93,8 @@ class FedSynth(Strategy):
             torch.stack([b.labels for b in each]),
             torch.stack([b.step_size for b in each]),
         )
-        ended = replay_together(self._loss, self._on_device(weights), stacked, _TOGETHER)
+        here = self._on_device(self._as_read(weights))
+        ended = replay_together(self._loss, here, stacked, _TOGETHER)
         for i, upload in enumerate(uploads):
             own = {name: value[i].cpu() for name, value in ended.items()}
             try:
@@ -101,6 +104,12 @@ class FedSynth(Strategy):
                 continue
             yield replace(upload, payload=Weights(own))
         self.require_quorum(server_round)
+
+    def _as_read(self, weights: Weights) -> Weights:
+        """Return w_r as the devices read it: with wire.weights=float16 their steps start from rounded weights."""
+        if weights.codec == "float32":
+            return weights
+        return Weights.decode(weights.encode(), self.run.spec)
 
     def _on_device(self, weights: Weights) -> Parameters:
         return {name: value.to(self.run.device) for name, value in weights.tensors.items()}

@@ -17,7 +17,7 @@ class Masking(SparseAverage):
     Raises
     ------
     ConfigError
-        If the rate leaves nothing of the model.
+        If the rate leaves nothing of the model, or the model has running variances.
     """
 
     def __init__(self, run: Run, record_id: str = "run") -> None:

@@ -59,6 +59,8 @@ import sys
 from server_app.commands.run import main
 words = "rounds=1 method={method} federation.clients=2 data.images=60 feddm.iterations=2 feddm.server_epochs=1"
 assert main([*words.split(), "fedavg.epochs=1", {f"output-dir={tmp_path}"!r}]) == 0
+from common.models import build
+build("lstm", (10,), 20)  # a language model's process has no more of it
 print(sorted(name for name in ("torch._dynamo", "sympy", "sklearn", "matplotlib") if name in sys.modules))
 """
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""``conf/experiment/feddm-*``: the rows of FedDM's tables and figures, and their twins of two-core size."""
+"""``conf/experiment/feddm-*``, FedDM's tables and figures with their twins of two-core size, and ``fedsynth-*``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from common.config.layers import CONF, names
 from common.data import describe
 from common.run import Run
 from server_app import cli
+from server_app.app import make_strategy
 from server_app.compare.request import parse
 from server_app.compare.tuning import searches_of
 
@@ -256,6 +257,66 @@ def test_every_twin_has_a_partition_of_its_real_data(name: str) -> None:
         assert len(parts) == row.clients
         assert min(map(len, parts)) >= config.partition.min_size
         assert sum(map(len, parts)) + len(run.validation) == config.data.images
+
+
+# --- FedSynth
+
+
+FEDSYNTH = {
+    "fedsynth-mnist": ("mnist", "dirichlet", 10),
+    "fedsynth-femnist": ("femnist", "natural", 300),
+    "fedsynth-reddit": ("reddit", "natural", 694),
+}
+"""Data set, rule of the partition and clients."""
+
+COMPARED = ("fedsynth", "fedavg", "masking", "topk")
+
+
+def test_fedsynth_has_a_file_for_each_of_its_data_sets() -> None:
+    assert {name for name in names("experiment") if name.startswith("fedsynth-")} == set(FEDSYNTH)
+
+
+@pytest.mark.parametrize("name", FEDSYNTH)
+def test_fedsynth_and_its_rivals_can_be_built_from_one_file(name: str) -> None:
+    """A strategy refuses, when it is made, a rate that leaves nothing of the model."""
+    dataset, kind, clients = FEDSYNTH[name]
+    config = load({"experiment": name})
+    assert config.method == "fedsynth"
+    assert config.dataset.startswith(dataset)
+    assert (config.partition.kind, config.federation.clients) == (kind, clients)
+    assert parameters(config) >= 100_000
+    for method in COMPARED:
+        run = Run(load({"experiment": name, "method": method}))
+        assert type(make_strategy(run)).__name__.lower() == method
+        assert run.config.model == config.model
+
+
+@pytest.mark.parametrize("name", FEDSYNTH)
+def test_ten_sites_are_asked_a_round_and_train_alike_under_each_method(name: str) -> None:
+    """FedAvg's recipe is taken over by its rivals, and by the training that FedSynth's fidelity is held against."""
+    trained = {
+        method: load({"experiment": name, "method": method}).settings.model_dump()
+        for method in COMPARED
+    }
+    federation = load({"experiment": name}).federation
+    assert round(federation.participation * federation.clients) == 10
+    for key in ("epochs", "lr", "batch"):
+        assert len({values[key] for values in trained.values()}) == 1, key
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FEDSYNTH)
+def test_every_site_of_fedsynths_files_holds_real_data(name: str) -> None:
+    directory = data_directory(load({"experiment": name}).dataset)
+    run = Run(load({"experiment": name, "data-dir": str(directory)}))
+    parts = run.partition(run.config.federation.clients)
+    assert len(parts) == FEDSYNTH[name][2]
+    assert min(map(len, parts)) > 0
+    if run.config.partition.kind == "natural":
+        owners = run.dataset.train.owners
+        assert owners is not None
+        assert len({int(owners[part[0]]) for part in parts}) == len(parts)
+        assert all(len(set(owners[part].tolist())) == 1 for part in parts)
 
 
 # --- the list

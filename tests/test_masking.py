@@ -161,6 +161,13 @@ def test_a_rate_that_leaves_nothing_names_the_largest_and_that_one_is_possible(
         masked_spec(made(small, f"masking.rate={int(most) + 1}"))
 
 
+def test_running_variances_which_scaling_could_make_negative_are_refused(small: Small) -> None:
+    with pytest.raises(ConfigError, match=r"model\.norm=instance, group or none"):
+        make_strategy(made(small, "model.norm=batch masking.rate=2"))
+    whole = made(small, "model.norm=batch masking.rate=1")  # nothing is scaled
+    assert masked_spec(whole).total == length(whole.spec)
+
+
 def test_an_impossible_rate_ends_the_command_before_any_work(
     tmp_path: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:

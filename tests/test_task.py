@@ -147,6 +147,9 @@ def test_the_data_set_says_what_is_learned() -> None:
     text = DatasetInfo("tiny", (4,), ("0", "1", "2"), (), (), 1.0, "next-token")
     assert isinstance(task_of(text), NextToken)
     assert task_of(text).classes == 3
+    assert (text.target_shape, text.has_images, text.unit) == ((4,), False, "sequences")
     digits = task_of(describe("digits", None))
     assert isinstance(digits, Classification)
     assert digits.classes == 10
+    known = describe("digits", None)
+    assert (known.target_shape, known.has_images, known.unit) == ((), True, "images")

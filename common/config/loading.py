@@ -104,10 +104,9 @@ def _resolve(
         else:
             repeated += [said for said in built if said.partition("=")[0] in taken]
             problems += [said for said in built if said.partition("=")[0] not in taken]
-    if problems or repeated:
-        fail(
-            problems or repeated
-        )  # a value that methods take over is wrong once, where it was given
+    told = problems or repeated  # a value that methods take over is wrong once, where it was given
+    if told:
+        fail(told)
     run = cast(RunSettings, sections[""])
     strategy = _method_arguments(run.method, leaves)
     places = {key: where for key, (_, where) in paths.items() if where}

@@ -41,9 +41,19 @@ class DatasetInfo:
     task: Literal["classification", "next-token"] = "classification"
 
     @property
+    def has_images(self) -> bool:
+        """Whether a sample is an image, which has a normalisation and can be drawn, or text."""
+        return len(self.shape) == 3
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """The shape of one sample's target: () of a label, (T,) of a token at every place."""
+        return self.shape if self.task == "next-token" else ()
+
+    @property
     def unit(self) -> str:
         """What the samples are called in reports."""
-        return "sequences" if self.task == "next-token" else "images"
+        return "images" if self.has_images else "sequences"
 
 
 @dataclass(frozen=True, eq=False)

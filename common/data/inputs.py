@@ -79,7 +79,7 @@ def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None =
     """
     chosen = slice(None) if indices is None else indices
     labels = torch.from_numpy(np.array(split.labels[chosen]))
-    if info.task == "next-token":
+    if not info.has_images:
         return Samples(torch.from_numpy(split.images[chosen].astype(np.int64)), labels)
     factor = 1 / (info.scale * np.asarray(info.std))
     offset = -np.asarray(info.mean) / np.asarray(info.std)

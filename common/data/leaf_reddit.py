@@ -26,8 +26,8 @@ def read_reddit(train: Paths, test: Paths, extra: Paths, most: int = WHOLE) -> t
     every target that LEAF does not count, 1 for a token that is not among the ``most`` most
     frequent. A sequence without a counted target is dropped, such as a comment's last one where it
     begins with the closing token: LEAF marks the padding behind that as counted, but no prediction
-    of padding is ever right. LEAF's validation part is left aside:
-    Nectar cuts its own off the training part (``data.validation``).
+    of padding is ever right. LEAF's validation part is left aside: Nectar cuts its own off the
+    training part (``data.validation``).
 
     Args:
         train: the training shards, in their order.
@@ -41,10 +41,7 @@ def read_reddit(train: Paths, test: Paths, extra: Paths, most: int = WHOLE) -> t
     vocabulary = read_vocabulary(extra[0], most)
     inputs, targets, names, sizes = _arrays(train, vocabulary)
     tested = _arrays(test, vocabulary)
-    return (
-        Split(inputs, targets, owners_of(names, sizes)),
-        Split(*tested[:2]),
-    )
+    return Split(inputs, targets, owners_of(names, sizes)), Split(*tested[:2])
 
 
 def _arrays(

@@ -96,7 +96,10 @@ class LSTM(Classifier):
                 "set model.embedding=0, or model.tied=false"
             )
         super().__init__((*shape, size))
-        self.embedding = nn.Embedding(classes, size)
+        # As nn.Embedding(classes, size), whose own start imports a second and a half of symbolic algebra on "meta".
+        self.embedding: nn.Embedding = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
+            torch.empty(classes, size), freeze=False
+        )
         self.layers = nn.Sequential(
             *(LSTMLayer(width if layer else size, width) for layer in range(depth))
         )

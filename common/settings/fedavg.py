@@ -19,6 +19,6 @@ def facts(given: Given) -> Facts:
     """Return what a report says of FedAvg."""
     return Facts(
         "FedAvg",
-        ("No image left a device: weights travelled.",),
+        ("No training example left a device: weights travelled.",),
         ("The trained weights of every device were sent, and are functions of private data.",),
     )

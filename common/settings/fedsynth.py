@@ -72,7 +72,10 @@ def facts(given: Given) -> Facts:
         start = "They started from the mean of each of the device's classes (start=statistics), which is private data."
     labels = "Each was sent with a trained label, from which the device's classes can be read."
     if given("labels") == "fixed":
-        labels = "Their labels were drawn by the device's own class frequencies, which can be read off them."
+        labels = (
+            "Their labels were drawn by the device's own class frequencies, which can be read off them; of text they "
+            "are words that it holds."
+        )
     return Facts(
         "FedSynth",
         ("No real image and no weights left a device: synthetic batches travelled.",),

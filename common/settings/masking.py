@@ -26,7 +26,7 @@ def facts(given: Given) -> Facts:
     """Return what a report says of random masking."""
     return Facts(
         "random masking",
-        ("No image left a device: a part of an update travelled.",),
+        ("No training example left a device: a part of an update travelled.",),
         (
             "A random part of the update of every device was sent, value by value, and is a function of private data.",
         ),

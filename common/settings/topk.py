@@ -27,7 +27,7 @@ def facts(given: Given) -> Facts:
     """Return what a report says of top-k."""
     return Facts(
         "top-k",
-        ("No image left a device: a part of an update travelled.",),
+        ("No training example left a device: a part of an update travelled.",),
         (
             "The largest values of the update of every device were sent, with their places, and are functions of "
             "private data.",

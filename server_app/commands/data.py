@@ -57,7 +57,7 @@ def main(words: list[str]) -> int:
 def _need_images(config: Config) -> None:
     from common.data import describe
 
-    if describe(config.dataset, config.images).task == "next-token":
+    if not describe(config.dataset, config.images).has_images:
         raise ConfigError(f"--samples draws images, and {config.dataset} is text: leave it out.")
 
 
@@ -90,13 +90,9 @@ def _draw(dataset: Dataset, holdings: Holdings, charts: list[Path], sheets: list
     from server_app.charts import save
     from server_app.prepare.drawing import draw_counts, draw_samples
 
-    text = dataset.info.task == "next-token"
-    unit = dataset.info.unit if text else f"{dataset.info.unit} by class"
     for path in charts:
-        _written(
-            path,
-            partial(save, draw_counts(holdings, f"{dataset.info.name}: {unit}"), path),
-        )
+        figure = draw_counts(holdings, f"{dataset.info.name}: {holdings.what}")
+        _written(path, partial(save, figure, path))
     for path in sheets:
         picture = draw_samples(dataset)
         _written(path, partial(write_atomically, path, partial(picture.save, format="PNG")))

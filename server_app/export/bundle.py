@@ -95,7 +95,7 @@ def export(past: PastRun, output: Path | None = None, *, best: bool = False) -> 
 
 
 def _require_images(past: PastRun, info: DatasetInfo) -> None:
-    if info.task != "classification":
+    if not info.has_images:
         raise ConfigError(
             f"{past.directory} learned a language model of {info.name}, which cannot be exported: an exported folder "
             f"reads pictures and names their classes; its weights are in {past.record.last}, which safetensors reads"

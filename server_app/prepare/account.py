@@ -16,14 +16,15 @@ _NAMED = 20
 
 @dataclass(frozen=True)
 class Holdings:
-    """Who holds how many images of which class: counts int64 [sites, classes].
+    """Who holds how many images of which class: counts int64 [sites, classes]; ``what`` says so in a title.
 
-    Of text there are no classes to tell apart: one column counts the sequences.
+    Where the task tells no classes apart, as of text, one column counts the samples.
     """
 
     sites: tuple[str, ...]
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
+    what: str = "images by class"
 
 
 def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
@@ -44,7 +45,7 @@ def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
 
 def _form(info: DatasetInfo) -> list[tuple[str, str]]:
     shape = " x ".join(map(str, info.shape))
-    if info.task == "next-token":
+    if not info.has_images:
         return [
             ("sequences", f"{shape} tokens, each with the one that follows it as its target"),
             ("tokens", f"{len(info.classes):,}"),
@@ -78,8 +79,9 @@ def partitioned(run: Run) -> Holdings:
     """
     clients = run.config.federation.clients
     sites, parts = tuple(f"partition-{i}" for i in range(clients)), run.partition(clients)
-    if run.info.task == "next-token":
-        return Holdings(sites, (run.info.unit,), np.array([[len(part)] for part in parts]))
+    if not run.task.by_class:
+        counts = np.array([[len(part)] for part in parts])
+        return Holdings(sites, (run.info.unit,), counts, run.info.unit)
     counts = class_counts(run.dataset.train.labels, parts, len(run.info.classes))
     return Holdings(sites, run.info.classes, counts)
 

@@ -12,7 +12,7 @@ from server_app.report.html import Markup, h
 from server_app.report.text import number, total
 from server_app.report.view import View, groups, judged_by
 
-_SHOWN = {"test": "test", "validation": "validation", "sites": "sites' own images"}
+_SHOWN = {"test": "test", "validation": "validation", "sites": "sites' own data"}
 _UP = "MB sent by all sites so far"
 #: totals further apart than this are drawn on a logarithmic axis
 _FAR_APART = 8

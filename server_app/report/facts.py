@@ -18,9 +18,9 @@ def protected(view: View) -> list[str]:
 def exposed(view: View) -> list[str]:
     """Return what an observer of the traffic, or the server, learned or may have learned."""
     said = [*_sent(view)]
-    said.append("Each device's number of images was reported to the server.")
+    said.append(f"Each device's number of {view.unit} was reported to the server.")
     said.append(
-        "Figures beside the payload (image counts, losses, seconds) are computed from private data as well."
+        "Figures beside the payload (counts, losses, seconds) are computed from private data as well."
     )
     if view.foreign:
         said.append(

@@ -132,7 +132,7 @@ def _side_by_side(views: Sequence[View]) -> Markup:
                 h("td", seeds, class_="words"),
             ]
         )
-    where = "test set" if of == "test" else "the sites' own images"
+    where = "test set" if of == "test" else "the sites' own data"
     head = ["runs", "accuracy", "std over seeds", "rounds", "up in all", words("seed: accuracy")]
     caption = f"Accuracy after the last round, {where}"
     return join([table(caption, head, rows), curves.of_groups(views), _per_class(views)])

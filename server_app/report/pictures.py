@@ -119,7 +119,7 @@ def _nothing(view: View) -> str:
         return f"{view.spoken} sends weights, no images: there is nothing to show."
     if view.method in ("masking", "topk"):
         return f"{view.spoken} sends a part of the update, no images: there is nothing to show."
-    if view.info is not None and view.info.task == "next-token":
+    if view.info is not None and not view.info.has_images:
         return "The data are text: what was sent in its place is no picture, and nothing was drawn."
     return "The record holds no images."
 

@@ -24,7 +24,7 @@ def summary(view: View) -> Markup:
     pairs = [("sites", str(len(view.sites)) if view.sites else MISSING)]
     if view.lines:
         last = view.lines[-1]
-        where = "test set" if accuracy(last) is not None else "sites' own images"
+        where = "test set" if accuracy(last) is not None else "sites' own data"
         value = accuracy(last) if accuracy(last) is not None else accuracy(last, "sites")
         pairs.append((f"accuracy, {where}", f"{share(value)} after round {view.reached}"))
         pairs += _best(view)
@@ -90,13 +90,11 @@ def partition(view: View) -> Markup:
         return h("p", "The run ended before the sites were known.")
     if not view.simulated:
         rows = [[name, f"{row.get('examples', 0):,}"] for name, row in view.sites.items()]
-        if not view.classes:
-            said = "The data set has no classes to count by; a site's examples are its texts."
-            return join([h("p", said), table("Examples by site", ["site", "examples"], rows)])
-        said = (
-            "The server did not know the classes that the sites held, only their numbers of images."
-        )
-        return join([h("p", said), table("Images by site", ["site", "images"], rows)])
+        unit = view.unit
+        said = "The data set has no classes to count by."
+        if view.classes:
+            said = f"The server did not know the classes that the sites held, only their numbers of {unit}."
+        return join([h("p", said), table(f"{unit.capitalize()} by site", ["site", unit], rows)])
     counts = {name: list(row.get("classes", [])) for name, row in view.sites.items()}
     most = max((count for row in counts.values() for count in row), default=0)
     rows = [

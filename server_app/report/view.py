@@ -125,6 +125,11 @@ class View:
         """Whether the server knew the class counts, because it divided the data itself."""
         return any("classes" in row for row in self.sites.values())
 
+    @property
+    def unit(self) -> str:
+        """What the data set's samples are called."""
+        return self.info.unit if self.info is not None else "images"
+
     @cached_property
     def info(self) -> DatasetInfo | None:
         """The data set's description, or None where this release knows it not."""
