@@ -56,7 +56,9 @@ class FedSynth(Strategy):
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Replay the site's steps, so that a set that leads to no weights is rejected with the reason."""
-        self._last[upload.site.name] = sent = _batches(upload)
+        sent = _batches(upload)
+        if not self.spec.targets:  # there are no pictures of text
+            self._last[upload.site.name] = sent
         if self.settings.replay == "vmap":
             return upload
         batches = as_batches(sent, self.settings, self.run.device)
@@ -126,8 +128,6 @@ class FedSynth(Strategy):
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
         """Return the last round's inputs by site, as labelled images; none for text."""
-        if self.spec.targets:
-            return {}
         return {
             site: _images(self._last[site]) for site in self.outcome.accepted if site in self._last
         }

@@ -22,8 +22,14 @@ class Facts:
         What did not leave the devices, or was not given away, in a sentence each.
     sent : tuple of str
         What left, and what may be learned from it, in a sentence each.
+    carries : str
+        What travels up in place of images; empty where images do.
+    pictures : str
+        What the images are, where images do.
     """
 
     spoken: str
     protected: tuple[str, ...] = ()
     sent: tuple[str, ...] = ()
+    carries: str = ""
+    pictures: str = "synthetic images"

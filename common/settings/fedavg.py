@@ -21,4 +21,5 @@ def facts(given: Given) -> Facts:
         "FedAvg",
         ("No training example left a device: weights travelled.",),
         ("The trained weights of every device were sent, and are functions of private data.",),
+        carries="weights",
     )

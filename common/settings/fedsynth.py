@@ -35,7 +35,8 @@ class FedSynthSettings(FedAvgSettings):
         1.0,
         "length of a step along a synthetic batch; where it starts if learned",
         symbol="eta_w",
-        gt=0,
+        ge=1e-6,
+        le=1e6,
     )
     learn_step: Switch = setting(False, "learn the step size too; one number more is sent")
     labels: Literal["trained", "fixed"] = setting(
@@ -78,7 +79,7 @@ def facts(given: Given) -> Facts:
         )
     return Facts(
         "FedSynth",
-        ("No real image and no weights left a device: synthetic batches travelled.",),
+        ("No training example and no weights left a device: synthetic batches travelled.",),
         (
             "The synthetic batches are functions of private data, and stand for an update: whoever has them and the "
             "round's weights has the update. The nearer it comes to the device's own, the more of its data they show.",

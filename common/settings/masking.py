@@ -30,4 +30,5 @@ def facts(given: Given) -> Facts:
         (
             "A random part of the update of every device was sent, value by value, and is a function of private data.",
         ),
+        carries="a part of the update",
     )

@@ -20,4 +20,5 @@ def facts(given: Given) -> Facts:
             "Real images were sent, as they are: the method gives data away, to be measured.",
             *labels_sent(given),
         ),
+        pictures="real images of the sites",
     )

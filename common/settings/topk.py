@@ -32,4 +32,5 @@ def facts(given: Given) -> Facts:
             "The largest values of the update of every device were sent, with their places, and are functions of "
             "private data.",
         ),
+        carries="a part of the update",
     )

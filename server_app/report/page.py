@@ -84,7 +84,7 @@ def _run_block(view: View, prefix: str, budget: pictures.Budget) -> Markup:
 
 def _of_run(view: View, prefix: str, level: int, budget: pictures.Budget) -> list[Section]:
     """Return a run's sections: anchor, heading, content."""
-    sent = "Images sent" if view.method == "real" else "Synthetic images"
+    sent = "Synthetic images" if view.facts is None else view.facts.pictures.capitalize()
     figures = join([curves.of_run(view), sections.rounds(view)])
     made: list[tuple[str, str, Callable[[], Markup]]] = [
         ("curves", "Accuracy and loss", lambda: figures),

@@ -115,10 +115,8 @@ def strip(images: Tensor) -> tuple[bytes, int, int]:
 def _nothing(view: View) -> str:
     if not view.rounds:
         return "No round was finished, so no images were sent."
-    if view.foreign or view.method == "fedavg":
-        return f"{view.spoken} sends weights, no images: there is nothing to show."
-    if view.method in ("masking", "topk"):
-        return f"{view.spoken} sends a part of the update, no images: there is nothing to show."
+    if view.facts is not None and view.facts.carries:
+        return f"{view.spoken} sends {view.facts.carries}, no images: there is nothing to show."
     if view.info is not None and not view.info.has_images:
         return "The data are text: what was sent in its place is no picture, and nothing was drawn."
     return "The record holds no images."
@@ -127,7 +125,7 @@ def _nothing(view: View) -> str:
 def _introduction(
     view: View, server_round: int, real: RealImages | str, contrast: Contrast
 ) -> list[Markup]:
-    what = "real images of the sites" if view.method == "real" else "synthetic images"
+    what = view.facts.pictures if view.facts is not None else "images"
     said = [h("p", f"What the sites sent in round {server_round}: {what}, a strip a class.")]
     if contrast == "stretched":
         said.append(h("p", _STRETCHED))
