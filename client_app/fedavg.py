@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from common.settings.fedavg import FedAvgSettings
-from common.training import plain, train
+from client_app.local_training import train_locally
 from common.wire import Weights
 
 
@@ -14,15 +13,6 @@ class FedAvgClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        settings = self.settings(FedAvgSettings)
-        model = self.model(w)
-        trained = train(
-            model,
-            self.samples,
-            settings,
-            plain(self.run.task),
-            self.generator("local-training"),
-            precision=self.run.config.compute.precision,
-        )
+        model, trained = train_locally(self, w)
         self.report(train_loss=trained.loss)
         return Weights.of(model, w.codec)

@@ -9,10 +9,10 @@ import torch
 
 from client_app.device import DeviceClient, phase
 from client_app.fidelity import fidelity, flat
+from client_app.local_training import train_locally
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
 from common.synthetic_budget import as_batches, spec_of
-from common.training import plain, train
 from common.wire import SyntheticBatches, SyntheticBatchesSpec, Weights
 from synth.batch_starts import class_means, draw_labels, label_logits, noise
 from synth.descent import SGD, Adam
@@ -70,15 +70,7 @@ class FedSynthClient(DeviceClient):
         """Return where FedAvg's local training from ``w`` ends, None where nobody asks."""
         if settings.objective == "loss" and not settings.fidelity:
             return None
-        model = self.model(w)
-        trained = train(
-            model,
-            self.samples,
-            settings,
-            plain(self.run.task),
-            self.generator("local-training"),
-            precision=self.run.config.compute.precision,
-        )
+        model, trained = train_locally(self, w)
         self._report_finite(train_loss=trained.loss)
         return parameters(model)
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from client_app.device import DeviceClient
 from client_app.fidelity import fidelity
-from common.settings.fedavg import FedAvgSettings
-from common.training import plain, train
+from client_app.local_training import train_locally
 from common.updates import difference
 from common.wire import Weights
 
@@ -21,15 +20,7 @@ class SparseClient(DeviceClient):
 
     def trained_update(self, w: Weights) -> Tensor:
         """Train E epochs from ``w`` and return w_k - w, flat, float32 [P] on the CPU."""
-        model = self.model(w)
-        trained = train(
-            model,
-            self.samples,
-            self.settings(FedAvgSettings),
-            plain(self.run.task),
-            self.generator("local-training"),
-            precision=self.run.config.compute.precision,
-        )
+        model, trained = train_locally(self, w)
         self.report(train_loss=trained.loss)
         return difference(Weights.of(model), w)
 

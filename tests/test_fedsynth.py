@@ -422,7 +422,7 @@ def test_without_fidelity_the_paper_s_objective_trains_nothing_and_sends_the_sam
     def train(*_: Any, **__: Any) -> None:
         raise AssertionError("trained")
 
-    monkeypatch.setattr(device_side, "train", train)
+    monkeypatch.setattr(device_side, "train_locally", train)
     other = client(made(small, "fedsynth.fidelity=off"))
     assert other.synthesize(start).encode()[1].tobytes() == sent.encode()[1].tobytes()
     assert torch.equal(other.synthesize(start).labels, sent.labels)
