@@ -66,7 +66,10 @@ def spec_of(run: Run) -> SyntheticBatchesSpec:
 
 
 def _too_high(settings: FedSynthSettings, floats: int, example: int, largest: float) -> str:
-    asked = f"fedsynth.rate={settings.rate:g} leaves no example for {settings.steps} batches, at {example} floats each"
+    asked = (
+        f"fedsynth.rate={settings.rate:g} leaves no example in each of fedsynth.steps={settings.steps} batches, at "
+        f"{example} floats an example,"
+    )
     if largest < 1:
         lower = "lower fedsynth.steps or " if settings.steps > 1 else ""
         return (

@@ -274,7 +274,10 @@ def test_a_run_in_bfloat16_trains_its_reference_in_it_and_replays_in_float32(sma
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("fedsynth.rate=51", "fedsynth.rate=51 leaves no example for 1 batches, at 74 floats each"),
+        (
+            "fedsynth.rate=51",
+            "fedsynth.rate=51 leaves no example in each of fedsynth.steps=1 batches, at 74 floats an example",
+        ),
         ("fedsynth.rate=1 fedsynth.steps=51", "no rate would: lower fedsynth.steps or take a larg"),
         ("model.width=1 fedsynth.learn_step=on fedsynth.rate=2", "the largest possible rate is 1."),
         ("model.name=convnet model.norm=batch", "choose model.norm=instance, group or none"),
