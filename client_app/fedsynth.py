@@ -8,11 +8,12 @@ from logging import getLogger
 import torch
 
 from client_app.device import DeviceClient, phase
-from client_app.fidelity import fidelity, flat
+from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
 from common.synthetic_budget import as_batches, spec_of
+from common.updates import difference
 from common.wire import SyntheticBatches, SyntheticBatchesSpec, Weights
 from synth.batch_starts import class_means, draw_labels, label_logits, noise
 from synth.descent import SGD, Adam
@@ -39,8 +40,8 @@ class FedSynthClient(DeviceClient):
     @phase("synthesize")
     def synthesize(self, w: Weights) -> SyntheticBatches:
         """Return S_k: E steps on S towards a good end of ClientUpdate(S; w)."""
-        settings, spec = self.settings(FedSynthSettings), spec_of(self.run)
-        model = self.model(w)
+        settings, model = self.settings(FedSynthSettings), self.model(w)
+        spec = spec_of(self.run, model)
         loss = loss_of(model, self.run.task.loss)
         here = parameters(model)
         trained = self._trained(w, settings)
@@ -113,8 +114,9 @@ class FedSynthClient(DeviceClient):
     ) -> None:
         """Compare the update that the server will replay with the one of local training."""
         replayed = replay(loss, here, as_batches(received, settings, self.run.device))
-        origin = flat(here)
-        self._report_finite(**fidelity(flat(replayed) - origin, flat(trained) - origin))
+        origin = Weights(here)
+        sent, meant = (difference(Weights(end), origin) for end in (replayed, trained))
+        self._report_finite(**fidelity(sent, meant))
 
     def _report_finite(self, **figures: float) -> None:
         """Report figures beside what is sent, unless one is not finite: such a figure would cost the site its round.

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
 from torch import Tensor
-
-
-def flat(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the floating tensors behind one another in the mapping's order, float [P]."""
-    return torch.cat([t.reshape(-1) for t in tensors.values() if t.is_floating_point()])
 
 
 def fidelity(sent: Tensor, reference: Tensor) -> dict[str, float]:

@@ -8,6 +8,7 @@ from fractions import Fraction
 import torch
 
 from common.errors import ConfigError
+from common.models import Classifier
 from common.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.wire import SyntheticBatches, SyntheticBatchesSpec
@@ -17,8 +18,8 @@ from synth.synthetic_updates import Batches
 STEP_GROWTH = 1000.0
 
 
-def spec_of(run: Run) -> SyntheticBatchesSpec:
-    """Return the form of the batches that a run's devices send.
+def spec_of(run: Run, model: Classifier | None = None) -> SyntheticBatchesSpec:
+    """Return the form of the batches that a run's devices send; ``model`` is the run's, where one is built already.
 
     An example costs its input's floats, and its label's where labels are trained; a learned step size costs one
     float. The formula is this package's: the paper gives rates only.
@@ -30,7 +31,7 @@ def spec_of(run: Run) -> SyntheticBatchesSpec:
     """
     settings, info = run.config.settings, run.info
     assert isinstance(settings, FedSynthSettings)
-    model = run.build_model()
+    model = run.build_model() if model is None else model
     if next(model.buffers(), None) is not None:
         raise ConfigError(
             "method=fedsynth replays plain steps and needs a model without running statistics: choose "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +49,14 @@ def load_sets(path: Path) -> tuple[int, dict[str, SyntheticImages]]:
     FederationError
         If the file is not there, damaged or another release's.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            meta = _meta(file)
-            sets = {
-                site: SyntheticImages(
-                    file.get_tensor(f"{index}.images"), file.get_tensor(f"{index}.labels")
-                )
-                for index, site in enumerate(meta["sites"])
-            }
-    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
-        raise FederationError(f"the synthetic sets {path} cannot be read: {error}") from None
-    return int(meta["round"]), sets
+    with _opened(path) as (file, meta):
+        sets = {
+            site: SyntheticImages(
+                file.get_tensor(f"{index}.images"), file.get_tensor(f"{index}.labels")
+            )
+            for index, site in enumerate(meta["sites"])
+        }
+        return int(meta["round"]), sets
 
 
 def contrast_of(path: Path) -> Contrast:
@@ -70,19 +67,22 @@ def contrast_of(path: Path) -> Contrast:
     FederationError
         If the file is not there, damaged or another release's.
     """
+    with _opened(path) as (_, meta):
+        said = meta.get("contrast", "pixels")
+        if said not in CONTRASTS:
+            raise ValueError(f"contrast {said!r}, this release knows {', '.join(CONTRASTS)}")
+        contrast: Contrast = said
+        return contrast
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Give the file and its description; whatever is wrong with either inside is a FederationError."""
     try:
         with safe_open(path, framework="pt") as file:
-            said = _meta(file).get("contrast", "pixels")
-            if said not in CONTRASTS:
-                raise ValueError(f"contrast {said!r}, this release knows {', '.join(CONTRASTS)}")
+            meta: dict[str, Any] = json.loads((file.metadata() or {})["nectar"])
+            if meta["schema"] != SCHEMA:
+                raise ValueError(f"schema {meta['schema']}, this release reads {SCHEMA}")
+            yield file, meta
     except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
         raise FederationError(f"the synthetic sets {path} cannot be read: {error}") from None
-    contrast: Contrast = said
-    return contrast
-
-
-def _meta(file: Any) -> dict[str, Any]:
-    meta: dict[str, Any] = json.loads((file.metadata() or {})["nectar"])
-    if meta["schema"] != SCHEMA:
-        raise ValueError(f"schema {meta['schema']}, this release reads {SCHEMA}")
-    return meta

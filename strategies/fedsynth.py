@@ -40,9 +40,10 @@ class FedSynth(Strategy):
         settings = run.config.settings
         assert isinstance(settings, FedSynthSettings)
         self.settings = settings
-        self.spec = spec_of(run)
-        self._model = run.build_model()
-        self._loss = loss_of(self._model, run.task.loss)
+        model = run.build_model()
+        self.spec = spec_of(run, model)
+        self._loss = loss_of(model, run.task.loss)
+        self._read: tuple[Weights, Weights] | None = None
         self._last: dict[str, SyntheticBatches] = {}
         self._idle: set[str] | None = None
 
@@ -108,10 +109,15 @@ class FedSynth(Strategy):
         self.require_quorum(server_round)
 
     def _as_read(self, weights: Weights) -> Weights:
-        """Return w_r as the devices read it: with wire.weights=float16 their steps start from rounded weights."""
+        """Return w_r as the devices read it: with wire.weights=float16 their steps start from rounded weights.
+
+        Read once a round, not once a site.
+        """
         if weights.codec == "float32":
             return weights
-        return Weights.decode(weights.encode(), self.run.spec)
+        if self._read is None or self._read[0] is not weights:
+            self._read = weights, Weights.decode(weights.encode(), self.run.spec)
+        return self._read[1]
 
     def _on_device(self, weights: Weights) -> Parameters:
         return {name: value.to(self.run.device) for name, value in weights.tensors.items()}

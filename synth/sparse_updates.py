@@ -8,10 +8,13 @@ and Fano (1971) do it.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 
+@lru_cache(maxsize=1)  # an update's mask is asked for when it is read, and again when it is used
 def mask(total: int, rate: float, seed: int) -> Tensor:
     """Draw which of ``total`` numbers are sent, each with probability 1 / ``rate``.
 
@@ -23,7 +26,7 @@ def mask(total: int, rate: float, seed: int) -> Tensor:
         seed: 0 to 2^63 - 1.
 
     Returns:
-        bool [total], on the CPU.
+        bool [total], on the CPU; not to be written to.
     """
     # float64: of float32's 24 bits so few tell 1/rate from its neighbours that the mean would be off
     draws = torch.rand(total, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

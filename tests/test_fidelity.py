@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app.fidelity import fidelity, flat
+from client_app.fidelity import fidelity
 
 
 def of(sent: list[float], reference: list[float]) -> dict[str, float]:
@@ -59,11 +59,6 @@ def test_only_the_error_sees_the_length_of_what_is_sent(
 
 def test_small_float32_updates_do_not_vanish_in_their_squares() -> None:
     assert of([3e-30, 0.0], [3e-30, 4e-30])["cosine"] == pytest.approx(0.6, rel=1e-6)
-
-
-def test_tensors_lie_flat_in_their_order_without_integers() -> None:
-    tensors = {"b": torch.tensor([[1.0, 2], [3, 4]]), "count": torch.tensor(9), "a": torch.ones(1)}
-    assert flat(tensors).tolist() == [1, 2, 3, 4, 1]
 
 
 def test_a_diverged_update_gives_no_finite_figure() -> None:

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from common.data.dataset import Split
 from common.data.leaf import Paths, owners_of
 from common.data.leaf_json import REMEDY, User, entry, read_users
-from common.data.leaf_vocabulary import PAD, TOKENS, UNKNOWN, WHOLE, read_vocabulary
+from common.data.leaf_vocabulary import TOKENS, WHOLE, read_vocabulary
 from common.errors import DataError
+from common.task import PAD, UNK
 
 Tokens = NDArray[np.int32]
 
@@ -89,7 +90,7 @@ def _sequences(user: User, vocabulary: Mapping[str, int]) -> tuple[Tokens, Token
 
 def _ids(sequences: list[Any], vocabulary: Mapping[str, int], user: User) -> Tokens:
     tokens = _flat(sequences, str, user)
-    ids = [vocabulary.get(token, UNKNOWN) for token in tokens]
+    ids = [vocabulary.get(token, UNK) for token in tokens]
     return np.array(ids, dtype=np.int32).reshape(-1, TOKENS)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from common.data.leaf_json import REMEDY, entry, read_object
 from common.errors import DataError
+from common.task import PAD, UNK
 
 VOCABULARY = "leaf/reddit/vocab/reddit_vocab.json"
 """Where it lies below the data directory."""
@@ -16,11 +17,9 @@ TOKENS = 10
 WHOLE, FREQUENT = 9_999, 2_000
 """Tokens of the whole vocabulary, and of its beginning that reddit2k knows."""
 
-PAD, UNKNOWN = 0, 1
-
 
 def read_vocabulary(path: Path, most: int) -> dict[str, int]:
-    """Return the id of each of the ``most`` most frequent tokens; any other token is ``UNKNOWN``.
+    """Return the id of each of the ``most`` most frequent tokens; any other token is ``UNK``.
 
     LEAF numbers tokens by falling frequency, behind its two symbols for padding and for what is
     unknown, so a smaller vocabulary is the beginning of a larger one.
@@ -35,7 +34,7 @@ def read_vocabulary(path: Path, most: int) -> dict[str, int]:
     _refuse_a_pickle(path)
     content = read_object(path)
     ids = entry(content, "vocab", dict, path)
-    symbols = {"pad_symbol": PAD, "unk_symbol": UNKNOWN}
+    symbols = {"pad_symbol": PAD, "unk_symbol": UNK}
     for name, wanted in symbols.items():
         if (found := entry(content, name, int, path)) != wanted:
             raise DataError(f"{path} has {name}={found}, where LEAF's has {wanted}; {REMEDY}")
