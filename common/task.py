@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,14 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from common.data import DatasetInfo, Split
-
-PAD = 0
-"""The token that fills a text's end; as a target it marks a place that does not count."""
-
-UNK = 1
-"""The token that stands for every word outside the vocabulary."""
+from common.data.dataset import PAD, UNK, DatasetInfo, Split
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from common.config.resolved import Config
 from common.config.schema import build, section_classes, taken_over, unknown_problems
 from common.config.strategy import check_arguments, check_strategy
 from common.config.text import Scalar, from_home
-from common.config.together import check_together
 from common.errors import ConfigError
 from common.methods import METHODS, is_import_path, section
 from common.settings.base import Settings
@@ -68,9 +67,7 @@ def load(run_config: Mapping[str, Any]) -> Config:
         layers = [*experiment_layers(experiment), *layers]
     layers.insert(0, _dataset_layer(layers))
     leaves = merge(layers)
-    config = _resolve(experiment, leaves, _paths(given))
-    check_together(config)
-    return config
+    return _resolve(experiment, leaves, _paths(given))
 
 
 def _dataset_layer(layers: list[Layer]) -> Layer:

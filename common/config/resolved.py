@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from common.config.consistency import check_evaluation, check_federation
+from common.config.images import check_images
 from common.config.text import Scalar, join_set, yaml_line
-from common.config.together import check_together
 from common.methods import section
 from common.settings.base import Settings
 from common.settings.describe import operational
@@ -31,6 +32,8 @@ from common.settings.sections import (
 @dataclass(frozen=True)
 class Config:
     """What a run was asked to do, every default filled in. Made by :func:`common.config.load`.
+
+    There is none whose settings cannot hold together: however one is made, it is checked.
 
     Parameters
     ----------
@@ -61,6 +64,19 @@ class Config:
     settings: Settings
     strategy: Mapping[str, Scalar]
     origin: Mapping[str, str] = field(compare=False)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that are each allowed but cannot hold together.
+
+        Raises
+        ------
+        ConfigError
+            A quorum that can never be met; evaluation on the sites without a share held out for it; a folder of
+            images whose classes or constants do not fit together.
+        """
+        check_images(self.images)
+        check_federation(self.federation)
+        check_evaluation(self.evaluation, self.data)
 
     @property
     def section(self) -> str:
@@ -159,6 +175,4 @@ class Config:
             self.federation.model_dump() | {"clients": clients}
         )
         origin = {**self.origin, "federation.clients": "the nodes that joined"}
-        changed = replace(self, federation=federation, origin=origin)
-        check_together(changed)
-        return changed
+        return replace(self, federation=federation, origin=origin)

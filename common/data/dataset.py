@@ -13,6 +13,12 @@ from numpy.typing import NDArray
 Images = NDArray[np.generic]
 Labels = NDArray[np.int64]
 
+PAD = 0
+"""The token that fills a text's end; as a target it marks a place that does not count."""
+
+UNK = 1
+"""The token that stands for every word outside the vocabulary."""
+
 
 @dataclass(frozen=True)
 class DatasetInfo:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from common.config.images import check_images
 from common.errors import ConfigError
-
-if TYPE_CHECKING:
-    from common.config.resolved import Config
+from common.settings.sections import DataSettings, EvaluationSettings, FederationSettings
 
 
-def check_together(config: Config) -> None:
-    """Refuse settings that are each allowed but cannot hold together.
+def check_federation(federation: FederationSettings) -> None:
+    """Refuse a quorum that the sites asked in a round can never make.
 
     Raises
     ------
     ConfigError
-        More replies required than there are sites; evaluation on the sites without a share held
-        out for it; a folder of images whose classes or constants do not fit together.
+        More replies required than there are sites, or than are asked.
     """
-    check_images(config.images)
-    federation = config.federation
     if federation.min_replies > federation.clients:
         raise ConfigError(
             f"federation.min_replies={federation.min_replies} can never be met by "
@@ -34,8 +26,18 @@ def check_together(config: Config) -> None:
             f"federation.participation={federation.participation:g} asks {asked} of "
             f"{federation.clients} sites a round: lower the one or raise the other."
         )
-    if config.evaluation.on in ("sites", "both") and config.data.site_holdout == 0:
+
+
+def check_evaluation(evaluation: EvaluationSettings, data: DataSettings) -> None:
+    """Refuse an evaluation on the sites without a share held out for it.
+
+    Raises
+    ------
+    ConfigError
+        If the sites are to evaluate and hold nothing out.
+    """
+    if evaluation.on in ("sites", "both") and data.site_holdout == 0:
         raise ConfigError(
-            f"evaluation.on={config.evaluation.on} needs images the sites hold out for it: "
+            f"evaluation.on={evaluation.on} needs images the sites hold out for it: "
             "set data.site_holdout above 0, such as 0.1."
         )
