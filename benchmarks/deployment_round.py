@@ -23,7 +23,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.federation import Federation, rounds_of
-from server_app.commands import run as in_process
+from nectar.commands import run as in_process
 
 SITES = 3
 ROUNDS = 8
@@ -169,7 +169,7 @@ def _here() -> list[float]:
 def _on_ray() -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         words = [*SETTINGS, f"rounds={ROUNDS}", f"output-dir={folder}/runs"]
-        command = [sys.executable, "-m", "server_app.cli", "simulate", *words]
+        command = [sys.executable, "-m", "nectar.cli", "simulate", *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return _seconds(Path(folder, "runs"))
 

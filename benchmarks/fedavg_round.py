@@ -19,11 +19,11 @@ import client_app.app
 from benchmarks.measure import Claim, Row, compare
 from common.config import load
 from common.data import Samples
-from common.local_grid import LocalGrid
 from common.run import Run
 from common.seeding import generator
 from common.training import batches
-from strategies.exchange import exchange
+from nectar.local_grid import LocalGrid
+from strategies.exchange.sending import exchange
 from strategies.fedavg import FedAvg
 
 CLIENTS, IMAGES, BATCH = 10, 500, 64

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from common.grammar import to_flwr
-from server_app.keys.authority import make_authority, make_server
-from server_app.keys.nodes import make_nodes
-from server_app.launch.job import scripts_directory
+from nectar.flower.job import scripts_directory
+from nectar.keys.authority import make_authority, make_server
+from nectar.keys.nodes import make_nodes
+from nectar.words import to_flwr
 
 ROOT = Path(__file__).resolve().parent.parent
 

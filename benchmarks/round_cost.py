@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.measure import Claim, Row
-from server_app.commands import run as in_process
+from nectar.commands import run as in_process
 
 SETTINGS = [
     "method=real",
@@ -49,7 +49,7 @@ def _row(clients: int, pairs: int) -> Row:
 def _rounds(words: list[str], output: Path, *, ray: bool) -> list[float]:
     """Run and return the seconds of every round behind the first."""
     if ray:
-        command = [sys.executable, "-m", "server_app.cli", "simulate", *words]
+        command = [sys.executable, "-m", "nectar.cli", "simulate", *words]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     else:
         with contextlib.redirect_stderr(io.StringIO()):

@@ -24,9 +24,9 @@ from benchmarks.measure import Claim, Row, compare
 from client_app.device import DeviceClient
 from client_app.fedavg import FedAvgClient
 from client_app.fedsynth import FedSynthClient
+from client_app.state import ContextState
 from common.config import load
 from common.data import Samples
-from common.device_state import ContextState
 from common.run import Run
 from common.seeding import generator
 from common.wire import Weights

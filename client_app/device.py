@@ -16,8 +16,8 @@ import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
+from client_app.state import DeviceState
 from common.data import Samples
-from common.device_state import DeviceState
 from common.errors import FederationError
 from common.models import Classifier
 from common.run import Run

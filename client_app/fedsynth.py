@@ -12,7 +12,7 @@ from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
-from common.synthetic_budget import as_batches, spec_of
+from common.specs.fedsynth import as_batches, spec_of
 from common.updates import difference
 from common.wire import SyntheticBatches, SyntheticBatchesSpec, Weights
 from synth.batch_starts import class_means, draw_labels, label_logits, noise

@@ -6,7 +6,7 @@ from client_app.device import phase
 from client_app.sparse import SparseClient
 from common.seeding import derive
 from common.settings.masking import MaskingSettings
-from common.sparse_budget import masked_spec
+from common.specs.sparse import masked_spec
 from common.wire import MaskedUpdate, Weights
 
 

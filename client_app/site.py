@@ -12,10 +12,10 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
+from client_app.state import ContextState, DeviceState, DirectoryState
 from common.compute import torch_device
 from common.config import load
 from common.data import Dataset, Samples, samples, validation_split
-from common.device_state import ContextState, DeviceState, DirectoryState
 from common.errors import ConfigError, FederationError
 from common.run import Run
 from common.seeding import derive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_app.device import phase
 from client_app.sparse import SparseClient
 from common.settings.topk import TopKSettings
-from common.sparse_budget import top_k_spec
+from common.specs.sparse import top_k_spec
 from common.wire import TopKUpdate, Weights
 
 

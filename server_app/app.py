@@ -19,12 +19,12 @@ from common.run import Run
 from common.sites import Site
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import server_judge
-from server_app.fetch.sending import send
-from server_app.keeper import Keeper
+from server_app.loop import federate
 from server_app.record import Record
+from server_app.recorder import Recorder
+from server_app.sending.send import send
 from strategies.base import Strategy
 from strategies.foreign import ForeignStrategy
-from strategies.loop import federate
 
 logger = getLogger("flwr")
 
@@ -75,7 +75,7 @@ def serve(grid: Grid, config: Config) -> Record:
             last_round=config.rounds,
             federation=run.config.federation,
             judge=judge,
-            callbacks=[Keeper(record, strategy, config.rounds, best)],
+            callbacks=[Recorder(record, strategy, config.rounds, best)],
         )
     except BaseException as error:
         reason = str(error) or type(error).__name__

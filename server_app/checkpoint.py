@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from common.errors import FederationError
 from common.files import write_atomically
-from common.statetree import pack, unpack
+from common.tensor_tree import pack, unpack
 
 SCHEMA = 1
 

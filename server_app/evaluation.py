@@ -8,7 +8,7 @@ from common.data import samples
 from common.run import Run
 from common.task import Evaluation
 from common.training import evaluate
-from strategies.loop import Judge
+from server_app.loop import Judge
 
 
 def server_judge(run: Run) -> Judge:

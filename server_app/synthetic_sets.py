@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from common.contrast import CONTRASTS, Contrast
+from common.display_contrast import CONTRASTS, Contrast
 from common.errors import FederationError
 from common.files import write_atomically
 from common.wire import SyntheticImages

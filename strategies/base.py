@@ -18,14 +18,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from common.contrast import Contrast
+from common.display_contrast import Contrast
 from common.errors import FederationError, PayloadError
 from common.run import Run
 from common.seeding import generator
 from common.sites import Site, site_order
 from common.wire import Payload, Spec, SyntheticImages, Weights
-from strategies.replies import Outcome, Upload, read_evaluation, read_upload
-from strategies.roll_call import wait_for_sites
+from strategies.exchange.replies import Outcome, Upload, read_evaluation, read_upload
+from strategies.exchange.roll_call import wait_for_sites
 
 logger = getLogger("flwr")
 

@@ -10,7 +10,7 @@ from common.settings.fedavg import FedAvgSettings
 from common.sites import Site
 from common.wire import Weights
 from strategies.base import Instruction, Strategy
-from strategies.replies import Upload
+from strategies.exchange.replies import Upload
 
 
 class FedAvg(Strategy):

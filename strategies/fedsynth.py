@@ -13,10 +13,10 @@ from common.errors import PayloadError
 from common.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
-from common.synthetic_budget import as_batches, spec_of
+from common.specs.fedsynth import as_batches, spec_of
 from common.wire import SyntheticBatches, SyntheticImages, Weights
 from strategies.base import Instruction, Strategy
-from strategies.replies import Upload
+from strategies.exchange.replies import Upload
 from synth.synthetic_updates import Batches, Parameters, loss_of, replay, replay_together
 
 logger = getLogger("flwr")

@@ -25,7 +25,7 @@ from common.sites import Site
 from common.wire import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
 from strategies.base import Instruction, State, Strategy
-from strategies.replies import Outcome, Upload, read_upload
+from strategies.exchange.replies import Outcome, Upload, read_upload
 
 logger = getLogger("flwr")
 

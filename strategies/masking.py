@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from common.run import Run
-from common.sparse_budget import masked_spec
+from common.specs.sparse import masked_spec
 from common.wire import MaskedUpdate, MaskedUpdateSpec
-from strategies.replies import Upload
+from strategies.exchange.replies import Upload
 from strategies.sparse import SparseAverage
 
 

@@ -13,7 +13,7 @@ from common.sites import Site
 from common.updates import length, plus
 from common.wire import Spec, Weights
 from strategies.base import Instruction, Strategy
-from strategies.replies import Upload
+from strategies.exchange.replies import Upload
 
 
 class SparseAverage(Strategy):

@@ -17,7 +17,7 @@ from common.sites import Site
 from common.training import train, weighted
 from common.wire import SyntheticImages, SyntheticImagesSpec, Weights
 from strategies.base import Instruction, State, Strategy
-from strategies.replies import Upload
+from strategies.exchange.replies import Upload
 from synth.distribution_matching import project_ball
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from common.run import Run
-from common.sparse_budget import top_k_spec
+from common.specs.sparse import top_k_spec
 from common.wire import TopKUpdate, TopKUpdateSpec
-from strategies.replies import Upload
+from strategies.exchange.replies import Upload
 from strategies.sparse import SparseAverage
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from small import SMALL
+from texts import asked, texts  # noqa: F401 - fixtures
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -23,14 +25,6 @@ def _interrupts_are_heard() -> None:
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-#: a federation that trains for real and is done in a second: few clients, few steps, a narrow model
-SMALL = (
-    "federation.clients=3 model.width=8 partition.alpha=1.0 feddm.iterations=3 feddm.ipc=2 "
-    "feddm.real_batch=32 feddm.server_epochs=5 real.ipc=2 real.server_epochs=5 "
-    "fedavg.epochs=1 fedavg.batch=64"
-)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What both sides must agree on before anything travels, a file a method."""

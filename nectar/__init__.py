@@ -1,0 +1,1 @@
+"""What a person holds: the command line, and what is done around runs. It never travels to a site."""

@@ -1,0 +1,64 @@
+"""`nectar compare`: several methods over several seeds, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nectar.compare.request import parse
+from nectar.flower.job import require_app
+from nectar.interrupt import Interrupted, Interrupts
+
+SUMMARY = "run methods over seeds, what is not there yet, and set them side by side"
+
+USAGE = """\
+Usage: nectar compare METHOD... [EXPERIMENT] [key=value ...] [--seeds N] [options]
+
+Runs each METHOD with each seed, except for what the output directory already holds: a run is found
+by its resolved configuration and the source that decides its numbers, and continued if it broke off.
+
+  METHOD               a method, or a Flower strategy as package.module:Class
+  METHOD:key=value,... with settings of this row alone; a key without a section is the method's
+  LABEL=METHOD...      the row's name, in quotes if it has spaces
+  key=value            for all rows; seed=S is the first seed
+
+  --seeds N            seeds S to S+N-1 (default: 3)
+  --target A           count rounds and bytes up to accuracy A (default: 0.9 of the best row's)
+  --jobs J             runs at a time (default: as many as the cores allow)
+  --alone              one run at a time, again where a run was not alone: for the seconds
+  --output DIR         where tables and plots go (default: compare-... in the output directory)
+  --tune METHOD.key=v1,v2,...
+                       search a method's or a row's setting on the validation set; several make a grid
+  --tune-seeds N       seeds of the search, 1000 and on (default: 2)
+
+  nectar compare feddm fedavg --seeds 3
+  nectar compare feddm 'from real=feddm:start=real,warm=off' real:redraw=on partition.alpha=0.01
+  nectar compare feddm fedavg feddm-mnist-small --tune fedavg.lr=0.03,0.1,0.3
+"""
+
+_APP = Path(__file__).resolve().parents[2]
+_INCOMPLETE = 1
+
+
+def main(words: list[str]) -> int:
+    """Compare what ``words`` name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
+    request = parse(words)
+    require_app(_APP)
+    from nectar.compare.comparison import Comparison
+    from nectar.compare.tables import terminal
+
+    comparison = Comparison(request, words, _say)
+    interrupts = Interrupts()
+    try:
+        with interrupts:
+            results = comparison.carry_out()
+    except Interrupted as interrupted:
+        _say(f"Interrupted ({interrupted.name}). The same command goes on from here.")
+        return 128 + interrupted.number
+    finally:
+        interrupts.restore()
+    print(f"\n{terminal(results)}\n\nTables and plots: {comparison.output}")
+    return _INCOMPLETE if results.failures else 0
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)

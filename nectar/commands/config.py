@@ -1,0 +1,130 @@
+"""``nectar config``: print the resolved configuration, or explain the settings."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+
+from common.config import load
+from common.config.keys import STRATEGY, Leaf
+from common.config.layers import CONF, names
+from common.config.problems import COMMAND_LINE, unknown
+from common.config.schema import section_classes
+from common.config.strategy import check_strategy, describe_arguments
+from common.config.text import scalar_text
+from common.methods import METHODS, is_import_path, settings_class
+from common.settings.base import Settings
+from common.settings.describe import Description, describe
+from common.settings.sections import SECTIONS, RunSettings
+from nectar.resume import with_recorded
+from nectar.words import parse_words
+
+SUMMARY = "print the resolved configuration and where each value was given"
+USAGE = """\
+Usage: nectar config [EXPERIMENT] [key=value ...]
+       nectar config --help [METHOD | SECTION | package.module:Strategy]
+
+Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says
+where a value was given; a value without one is the default of its settings class.
+"""
+
+_RUN = "run"
+_SMALL = "-small"
+_WRAPPER = textwrap.TextWrapper(96, initial_indent=" " * 6, subsequent_indent=" " * 6)
+_PATHS = (
+    Description(
+        "experiment",
+        "",
+        "the name of an experiment",
+        "a file of settings; may be named first",
+        "",
+        "",
+    ),
+    Description(
+        "output-dir", "~/nectar/runs", "a path", "where records go; or NECTAR_RUNS", "", ""
+    ),
+    Description("data-dir", "~/.cache/nectar/data", "a path", "data sets; or NECTAR_DATA", "", ""),
+    Description("resume", "", "a path", "the record of a run to go on with", "", ""),
+)
+
+
+def main(words: list[str]) -> int:
+    """Print the configuration that the words resolve to."""
+    print(load(with_recorded(parse_words(words))).dump_yaml(origins=True), end="")
+    return 0
+
+
+def show_help(words: list[str]) -> int:
+    """Explain the named methods and sections; without a name, list all there is."""
+    if not words:
+        print(USAGE)
+        print(_catalogue())
+    else:
+        print("\n\n".join(_explain(word) for word in words))
+    return 0
+
+
+def _catalogue() -> str:
+    """List methods, data sets, experiments and sections, a line each."""
+    groups = {
+        "Methods": {name: _first_line(settings_class(name)) for name in METHODS}
+        | {"package.module:Class": "any Flower strategy, its arguments in the section `strategy`."},
+        "Data sets": {name: _first_comment("dataset", name) for name in names("dataset")},
+        f"Experiments ([{_SMALL}]: also with that ending, at two-core size)": _experiments(),
+        "Sections": {_RUN: _first_line(RunSettings)}
+        | {name: _first_line(cls) for name, cls in SECTIONS.items()},
+    }
+    width = max(len(name) for group in groups.values() for name in group)
+    blocks = [
+        "\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in group.items())])
+        for title, group in groups.items()
+    ]
+    return "\n\n".join(blocks)
+
+
+def _experiments() -> dict[str, str]:
+    """Describe every experiment; a twin of small size is a mark on its original's line."""
+    lines = {name: _first_comment("experiment", name) for name in names("experiment")}
+    return {
+        name: f"{line} [{_SMALL}]" if name + _SMALL in lines else line
+        for name, line in lines.items()
+        if name.removesuffix(_SMALL) == name or name.removesuffix(_SMALL) not in lines
+    }
+
+
+def _explain(name: str) -> str:
+    """Explain a method's or a section's settings."""
+    if is_import_path(name):
+        strategy = check_strategy(Leaf(name, COMMAND_LINE))
+        return _table(f"{name}: arguments that can be set", STRATEGY, describe_arguments(strategy))
+    if name == _RUN:
+        return _table(_first_line(RunSettings), "", [*describe(RunSettings), *_PATHS])
+    classes = section_classes()
+    if name not in classes:
+        raise unknown("name", name, COMMAND_LINE, [_RUN, *classes])
+    return _table(_first_line(classes[name]), name, describe(classes[name]))
+
+
+def _table(title: str, section: str, rows: list[Description]) -> str:
+    return "\n".join([title, "", *(_row(section, row) for row in rows)])
+
+
+def _row(section: str, row: Description) -> str:
+    """Print one setting: key and default, then what is allowed, its symbol and its meaning."""
+    key = f"{section}.{row.name}" if section else row.name
+    head = f"  {key} (required)" if row.required else f"  {key}={scalar_text(row.default)}"
+    facts = [row.allowed]
+    facts += [f"symbol {row.symbol}"] if row.symbol else []
+    facts += [f"from {row.source}"] if row.source else []
+    lines = [line for text in (row.meaning, "; ".join(facts)) for line in _WRAPPER.wrap(text)]
+    return "\n".join([head, *lines])
+
+
+def _first_line(cls: type[Settings]) -> str:
+    return (inspect.getdoc(cls) or "").partition("\n")[0]
+
+
+def _first_comment(kind: str, name: str) -> str:
+    """Return the comment on a file's first line, which says what it is."""
+    first = (CONF / kind / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

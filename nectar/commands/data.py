@@ -1,0 +1,116 @@
+"""`nectar data`: prepare a data set, say what it holds, count and draw how a run divides it."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.config import Config, load
+from common.config.text import from_home
+from common.errors import ConfigError
+from common.files import write_atomically
+from nectar.resume import with_recorded
+from nectar.words import parse_words, take_options
+
+if TYPE_CHECKING:
+    from common.data import Dataset
+    from nectar.dataset.account import Holdings
+
+SUMMARY = "prepare a data set, count its classes by site, check a folder of images"
+
+USAGE = """\
+Usage: nectar data [EXPERIMENT] [key=value ...] [--draw FILE] [--samples FILE.png] [--folder PATH]
+
+Downloads or reads the data set once, says what it holds and which files cannot be used, and counts
+the classes that each simulated site would hold.
+
+  nectar data dataset=cifar10 partition.alpha=0.01 --draw counts.png
+  nectar data dataset=images images.folder=/abs/path images.classes=cat,dog --samples samples.png
+  nectar data dataset=images images.classes=cat,dog --folder /abs/own    a site's own folder
+
+  --draw FILE          the counts as a picture, .png or .svg; two with a comma between them
+  --samples FILE.png   ten images of each class, as the model sees them
+  --folder PATH        check PATH/<class>/* as the site would that names it as its own data
+"""
+
+_SAMPLES = (".png",)
+_CHARTS = (".png", ".svg")
+
+
+def main(words: list[str]) -> int:
+    """Prepare, describe and draw what ``words`` say; return the exit code."""
+    options, rest = take_options(words, values=("--draw", "--samples", "--folder"))
+    charts = [_target(text, _CHARTS) for text in options.get("--draw", "").split(",") if text]
+    sheets = [_target(text, _SAMPLES) for text in [options.get("--samples", "")] if text]
+    config = load(with_recorded(parse_words(rest)))
+    if sheets:
+        _need_images(config)
+    if "--folder" in options:
+        dataset, holdings = _site(config, Path.cwd() / from_home(options["--folder"]))
+    else:
+        dataset, holdings = _run(config)
+    _draw(dataset, holdings, charts, sheets)
+    return 0
+
+
+def _need_images(config: Config) -> None:
+    from common.data import describe
+
+    if not describe(config.dataset, config.images).has_images:
+        raise ConfigError(f"--samples draws images, and {config.dataset} is text: leave it out.")
+
+
+def _run(config: Config) -> tuple[Dataset, Holdings]:
+    """Describe the run's data set and how it is divided."""
+    from common.run import Run
+    from nectar.dataset.account import describe_dataset, describe_partition, partitioned
+
+    run = Run(config)
+    print(describe_dataset(run.dataset), flush=True)
+    holdings = partitioned(run)
+    print(f"\n{describe_partition(run, holdings)}")
+    return run.dataset, holdings
+
+
+def _site(config: Config, folder: Path) -> tuple[Dataset, Holdings]:
+    """Describe a site's own folder, as the site would read it."""
+    from common.run import Run
+    from nectar.dataset.account import describe_dataset, describe_own, own
+
+    dataset = Run(config).site_dataset(folder, None)
+    print(f"{describe_dataset(dataset)}\n\nimages of each class below {folder}:")
+    print(describe_own(dataset))
+    return dataset, own(folder.name, dataset)
+
+
+def _draw(dataset: Dataset, holdings: Holdings, charts: list[Path], sheets: list[Path]) -> None:
+    if not charts and not sheets:
+        return
+    from nectar.charts import save
+    from nectar.dataset.drawing import draw_counts, draw_samples
+
+    for path in charts:
+        figure = draw_counts(holdings, f"{dataset.info.name}: {holdings.what}")
+        _written(path, partial(save, figure, path))
+    for path in sheets:
+        picture = draw_samples(dataset)
+        _written(path, partial(write_atomically, path, partial(picture.save, format="PNG")))
+
+
+def _target(text: str, endings: tuple[str, ...]) -> Path:
+    """Refuse, before any work, a file that could not be written at its end."""
+    path = Path.cwd() / from_home(text)
+    if path.suffix.lower() not in endings:
+        raise ConfigError(f"a picture cannot be written to {text}: choose {' or '.join(endings)}.")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{text} cannot be written: there is no folder {path.parent}.")
+    return path
+
+
+def _written(path: Path, write: partial[None]) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}).") from None
+    print(f"wrote {path}")

@@ -1,0 +1,112 @@
+"""`nectar doctor`: look at this machine, its keys and its connection, and say what to mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.config import Config, load
+from common.config.text import from_home
+from common.errors import ConfigError
+from nectar.words import parse_words, take_options
+
+if TYPE_CHECKING:
+    from nectar.doctor.check import Check
+
+SUMMARY = "check this machine, its keys and its connection before a run"
+
+USAGE = """\
+Usage: nectar doctor [CONNECTION] [EXPERIMENT] [key=value ...] [options]
+
+A line a check: ok, warn, or fail with what to mend. The exit code is 1 if something fails. Nothing is changed.
+
+A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; settings are those of the run to come
+(compute.device, images.classes).
+
+  --site           this is a site's machine, not the operator's
+  --keys DIR       a directory of keys: modes, dates, pairs, the certificate's host names
+  --data FOLDER    a site's own folder of images: can it be used, which classes does it have
+  --state DIR      the site's state directory
+  --ca FILE        the authority's certificate, for a connection given as HOST:PORT
+  --insecure       the SuperLink has no TLS, and that is meant
+
+  nectar doctor lab --keys keys
+  nectar doctor superlink.example.org:443 --ca ca.crt --site --keys keys --state /var/lib/nectar \\
+    dataset=images images.classes=cat,dog --data /data/images
+"""
+
+
+def main(words: list[str]) -> int:
+    """Check what ``words`` say; return 1 if something fails."""
+    from nectar.doctor.check import shown
+
+    options, rest = take_options(
+        words,
+        flags=("--site", "--insecure"),
+        values=("--keys", "--data", "--state", "--ca"),
+    )
+    name, settings = _connection_and_settings(rest)
+    if name is None and ("--ca" in options or "--insecure" in options):
+        raise ConfigError(
+            "--ca and --insecure belong to a connection: name it first, as HOST:PORT."
+        )
+    config = load(parse_words(settings))
+    return 0 if shown(_checks(config, name, options)) else 1
+
+
+def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
+    """Tell a connection from an experiment: a first word that is none of the experiments is a connection."""
+    from common.config.layers import names
+
+    if words and "=" not in words[0] and words[0] not in names("experiment"):
+        return words[0], words[1:]
+    return None, words
+
+
+def _checks(config: Config, name: str | None, options: dict[str, str]) -> Iterator[Check]:
+    from nectar.doctor import data, machine
+
+    site = "--site" in options
+    yield from machine.versions()
+    compute = config.compute
+    yield machine.device(
+        compute.device, compute.precision, compute.client_cores if site else compute.server_cores
+    )
+    if site:
+        if "--state" in options:
+            yield machine.room("state", _path(options["--state"]))
+    else:
+        yield machine.room("records", config.output_dir)
+    if "--data" in options:
+        yield data.folder(config, _path(options["--data"]))
+    elif site or config.evaluation.on in ("server", "both"):
+        yield data.shared(config, elsewhere=not site and name is not None)
+    yield from _connected(name, options)
+
+
+def _connected(name: str | None, options: dict[str, str]) -> Iterator[Check]:
+    from nectar.doctor.check import Check
+    from nectar.doctor.key_files import keys
+    from nectar.doctor.link import link
+    from nectar.doctor.machine import flower_wanted
+    from nectar.flower.connecting import connect
+    from nectar.flower.job import LaunchError
+
+    site = "--site" in options
+    directory = _path(options["--keys"]) if "--keys" in options else None
+    if name is None:
+        if directory is not None:
+            yield from keys(directory, None, site=site)
+        return
+    try:
+        with connect(name, options.get("--ca"), insecure="--insecure" in options) as connection:
+            if directory is not None:
+                yield from keys(directory, connection.host, site=site)
+            yield from link(connection, flower_wanted(), site=site)
+    except LaunchError as error:
+        yield Check("connection", "fail", str(error))
+
+
+def _path(word: str) -> Path:
+    return Path.cwd() / from_home(word)

@@ -1,0 +1,77 @@
+"""``nectar report``: what runs did, as one HTML file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from common.errors import ConfigError
+from common.files import write_text
+from nectar.words import take_options
+
+SUMMARY = "write what runs did as one HTML file: curves, images, bytes, what was private"
+
+USAGE = """\
+Usage: nectar report RUN... [--output FILE.html]
+
+Reads the records of one or more runs, finished or not, and writes one HTML file that needs no
+network. RUN is the directory that the run printed. Seeds of one configuration stand together.
+
+  --output FILE.html   where it goes; else report.html in the record, or for several runs
+                       nectar-report.html in the current directory
+
+  nectar report ~/nectar/runs/20260101-120000-feddm-digits-seed0-1a2b3c
+  nectar report runs/*feddm* runs/*fedavg* --output comparison.html
+
+Of a simulation whose data are at hand it shows the real images nearest to the synthetic ones.
+"""
+
+
+def main(words: list[str]) -> int:
+    """Write the report and print its path.
+
+    Raises
+    ------
+    ConfigError
+        If a word is no run's record, or the file cannot be written where it is to go.
+    """
+    options, named = take_options(words, values=("--output",))
+    if not named:
+        raise ConfigError(
+            "nectar report needs a run: give the directory of its record, as the run printed it."
+        )
+    directories = [Path(word).expanduser().resolve() for word in named]
+    twice = [path for path, count in Counter(directories).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{twice[0]} is named twice: name each run once.")
+    to = _output(options.get("--output"), directories)
+    from nectar.past_run import PastRun
+    from nectar.report.page import page
+    from nectar.report.view import View
+
+    views = [View(PastRun.open(directory)) for directory in directories]
+    text = page(views)
+    try:
+        write_text(to, text)
+    except OSError as error:
+        raise ConfigError(
+            f"{to} cannot be written ({error.strerror}): choose another place with --output."
+        ) from None
+    print(to)
+    return 0
+
+
+def _output(given: str | None, directories: list[Path]) -> Path:
+    """Return where the report goes, refusing a place that cannot take it before any work."""
+    if given is None:
+        return (
+            directories[0] / "report.html"
+            if len(directories) == 1
+            else Path.cwd() / "nectar-report.html"
+        )
+    to = Path(given).expanduser().absolute()
+    if to.suffix.lower() not in (".html", ".htm") or to.is_dir():
+        raise ConfigError(f"--output={given} must name an HTML file, such as report.html.")
+    if not to.parent.is_dir():
+        raise ConfigError(f"--output={given} lies in a directory that is not there: make it first.")
+    return to

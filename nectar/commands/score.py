@@ -1,0 +1,65 @@
+"""`nectar score`: the figures of an exported model on labelled images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common.errors import ConfigError
+from nectar.words import parse_words, take_options
+
+SUMMARY = "judge an exported model on a folder of images or a test set"
+
+USAGE = """\
+Usage: nectar score EXPORT FOLDER [--json FILE] [key=value ...]
+       nectar score EXPORT dataset=NAME [--json FILE] [key=value ...]
+
+Prints accuracy, loss, each class's images, recall and precision, and what was taken for what. EXPORT is a
+folder that `nectar export` made. FOLDER holds a folder a class, named as in its model.json (an index in front, as
+in 00-airplane, is welcome), with pictures in any common format; they are brought to the model's size.
+
+  --json FILE           write the figures, and the files that could not be read, to FILE too
+  dataset=NAME          the test images of a data set instead of a folder
+  compute.device=cpu    where to compute; evaluation.batch=500: images at a time
+
+  nectar score digits-model ~/pictures/test
+  nectar score digits-model dataset=digits
+"""
+
+
+def main(words: list[str]) -> int:
+    """Score what `words` say; return the exit code."""
+    options, rest = take_options(words, values=("--json",))
+    places = [word for word in rest if "=" not in word]
+    settings = parse_words(word for word in rest if "=" in word)
+    of_dataset = "dataset" in settings
+    if len(places) != (1 if of_dataset else 2):
+        raise ConfigError(
+            "nectar score takes an exported model and a folder of images, or dataset=NAME in place of the folder."
+        )
+    to = Path(options["--json"]).expanduser() if "--json" in options else None
+    if to and not to.parent.is_dir():
+        raise ConfigError(f"--json={to}: there is no folder {to.parent}.")
+    from common.compute import torch_device, use_threads
+    from common.config import load
+    from common.data.folder import account
+    from common.files import write_json
+    from nectar.export.model import ExportedModel
+    from nectar.export.scoring import score
+    from nectar.export.sources import PictureFolder, split_batches
+    from nectar.export.table import as_text
+
+    config = load(settings)
+    use_threads(config.compute.server_cores)
+    device, size = torch_device(config.compute.device), config.evaluation.batch
+    exported = ExportedModel.open(Path(places[0]).expanduser())
+    pictures = None if of_dataset else PictureFolder(Path(places[1]).expanduser(), exported)
+    batches = pictures.batches(size) if pictures else split_batches(config, exported, size)
+    figures = score(exported, batches, device, config.compute.precision)
+    print(as_text(figures))
+    skipped = pictures.skipped if pictures else []
+    if skipped:
+        print(f"\n{len(skipped)} files were not used:", *account(skipped), sep="\n")
+    if to:
+        files = [{"path": one.path, "reason": one.reason} for one in skipped]
+        write_json(to, figures.to_dict() | {"skipped": files})
+    return 0

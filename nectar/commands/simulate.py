@@ -1,0 +1,119 @@
+"""``nectar simulate``: the Flower app on Ray, as ``flwr run`` does it, made dependable."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.config import Config, load
+from common.errors import ConfigError
+from nectar.flower.job import Job, Resources, Scalar, require_app
+from nectar.resume import with_recorded
+from nectar.simulation.simulate import simulate
+from nectar.words import parse_words, take_options
+
+SUMMARY = "run a federation on Flower's simulation engine, Ray"
+
+USAGE = """\
+Usage: nectar simulate [EXPERIMENT] [key=value ...] [--print] [--verbose]
+
+Runs the Flower app as `flwr run` does, on a SuperLink and a Ray of its own, and ends both with it.
+The exit code is the run's outcome: 0 only if it completed.
+
+  --print      print the plain flwr command that this stands for, and run nothing
+  --verbose    show every line of Flower's and Ray's log
+
+  nectar simulate                                  the default: FedDM on digits, 10 clients
+  nectar simulate method=fedavg compute.workers=2
+"""
+
+# The app is the source folder that holds this package: what `flwr run` submits.
+APP = Path(__file__).resolve().parents[2]
+
+
+def main(words: list[str]) -> int:
+    """Run what `words` say.
+
+    Returns
+    -------
+    int
+        0 if the run completed, 1 if it failed, 128 + n if signal n ended it.
+
+    Raises
+    ------
+    NectarError
+        The configuration is not valid (before any process is started), or the run could not be
+        started.
+    """
+    options, settings = take_options(words, flags=("--print", "--verbose"))
+    run_config = with_recorded(parse_words(settings))
+    job = job_of(run_config)
+    require_app(job.app)
+    print(job.plain_command(), flush=True)
+    if "--print" in options:
+        return 0
+    from nectar.preflight import check  # torch with it
+
+    check(load(job.run_config))
+    return simulate(job, verbose="--verbose" in options)
+
+
+def job_of(run_config: Mapping[str, Scalar]) -> Job:
+    """Turn a run configuration into what Flower is to run.
+
+    The paths that the configuration resolves to are stated, because they may hang on this
+    process's environment and the apps do not run in it.
+
+    Raises
+    ------
+    ConfigError
+        The configuration is not valid.
+    """
+    config = load(run_config)
+    stated = {key: value for key, value in run_config.items() if value != ""}
+    stated |= {"output-dir": str(config.output_dir), "data-dir": str(config.data_dir)}
+    if config.resume:
+        stated["resume"] = config.resume
+    if _splits_devices(config):
+        stated["set"] = f"{stated.get('set', '')} compute.device=cpu".strip()
+    return Job(APP, stated, resources(config, available_cores()))
+
+
+def _splits_devices(config: Config) -> bool:
+    """Whether ``auto`` would put the server on a GPU and, Ray hiding it, the clients on the CPU."""
+    if config.compute.device != "auto" or config.compute.client_gpus > 0:
+        return False
+    from common.compute import torch_device
+
+    return torch_device("auto").type == "cuda"
+
+
+def resources(config: Config, cores: int) -> Resources:
+    """Choose how many devices work at a time and what each may use.
+
+    Parameters
+    ----------
+    config
+        The run's configuration.
+    cores
+        Cores that this process may use.
+    """
+    compute = config.compute
+    if compute.device.startswith("cuda") and compute.client_gpus == 0:
+        raise ConfigError(
+            f"compute.device={compute.device} needs a share of the GPU for every client, or Ray hides it "
+            "from them: set compute.client_gpus, such as 0.1"
+        )
+    fitting = max(1, cores // compute.client_cores)
+    return Resources(
+        supernodes=config.federation.clients,
+        client_cores=compute.client_cores,
+        client_gpus=compute.client_gpus,
+        workers=compute.workers or min(fitting, config.federation.clients),
+    )
+
+
+def available_cores() -> int:
+    """Count the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

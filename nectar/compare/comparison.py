@@ -1,0 +1,188 @@
+"""A comparison from its words to its tables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shlex
+from collections.abc import Callable, Sequence
+
+from common.errors import ConfigError
+from common.fingerprint import code_fingerprint
+from nectar.compare.archive import Archive
+from nectar.compare.figures import read_run
+from nectar.compare.files import write_all
+from nectar.compare.plan import Task, refuse_duplicates, tasks_of
+from nectar.compare.request import Request
+from nectar.compare.rows import Row, default_target
+from nectar.compare.run_scheduler import RunScheduler
+from nectar.compare.tables import Results
+from nectar.compare.tuning import Choice, Search, Trial, choose, searches_of
+from nectar.compare.variants import Variant
+
+Say = Callable[[str], None]
+
+
+class Comparison:
+    """A comparison that has been resolved and checked, and can be carried out.
+
+    Parameters
+    ----------
+    request : Request
+        What was asked.
+    words : sequence of str
+        The words of the command, for its files.
+    say : callable
+        Told each step, in a sentence.
+
+    Raises
+    ------
+    NectarError
+        Before anything has started: a configuration that cannot be, two rows that are one, a search without a
+        validation set.
+    """
+
+    def __init__(self, request: Request, words: Sequence[str], say: Say) -> None:
+        self._request = request
+        self._words = list(words)
+        self._say = say
+        self._searches = searches_of(request)
+        searched = {label for search in self._searches for label in search.labels}
+        self._tasks = tasks_of(request, [self._first(v) for v in request.variants], request.seeds)
+        for tuned in (False, True):
+            refuse_duplicates(t for t in self._tasks if (t.variant.label in searched) == tuned)
+        self._trials = {
+            search.name: tasks_of(request, search.candidates(), request.tune_seeds)
+            for search in self._searches
+        }
+        for tasks in self._trials.values():
+            _require_validation(tasks[0])
+        places = {task.config.output_dir for task in self._tasks}
+        self._records = places.pop()
+        self.output = request.output or self._records / f"compare-{self._digest()}"
+
+    def carry_out(self) -> Results:
+        """Run what is not there yet, write the files, and return the results."""
+        request = self._request
+        archive = Archive(self._records)
+        logs = self.output / "logs"
+        scheduler = RunScheduler(
+            archive, self._records, logs, request.jobs, request.alone, self._say
+        )
+        choices = [self._search(search, archive, scheduler) for search in self._searches]
+        tasks = self._tasks
+        if choices:
+            tasks = tasks_of(request, [_tuned(v, choices) for v in request.variants], request.seeds)
+        scheduler.carry_out(tasks)
+        results = self._results(tasks, archive, choices, scheduler)
+        configs = {t.variant.label: t.config for t in reversed(tasks)}
+        facts = {
+            "command": results.command,
+            "code": code_fingerprint(),
+            "seeds": list(request.seeds),
+            "search seeds": list(request.tune_seeds) if choices else [],
+        }
+        ordered = {v.label: configs[v.label] for v in request.variants}
+        write_all(self.output, results, ordered, facts)
+        return results
+
+    def _first(self, variant: Variant) -> Variant:
+        """Return a row with the first combination of its search, if it has one."""
+        for search in self._searches:
+            if variant.label in search.labels:
+                return variant.with_settings(search.grid()[0])
+        return variant
+
+    def _search(self, search: Search, archive: Archive, scheduler: RunScheduler) -> Choice:
+        tasks = self._trials[search.name]
+        self._say(
+            f"Search for {search.name}: {len(search.grid())} combinations, judged on the validation set."
+        )
+        scheduler.carry_out(tasks)
+        trials = []
+        for settings, candidate in zip(search.grid(), search.candidates(), strict=True):
+            own = [task for task in tasks if task.variant.label == candidate.label]
+            trials.append(Trial(settings, tuple(_validation(task, archive) for task in own)))
+        choice = choose(search, trials)
+        self._say(
+            f"Chosen for {search.name}: {' '.join(choice.best.settings)} (validation {choice.best.score:.4f})."
+        )
+        return choice
+
+    def _results(
+        self,
+        tasks: Sequence[Task],
+        archive: Archive,
+        choices: Sequence[Choice],
+        scheduler: RunScheduler,
+    ) -> Results:
+        request = self._request
+        rows = []
+        for variant in request.variants:
+            own = [task for task in tasks if task.variant.label == variant.label]
+            runs = []
+            for task in own:
+                entry = archive.completed(task.identity) or archive.unfinished(task.identity)
+                runs.append(read_run(entry, task.config.rounds) if entry else None)
+            rows.append(Row(variant.label, tuple(request.seeds), tuple(runs)))
+        config = tasks[0].config
+        asked = request.target
+        return Results(
+            title=_title(tasks),
+            command=shlex.join(["nectar", "compare", *self._words]),
+            rows=tuple(rows),
+            rounds=config.rounds,
+            target=asked if asked is not None else default_target(rows),
+            chosen_target=asked is not None,
+            choices=tuple(choices),
+            failures=tuple(f"{name}: {reason}" for name, reason in scheduler.failures.items()),
+            notes=_strange(tasks),
+        )
+
+    def _digest(self) -> str:
+        """Return ten hex digits that name what is compared."""
+        content = [[task.variant.label, task.identity.key] for task in self._tasks]
+        content += [[name, t.identity.key] for name, ts in self._trials.items() for t in ts]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:10]
+
+
+def _tuned(variant: Variant, choices: Sequence[Choice]) -> Variant:
+    for choice in choices:
+        if variant.label in choice.search.labels:
+            return variant.with_settings(choice.best.settings)
+    return variant
+
+
+def _require_validation(task: Task) -> None:
+    """Refuse a search that would have to judge by the test set."""
+    config = task.config
+    if config.data.validation == 0 or config.evaluation.on not in ("server", "both"):
+        raise ConfigError(
+            "--tune judges by the server's validation share, and there is none: set data.validation above 0, such as "
+            "0.1, with evaluation.on=server or both."
+        )
+
+
+def _validation(task: Task, archive: Archive) -> float:
+    """Return a task's validation accuracy after its last round; NaN if it was not completed."""
+    entry = archive.completed(task.identity)
+    run = read_run(entry, task.config.rounds) if entry else None
+    return run.rounds[-1].validation if run and run.completed else math.nan
+
+
+def _title(tasks: Sequence[Task]) -> str:
+    """Say what was compared, on what."""
+    config = tasks[0].config
+    division = config.partition
+    how = f"{division.kind} {division.alpha:g}" if division.kind == "dirichlet" else division.kind
+    return f"{config.dataset}, {config.federation.clients} sites, {how}, {config.rounds} rounds"
+
+
+def _strange(tasks: Sequence[Task]) -> tuple[str, ...]:
+    labels = dict.fromkeys(task.variant.label for task in tasks if task.identity.strategy)
+    return tuple(
+        f"{label}: of its own source only the file of its class is compared when a run is looked up, not what that "
+        "imports."
+        for label in labels
+    )

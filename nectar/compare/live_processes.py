@@ -1,0 +1,56 @@
+"""Which runs are being carried out on this machine now: read off the processes' command lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+_PROC = Path("/proc")
+
+#: the module that a comparison starts its runs with
+CHILD = "nectar.compare.run_process"
+
+_PROGRAMS = ("nectar", "cli.py", "nectar.cli")
+_RUNNING = ("run", "simulate")
+
+
+def command_lines() -> dict[int, tuple[str, ...]]:
+    """Return the words of every living process by its number, this one excepted; none without /proc."""
+    found: dict[int, tuple[str, ...]] = {}
+    for entry in _PROC.glob("[0-9]*"):
+        try:
+            text = (entry / "cmdline").read_bytes().decode(errors="replace")
+        except OSError:  # gone meanwhile, or another user's
+            continue
+        if text and int(entry.name) != os.getpid():
+            found[int(entry.name)] = tuple(text.removesuffix("\0").split("\0"))
+    return found
+
+
+def may_be_written(provenance: dict[str, Any]) -> bool:
+    """Tell whether the process that began, or last continued, a record may still live.
+
+    A process with the same words counts as that one, and without /proc nothing is known: to begin anew costs time,
+    to write into a record that another writes costs both.
+    """
+    if provenance.get("outcome") != "running":
+        return False
+    last = (provenance.get("continued") or [provenance])[-1]
+    words = tuple(last.get("command") or ())[1:]
+    if not _PROC.is_dir() or not words:
+        return True
+    return any(line[-len(words) :] == words for line in command_lines().values())
+
+
+def others(own: Collection[int]) -> bool:
+    """Tell whether a run goes on that is none of the processes ``own``."""
+    return any(_is_run(line) for pid, line in command_lines().items() if pid not in own)
+
+
+def _is_run(line: Sequence[str]) -> bool:
+    if CHILD in line:
+        return True
+    return any(Path(a).name in _PROGRAMS and b in _RUNNING for a, b in pairwise(line))

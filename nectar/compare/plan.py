@@ -1,0 +1,90 @@
+"""The runs of a comparison, resolved and checked before any of them starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from common.config import Config, load
+from common.errors import ConfigError
+from nectar.compare.identity import Identity
+from nectar.compare.request import Request
+from nectar.compare.variants import Variant
+from nectar.preflight import check
+from nectar.words import parse_words
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run: a row, a seed, and what they resolve to.
+
+    Parameters
+    ----------
+    variant : Variant
+        The row.
+    seed : int
+        The seed.
+    words : tuple of str
+        What ``nectar run`` is called with.
+    config : Config
+        The resolved configuration.
+    identity : Identity
+        What its record is found by.
+    """
+
+    variant: Variant
+    seed: int
+    words: tuple[str, ...]
+    config: Config
+    identity: Identity
+
+    @property
+    def name(self) -> str:
+        """The run as messages call it."""
+        return f"{self.variant.label}, seed {self.seed}"
+
+    @property
+    def cores(self) -> int:
+        """Cores it computes on: the in-process engine is one process, server and devices take turns."""
+        return max(self.config.compute.server_cores, self.config.compute.client_cores)
+
+
+def tasks_of(request: Request, variants: Sequence[Variant], seeds: Iterable[int]) -> list[Task]:
+    """Resolve every run of ``variants`` and ``seeds``, row by row, and check that it can start.
+
+    Raises
+    ------
+    NectarError
+        If a configuration cannot be resolved, or is known to fail, or has nothing that could be compared.
+    """
+    seeds = list(seeds)
+    return [_task(request, variant, seed) for variant in variants for seed in seeds]
+
+
+def _task(request: Request, variant: Variant, seed: int) -> Task:
+    words = request.words(variant, seed)
+    config = load(parse_words(words))
+    if config.evaluation.on == "none":
+        raise ConfigError(
+            "evaluation.on=none leaves nothing to compare: choose server, sites or both."
+        )
+    check(config)
+    return Task(variant, seed, tuple(words), config, Identity.of(config))
+
+
+def refuse_duplicates(tasks: Iterable[Task]) -> None:
+    """Refuse two rows that are one and the same run.
+
+    Raises
+    ------
+    ConfigError
+        Naming both.
+    """
+    seen: dict[str, Task] = {}
+    for task in tasks:
+        first = seen.setdefault(task.identity.key, task)
+        if first.variant.label != task.variant.label:
+            raise ConfigError(
+                f"{first.variant.label!r} and {task.variant.label!r} resolve to the same configuration: leave one "
+                "out, or set what tells them apart."
+            )

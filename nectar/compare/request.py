@@ -1,0 +1,170 @@
+"""What the words after ``nectar compare`` ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.config.text import from_home, scalar
+from common.errors import ConfigError
+from nectar.compare.variants import Variant, is_setting, read_variant
+from nectar.words import take_options
+
+_VALUES = ("--seeds", "--target", "--jobs", "--output", "--tune-seeds")
+_FLAGS = ("--alone",)
+_TUNE = "--tune"
+_SEEDS, _TUNE_SEEDS = 3, 2
+
+#: the first seed of the search: far from those that are reported
+TUNE_SEED = 1000
+
+
+@dataclass(frozen=True)
+class Request:
+    """A comparison as it was asked for.
+
+    Parameters
+    ----------
+    variants : tuple of Variant
+        The rows, in order.
+    shared : tuple of str
+        ``[EXPERIMENT] [key=value ...]`` that all rows share, without the seed.
+    seeds : range
+        The seeds that are reported.
+    tune : tuple of str
+        The searches, as typed.
+    tune_seeds : range
+        The seeds of the searches.
+    target : float or None
+        The accuracy up to which rounds and bytes are counted; None: chosen from the results.
+    jobs : int
+        Runs at a time; 0: as many as the cores allow.
+    output : Path or None
+        Where the files go; None: below the output directory.
+    alone : bool
+        Whether only runs count whose seconds are their own.
+    """
+
+    variants: tuple[Variant, ...]
+    shared: tuple[str, ...]
+    seeds: range
+    tune: tuple[str, ...] = ()
+    tune_seeds: range = range(TUNE_SEED, TUNE_SEED + _TUNE_SEEDS)
+    target: float | None = None
+    jobs: int = 0
+    output: Path | None = None
+    alone: bool = False
+
+    def words(self, variant: Variant, seed: int) -> list[str]:
+        """Return the words of one run, as for ``nectar run``."""
+        return [*self.shared, *variant.words(), f"seed={seed}"]
+
+
+def parse(words: Sequence[str]) -> Request:
+    """Read the words after ``nectar compare``.
+
+    Raises
+    ------
+    ConfigError
+        If an option, a row or a setting is none, a row is named twice, or the seeds of the search are reported ones.
+    """
+    tune, rest = _take_tune(words)
+    options, rest = take_options(rest, flags=_FLAGS, values=(*_VALUES, _TUNE))
+    variants, shared, first = _sort(rest)
+    if not variants:
+        raise ConfigError(
+            "nothing to compare: name methods, such as `nectar compare feddm fedavg --seeds 3`."
+        )
+    for i, variant in enumerate(variants):
+        if variant.label in [other.label for other in variants[:i]]:
+            raise ConfigError(
+                f"two rows are called {variant.label!r}: give them labels, such as 'mine={variant.method}'."
+            )
+    seeds = range(first, first + _count(options, "--seeds", _SEEDS))
+    tune_seeds = range(TUNE_SEED, TUNE_SEED + _count(options, "--tune-seeds", _TUNE_SEEDS))
+    if tune and set(seeds) & set(tune_seeds):
+        raise ConfigError(
+            f"the seeds {seeds[0]} to {seeds[-1]} overlap those of the search, {tune_seeds[0]} to {tune_seeds[-1]}: "
+            "choose another seed."
+        )
+    alone = "--alone" in options
+    if alone and _count(options, "--jobs", 1) != 1:
+        raise ConfigError("--alone runs one at a time: leave out --jobs.")
+    return Request(
+        variants=tuple(variants),
+        shared=tuple(shared),
+        seeds=seeds,
+        tune=tuple(tune),
+        tune_seeds=tune_seeds,
+        target=_target(options),
+        jobs=1 if alone else _count(options, "--jobs", 0),
+        output=Path.cwd() / from_home(options["--output"]) if "--output" in options else None,
+        alone=alone,
+    )
+
+
+def _take_tune(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Take off every ``--tune``, which may be given more than once."""
+    tune: list[str] = []
+    rest: list[str] = []
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        if word == _TUNE:
+            if not queue:
+                raise ConfigError(f"{_TUNE} needs a value, such as {_TUNE} fedavg.lr=0.03,0.1,0.3.")
+            tune.append(queue.pop(0))
+        elif word.startswith(f"{_TUNE}="):
+            tune.append(word.removeprefix(f"{_TUNE}="))
+        else:
+            rest.append(word)
+    return tune, rest
+
+
+def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
+    """Tell rows from what all share, and take out the first seed."""
+    variants: list[Variant] = []
+    experiments: list[str] = []
+    settings: list[str] = []
+    seed = 0
+    for word in words:
+        variant = read_variant(word)
+        key, equals, value = word.partition("=")
+        if variant is not None:
+            variants.append(variant)
+        elif key in ("method", "resume") and is_setting(word):
+            raise ConfigError(
+                f"{word!r}: a comparison names its methods as words of their own, and finds its records itself."
+            )
+        elif key == "seed":
+            seed = _whole("seed", value, at_least=0)
+        elif equals:
+            settings.append(word)
+        else:
+            experiments.append(word)
+    if len(experiments) > 1:
+        raise ConfigError(f"two experiments, {experiments[0]} and {experiments[1]}: name one.")
+    return variants, [*experiments, *settings], seed
+
+
+def _count(options: dict[str, str], name: str, default: int) -> int:
+    return _whole(name, options[name], at_least=1) if name in options else default
+
+
+def _whole(name: str, text: str, *, at_least: int) -> int:
+    value = scalar(text)
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise ConfigError(f"{name}={text!r} must be a whole number, at least {at_least}.")
+    return value
+
+
+def _target(options: dict[str, str]) -> float | None:
+    if "--target" not in options:
+        return None
+    value = scalar(options["--target"])
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1:
+        raise ConfigError(
+            f"--target={options['--target']!r} must be an accuracy, above 0, at most 1."
+        )
+    return float(value)

@@ -1,0 +1,243 @@
+"""Carrying out runs as child processes, several at a time, each only once among all comparisons."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from common.compute import torch_device
+from common.fingerprint import code_files, code_fingerprint, fingerprint_of
+from nectar.compare.archive import ALONE, Archive, Entry, read_entry
+from nectar.compare.identity import STRATEGY_SOURCE, Identity
+from nectar.compare.live_processes import CHILD, others
+from nectar.compare.plan import Task
+from nectar.flower.log import plain
+from server_app.record import Record
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_POLL = 0.5
+_GRACE = 20.0
+
+#: beside the records: a lock a run, held by the comparison that carries it out
+LOCKS = ".compare"
+
+_RECORD = re.compile(r"the record is (.+?)\s*$", re.MULTILINE)
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class _Child:
+    """A run that goes on."""
+
+    task: Task
+    process: subprocess.Popen[bytes]
+    lock: FileLock
+    log: Path
+    resumed: bool
+    alone: bool
+    started: float = field(default_factory=time.monotonic)
+
+
+class RunScheduler:
+    """Carries out tasks; what has a record already is left as it is.
+
+    Parameters
+    ----------
+    archive : Archive
+        Where records are looked up.
+    output_dir : Path
+        Where records go; the locks lie there too.
+    logs : Path
+        Where the children's logs go.
+    jobs : int
+        Runs at a time; 0: as many as the cores allow.
+    alone : bool
+        Whether only records count that were made alone.
+    say : callable
+        Told each step, in a sentence.
+    """
+
+    def __init__(
+        self, archive: Archive, output_dir: Path, logs: Path, jobs: int, alone: bool, say: Say
+    ) -> None:
+        self._archive = archive
+        self._locks = output_dir / LOCKS
+        self._logs = logs
+        self._jobs = jobs
+        self._alone = alone
+        self._say = say
+        self._children: list[_Child] = []
+        self._waiting: set[Identity] = set()
+        self._total = self._done = 0
+        self.failures: dict[str, str] = {}
+
+    def carry_out(self, tasks: Iterable[Task]) -> None:
+        """Run what has no record yet; return when every task has one or has failed.
+
+        Failures are kept in ``failures`` by the run's name; they keep no other run from going on. Whatever raises
+        here, a signal for one, first ends the children.
+        """
+        unique = list({task.identity: task for task in tasks}.values())
+        pending = [t for t in unique if self.record_of(t) is None and t.name not in self.failures]
+        self._total, self._done = len(unique), len(unique) - len(pending)
+        self._say(f"{len(unique)} runs, {self._done} of them there already.")
+        if not pending:
+            return
+        jobs = self._jobs or most_jobs(unique)
+        self._locks.mkdir(parents=True, exist_ok=True)
+        self._logs.mkdir(parents=True, exist_ok=True)
+        try:
+            while pending or self._children:
+                if pending and code_fingerprint() != fingerprint_of(ROOT, code_files(ROOT)):
+                    self._give_up(pending)
+                for task in list(pending):
+                    if len(self._children) < jobs and self._begin(task):
+                        pending.remove(task)
+                self._watch()
+                time.sleep(_POLL)
+        finally:
+            self._end()
+
+    def record_of(self, task: Task) -> Entry | None:
+        """Return the completed record of a task."""
+        return self._archive.completed(task.identity, alone=self._alone)
+
+    def _give_up(self, pending: list[Task]) -> None:
+        """Begin no more runs: their numbers would be another source's than those of the runs there are."""
+        reason = "not begun, because the source has changed meanwhile: give the same command again"
+        self._say(f"{len(pending)} runs are {reason}.")
+        self.failures[f"{len(pending)} runs"] = reason
+        pending.clear()
+
+    def _begin(self, task: Task) -> bool:
+        """Start a task, or take note that it is done; False if another comparison is at it."""
+        lock = FileLock(self._locks / f"{task.identity.key}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            if task.identity not in self._waiting:
+                self._waiting.add(task.identity)
+                self._say(f"another comparison is at {task.name}: its record is waited for.")
+            return False
+        if self.record_of(task) is not None:  # made by another comparison meanwhile
+            lock.release()
+            self._finish(task, "made by another comparison")
+            return True
+        # What was begun beside others can no longer be one that ran alone.
+        before = None if self._alone else self._archive.unfinished(task.identity)
+        log = self._logs / f"{_slug(task.variant.label)}-seed{task.seed}.log"
+        process = _start(task, before.directory if before else None, log)
+        self._children.append(_Child(task, process, lock, log, before is not None, before is None))
+        return True
+
+    def _watch(self) -> None:
+        """Take leave of the children that have ended; note who is not alone."""
+        own = {child.process.pid for child in self._children}
+        beside = len(self._children) > 1 or others(own)
+        for child in list(self._children):
+            child.alone = child.alone and not beside
+            if child.process.poll() is not None:
+                self._children.remove(child)
+                self._close(child)
+
+    def _close(self, child: _Child) -> None:
+        task, code = child.task, child.process.returncode
+        entry = _note(child)
+        child.lock.release()
+        if code != 0 or entry is None:
+            reason = _last_sentence(child.log) if code else "its source has changed while it ran"
+            self.failures[task.name] = f"{reason} (exit code {code}; log: {child.log})"
+            self._finish(task, f"FAILED: {self.failures[task.name]}")
+            return
+        accuracy = _accuracy(entry)
+        said = "" if accuracy is None else f"accuracy {accuracy:.4f}, "
+        again = ", continued" if child.resumed else ""
+        self._finish(task, f"{said}{time.monotonic() - child.started:.0f} s{again}")
+
+    def _finish(self, task: Task, words: str) -> None:
+        self._done += 1
+        self._say(f"[{self._done}/{self._total}] {task.name}: {words}")
+
+    def _end(self) -> None:
+        """End the children that are left, in order if they listen, and wait for them."""
+        for child in self._children:
+            child.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + _GRACE
+        for child in self._children:
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            child.process.kill()
+            child.process.wait()
+            _note(child)
+            child.lock.release()
+        self._children.clear()
+
+
+def most_jobs(tasks: Sequence[Task]) -> int:
+    """Return how many of ``tasks`` this machine's cores carry at a time; on a GPU one."""
+    if any(torch_device(task.config.compute.device).type == "cuda" for task in tasks):
+        return 1
+    available = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return max(1, available // max(task.cores for task in tasks))
+
+
+def _start(task: Task, resume: Path | None, log: Path) -> subprocess.Popen[bytes]:
+    words = [*task.words, *([f"resume={resume}"] if resume else [])]
+    # The child imports what this process does, wherever it was started.
+    path = os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
+    cores = str(task.cores)
+    environment = os.environ | {"OMP_NUM_THREADS": cores, "MKL_NUM_THREADS": cores}
+    with log.open("wb") as file:
+        # A session of its own: Ctrl-C goes to the comparison alone, which ends things in order.
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", CHILD, str(os.getpid()), "run", *words],
+            env=environment | {"PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _note(child: _Child) -> Entry | None:
+    """Note in an ended child's record what only the comparison knows; None if it made no record of its task."""
+    found = _RECORD.findall(plain(child.log.read_text(encoding="utf-8", errors="replace")))
+    entry = read_entry(Path(found[-1])) if found else None
+    source = child.task.identity.strategy
+    unnoted = replace(child.task.identity, strategy="")
+    if entry is None or not unnoted.is_of({**entry.provenance, STRATEGY_SOURCE: ""}):
+        return None
+    fields = {ALONE: child.alone} | ({STRATEGY_SOURCE: source} if source else {})
+    Record(entry.directory).note(**fields)
+    return entry
+
+
+def _last_sentence(log: Path) -> str:
+    lines = [line.strip() for line in plain(log.read_text(errors="replace")).splitlines()]
+    said = [line for line in lines if line]
+    own = [line.removeprefix("nectar: ") for line in said if line.startswith("nectar: ")]
+    return (own or said or ["it said nothing"])[-1]
+
+
+def _accuracy(entry: Entry) -> float | None:
+    lines = Record(entry.directory).metrics()
+    found = lines[-1].get("test") or lines[-1].get("sites") if lines else None
+    return float(found["accuracy"]) if found else None
+
+
+def _slug(label: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_.=" else "-" for c in label)[:80]

@@ -1,0 +1,109 @@
+"""This machine: versions, the source, room on its disks, its device."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from common.errors import ConfigError
+from common.fingerprint import source_fingerprint
+from nectar.doctor.check import Check
+
+_PYTHON = ((3, 11), (3, 15))
+_ROOM_FAILS, _ROOM_WARNS = 100_000_000, 2_000_000_000
+
+_APP = Path(__file__).resolve().parents[2]
+
+
+def versions() -> Iterator[Check]:
+    """Look at the versions of Python, of Flower (which must share major.minor on all machines) and of torch."""
+    lowest, above = (".".join(map(str, version)) for version in _PYTHON)
+    fits = _PYTHON[0] <= sys.version_info[:2] < _PYTHON[1]
+    hint = "" if fits else f": install one from {lowest} up to, not including, {above}"
+    yield Check("python", "ok" if fits else "fail", f"{platform.python_version()}{hint}")
+    wanted = flower_wanted()
+    found = metadata.version("flwr")
+    if _minor(found) == wanted:
+        yield Check("flower", "ok", f"{found}; every machine of a federation needs {wanted}.x")
+    else:
+        yield Check(
+            "flower", "fail", f'{found}, the app needs {wanted}.x: pip install "flwr=={wanted}.*"'
+        )
+    yield Check("torch", "ok", metadata.version("torch"))
+    yield Check(
+        "source", "ok", f"{source_fingerprint()}; the roll call refuses a site that runs another"
+    )
+
+
+def flower_wanted() -> str:
+    """Return the major.minor of Flower that the app is written for."""
+    project = _APP / "pyproject.toml"
+    if project.is_file():
+        content = tomllib.loads(project.read_text(encoding="utf-8"))
+        for requirement in content["project"]["dependencies"]:
+            if match := re.match(r"flwr\b[^>]*>=(\d+\.\d+)", requirement):
+                return match[1]
+    return _minor(metadata.version("flwr"))
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def room(about: str, directory: Path) -> Check:
+    """Look whether a directory can be written, or made, and how much room there is."""
+    there = directory
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        return Check(about, "fail", f"{there} is no directory: name another place")
+    try:
+        with tempfile.NamedTemporaryFile(dir=there, prefix=".nectar-doctor-") as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return Check(
+            about,
+            "fail",
+            f"{directory} cannot be written ({error.strerror}): let its owner be the user that runs this, or name "
+            "another",
+        )
+    free = shutil.disk_usage(there).free
+    text = f"{directory}: writable, {free / 1e9:.1f} GB free"
+    if free < _ROOM_FAILS:
+        return Check(about, "fail", f"{text}: make room")
+    if free < _ROOM_WARNS:
+        return Check(about, "warn", f"{text}: little for checkpoints and pictures")
+    return Check(about, "ok", text if directory.exists() else f"{text} (it is made when needed)")
+
+
+def device(name: str, precision: str, cores: int) -> Check:
+    """Look whether the torch device is there, and compute something on it."""
+    import torch
+
+    from common.compute import autocast, torch_device
+
+    try:
+        found = torch_device(name)
+        with autocast(found, precision):
+            total = (torch.ones(8, 8, device=found) @ torch.ones(8, 8, device=found)).sum().item()
+    except (ConfigError, RuntimeError) as error:
+        sentence = str(error).splitlines()[0]
+        return Check("device", "fail", f"{name}: {sentence}")
+    if total != 8**3:
+        return Check("device", "fail", f"{found} computes wrongly: choose cpu")
+    have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    where = torch.cuda.get_device_name(found) if found.type == "cuda" else platform.machine()
+    text = f"{found} ({where}), {precision}, {cores} of {have} cores"
+    if cores > have:
+        return Check("device", "warn", f"{text}: more threads than cores only cost time; set fewer")
+    return Check("device", "ok", text)

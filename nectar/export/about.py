@@ -1,0 +1,50 @@
+"""model.json: what an exported model is, what it takes, how good it was and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from common.run import Run
+from nectar.export.plain import MODEL_SCHEMA
+from nectar.past_run import PastRun
+from server_app.checkpoint import Checkpoint
+
+
+def about_model(past: PastRun, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the content of model.json for ``checkpoint``."""
+    config, info, origin = run.config, run.info, past.provenance
+    return {
+        "schema": MODEL_SCHEMA,
+        "model": config.model.model_dump(),
+        "input": {
+            "shape": list(info.shape),
+            "mean": list(info.mean),
+            "std": list(info.std),
+            "scale": info.scale,
+            "normalised": "(raw / scale - mean) / std",
+        },
+        "classes": list(info.classes),
+        "figures": _figures(past, checkpoint.server_round),
+        "run": {
+            "id": past.record.id,
+            "method": config.method,
+            "dataset": config.dataset,
+            "seed": config.seed,
+            "round": checkpoint.server_round,
+            "rounds": config.rounds,
+            "outcome": origin.get("outcome", ""),
+            "configuration": origin.get("configuration", ""),
+            "code": origin.get("code", ""),
+            "data": dict(origin.get("data", {})).get("sha256", ""),
+        },
+    }
+
+
+def _figures(past: PastRun, server_round: int) -> dict[str, Any]:
+    """Return accuracy and loss on test and validation behind ``server_round``; null where nobody evaluated."""
+    line: Mapping[str, Any] = next((x for x in past.lines if x["round"] == server_round), {})
+    return {
+        name: {key: line[name][key] for key in ("accuracy", "loss")} if line.get(name) else None
+        for name in ("test", "validation")
+    }

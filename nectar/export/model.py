@@ -1,0 +1,50 @@
+"""An exported model, read again: by the same code as stands in its folder, none of which is run from there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from common.errors import ConfigError
+from nectar.export import plain
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """The network on the CPU in evaluation mode, what it takes, and its classes in the order of the logits."""
+
+    folder: Path
+    network: nn.Module
+    shape: tuple[int, int, int]
+    scale: float
+    classes: tuple[str, ...]
+
+    @classmethod
+    def open(cls, folder: Path) -> ExportedModel:
+        """Read what `nectar export` wrote to ``folder``.
+
+        Raises
+        ------
+        ConfigError
+            If it is no such folder, or a damaged one.
+        """
+        try:
+            about = plain.describe(folder)
+            channels, height, width = (int(n) for n in about["input"]["shape"])
+            scale = float(about["input"]["scale"])
+            classes = tuple(str(name) for name in about["classes"])
+            network = plain.load(folder)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            reason = str(error).splitlines()[-1].strip() if str(error) else type(error).__name__
+            raise ConfigError(
+                f"{folder} is not an exported model that can be read ({reason}): give a folder that `nectar export` "
+                "made"
+            ) from None
+        return cls(folder, network, (channels, height, width), scale, classes)
+
+    def inputs(self, raw: Tensor) -> Tensor:
+        """Return raw images [n, C, H, W] normalised."""
+        return plain.normalise(raw, self.folder)

@@ -1,0 +1,121 @@
+"""Labelled images to score a model on: a folder of pictures, or the test split of a data set."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from common.config import Config
+from common.data import load
+from common.data.dataset import Skipped
+from common.data.decode import Unreadable
+from common.data.folder import account, list_split
+from common.errors import ConfigError, DataError
+from nectar.export.model import ExportedModel
+from nectar.export.names import labels_by_folder
+from nectar.export.pictures import read
+from nectar.export.scoring import Batch
+
+
+class PictureFolder:
+    """Pictures in a folder a class, read a batch at a time.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds ``<class>/*``; a class's folder has its name, with or without the index that `nectar export` writes
+        before it. A class without a folder has no images.
+    exported : ExportedModel
+        Whose classes and size they are read for.
+
+    Raises
+    ------
+    DataError
+        If there is no such folder, one in it is no class's, or two are the same one's.
+    """
+
+    def __init__(self, folder: Path, exported: ExportedModel) -> None:
+        self.folder = folder
+        self._exported = exported
+        self._labels = _class_folders(folder, exported.classes)
+        listing = list_split(folder, "", list(self._labels))
+        self._files = listing.files
+        self.skipped: list[Skipped] = list(listing.skipped)
+        if not self._files:
+            raise DataError(f"{folder} holds no pictures: put them into {folder}/<class>/")
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield the pictures that can be read, up to ``size`` at a time, and note the others in ``skipped``.
+
+        Raises
+        ------
+        DataError
+            Behind the last one, if none could be read.
+        """
+        labels, count = list(self._labels.values()), 0
+        for first in range(0, len(self._files), size):
+            images, targets = [], []
+            for file in self._files[first : first + size]:
+                try:
+                    images.append(read(self.folder / file.path, self._exported.folder))
+                except Unreadable as error:
+                    self.skipped.append(Skipped(file.path, str(error)))
+                    continue
+                targets.append(labels[file.label])
+            count += len(images)
+            if images:
+                yield torch.stack(images), torch.tensor(targets)
+        if not count:
+            reasons = "; ".join(account(self.skipped))
+            raise DataError(f"none of the pictures in {self.folder} can be read ({reasons})")
+
+
+def _class_folders(folder: Path, classes: tuple[str, ...]) -> dict[str, int]:
+    """Return the labels of the class folders that there are, by name."""
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}: give one that holds <class>/*")
+    known = labels_by_folder(classes)
+    found: dict[str, int] = {}
+    for entry in sorted(path for path in folder.iterdir() if path.is_dir()):
+        if entry.name.startswith((".", "__")):
+            continue
+        name = unicodedata.normalize("NFC", entry.name)
+        if name not in known:
+            named = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
+            raise DataError(
+                f"{entry} is a folder of no class of the model, which knows {named}: rename it, move it away, or "
+                "give the folder that holds the classes' own"
+            )
+        if known[name] in found.values():
+            raise DataError(f"{folder} has two folders for the class {classes[known[name]]}")
+        found[name] = known[name]
+    return found
+
+
+def split_batches(config: Config, exported: ExportedModel, size: int) -> Iterator[Batch]:
+    """Yield the test images of the configured data set, ``size`` at a time.
+
+    Raises
+    ------
+    DataError
+        If the data set cannot be had.
+    ConfigError
+        If its images or classes are not the model's.
+    """
+    dataset = load(config.dataset, config.data_dir, config.images)
+    info, split = dataset.info, dataset.test
+    ours = (exported.shape, exported.classes, exported.scale)
+    if (info.shape, info.classes, info.scale) != ours or not len(split):
+        raise ConfigError(
+            f"the test images of {info.name} ({len(split)} of shape {info.shape}, {len(info.classes)} classes) are not "
+            f"this model's, which takes {exported.shape} and knows {len(exported.classes)} classes"
+        )
+    for first in range(0, len(split), size):
+        part = slice(first, first + size)
+        yield (
+            torch.from_numpy(split.images[part].copy()),
+            torch.from_numpy(split.labels[part].copy()),
+        )

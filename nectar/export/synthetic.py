@@ -1,0 +1,54 @@
+"""The images that sites sent as files for any other trainer: a PNG each in a folder a class, and all in one npz."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from common.data import DatasetInfo
+from common.display_contrast import Contrast
+from common.wire import SyntheticImages
+from nectar.export.names import folder_names
+from server_app.screen import hard, in_bytes
+
+
+def write_synthetic(
+    sets: Mapping[str, SyntheticImages],
+    info: DatasetInfo,
+    folder: Path,
+    contrast: Contrast = "pixels",
+) -> None:
+    """Write ``images/<class>/<site>-<index>.png`` and ``synthetic.npz`` below ``folder``.
+
+    The pictures are in pixel space, clipped to what a picture shows or stretched to it, as ``contrast`` says, and
+    rounded to bytes; a class that no site sent has an empty folder, so that the order of the folders stays that of
+    the labels. The npz holds what was sent, neither clipped nor stretched: images float32 [n, C, H, W] in the
+    model's normalised space, labels int64 [n] (or soft ones, as they came), sites text [n].
+    """
+    names = folder_names(info.classes)
+    for name in names:
+        (folder / "images" / name).mkdir(parents=True)
+    for site, sent in sets.items():
+        pixels, labels = _pictures(in_bytes(sent.images, info, contrast)), hard(sent.labels)
+        for index, (picture, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
+            path = folder / "images" / names[label] / f"{site}-{index:04d}.png"
+            Image.fromarray(picture).save(path, format="PNG")
+    np.savez_compressed(
+        folder / "synthetic.npz",
+        images=torch.cat([sent.images for sent in sets.values()]).numpy(),
+        labels=torch.cat([sent.labels for sent in sets.values()]).numpy(),
+        sites=np.repeat(list(sets), [len(sent.labels) for sent in sets.values()]),
+    )
+
+
+def _pictures(pixels: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return bytes [n, C, H, W] as Pillow takes them, [n, H, W] or [n, H, W, 3]."""
+    bytes_: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = (
+        pixels[:, 0] if pixels.shape[1] == 1 else pixels.permute(0, 2, 3, 1).contiguous()
+    ).numpy()
+    return bytes_

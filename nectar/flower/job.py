@@ -1,0 +1,117 @@
+"""What is to be simulated, and the plain ``flwr run`` command that does it."""
+
+import shlex
+import sysconfig
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import NectarError
+from nectar.words import to_flwr
+
+Scalar = str | int | float | bool
+
+
+class LaunchError(NectarError):
+    """A simulation could not be started, or ended without an outcome."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Simulated devices and what each may use.
+
+    Attributes
+    ----------
+    supernodes
+        Number of simulated devices.
+    client_cores
+        Cores a device at work takes.
+    client_gpus
+        Share of a GPU a device at work takes.
+    workers
+        Devices at work at a time.
+    """
+
+    supernodes: int
+    client_cores: int
+    client_gpus: float
+    workers: int
+
+    def federation_config(self) -> str:
+        """Give Flower's ``--federation-config`` string."""
+        return (
+            f"num-supernodes={self.supernodes} "
+            f"client-resources-num-cpus={self.client_cores} "
+            f"client-resources-num-gpus={float(self.client_gpus)} "
+            f"init-args-num-cpus={self.workers * self.client_cores}"
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a Flower app in simulation.
+
+    Attributes
+    ----------
+    app
+        The app's directory, the one that holds its pyproject.toml.
+    run_config
+        Overrides of the app's run configuration.
+    resources
+        Devices and what each may use.
+    """
+
+    app: Path
+    run_config: Mapping[str, Scalar]
+    resources: Resources
+
+    def options(self) -> list[str]:
+        """Give the options of ``flwr run`` that carry this job."""
+        overrides = to_flwr(self.run_config)
+        config = ["--run-config", overrides] if overrides else []
+        return [*config, "--federation-config", self.resources.federation_config()]
+
+    def plain_command(self) -> str:
+        """Give the line that does the same with nothing but Flower, ready for a POSIX shell.
+
+        Flower's own dependency installation is off in it: it costs time at every run and its
+        clean-up can make a run that went well be reported as failed. The scripts' directory leads
+        PATH because Flower finds its own programs there.
+        """
+        words = ["flwr", "run", str(self.app), *self.options(), "--stream"]
+        return " ".join(
+            [
+                f'env PATH={shlex.quote(str(scripts_directory()))}:"$PATH"',
+                "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
+                shlex.join(words),
+            ]
+        )
+
+
+def scripts_directory() -> Path:
+    """Give the directory of this environment's programs (``flwr``, ``flower-superlink``)."""
+    return Path(sysconfig.get_path("scripts"))
+
+
+def require_app(app: Path) -> None:
+    """Check that a Flower app lies at `app`.
+
+    Raises
+    ------
+    LaunchError
+        No pyproject.toml, or one without the app's components.
+    """
+    project = app / "pyproject.toml"
+    if not project.is_file():
+        raise LaunchError(
+            f"There is no pyproject.toml in {app}: a simulation submits the project's source, so "
+            "install Nectar from its source folder (`uv sync` or `pip install -e .` there)."
+        )
+    try:
+        tomllib.loads(project.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["components"]
+    except (KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+        raise LaunchError(
+            f"{project} describes no Flower app ([tool.flwr.app.components] cannot be read: "
+            f"{error}); run from an unchanged source folder."
+        ) from error

@@ -1,0 +1,123 @@
+"""Which sites may take part: their public keys at the SuperLink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.files import write_text
+from nectar.flower.client import Refused
+from nectar.flower.connection import Connection
+from nectar.keys.files import KeysError
+from nectar.keys.nodes import SUFFIX, fingerprint, note_of, read_public
+
+_SECONDS = 120.0
+
+#: Flower's own words for a key that is registered, and for a node that is no longer
+_KNOWN, _GONE = "[code: 23]", "unregistered"
+
+
+def register(connection: Connection, public_files: Sequence[Path], wait: float) -> None:
+    """Register sites by their public halves; one that is registered already stays so, one that is refused stops none.
+
+    The node's number is noted beside the public half, for :func:`unregister`.
+
+    Parameters
+    ----------
+    connection : Connection
+        The SuperLink, by a way on which it answers its operator.
+    public_files : sequence of Path
+        The files ``SITE.pub``; a site's name at the SuperLink is the file's.
+    wait : float
+        Seconds that the SuperLink is waited for.
+
+    Raises
+    ------
+    KeysError
+        If a file holds no public half, before any is registered. Behind the others, if a key was refused, was
+        unregistered earlier, or may have been.
+    LaunchError
+        If the SuperLink does not answer.
+    """
+    keys = {path: read_public(path) for path in public_files}
+    connection.wait(wait)
+    problems = []
+    for path, key in keys.items():
+        site = path.name.removesuffix(SUFFIX)
+        try:
+            standing = _registered(connection, path, site)
+        except (KeysError, Refused) as problem:
+            problems.append(f"{site}: {problem}")
+            continue
+        print(f"{site}: {standing} ({fingerprint(key)})", flush=True)
+    if problems:
+        raise KeysError("\n".join(problems))
+
+
+def _registered(connection: Connection, path: Path, site: str) -> str:
+    """Register one site and say how it stands then."""
+    words = ["supernode", "register", str(path.absolute()), connection.name, "--name", site]
+    try:
+        node = str(connection.client().ask(words, _SECONDS)["node-id"])
+    except Refused as refusal:
+        if _KNOWN not in str(refusal):
+            raise
+        return _standing(connection, path)
+    _note(path, node)
+    return f"registered as node {node}"
+
+
+def unregister(connection: Connection, which: Sequence[Path | str]) -> None:
+    """Take registrations back, by public half or by node number; a running SuperNode ends by it.
+
+    Raises
+    ------
+    KeysError
+        If the number of a public half is not noted beside it.
+    LaunchError
+        If the SuperLink does not answer or knows no such node.
+    """
+    numbers = [entry if isinstance(entry, str) else _noted(entry) for entry in which]
+    client = connection.client()
+    for number in numbers:
+        client.ask(["supernode", "unregister", number, connection.name], _SECONDS)
+        print(f"node {number}: unregistered", flush=True)
+
+
+def _standing(connection: Connection, path: Path) -> str:
+    """Say how a key that Flower knows already stands: it takes none twice, not even an unregistered one."""
+    answer = connection.client().ask(["supernode", "list", connection.name], _SECONDS)
+    nodes = {str(node["node-id"]): str(node["status"]) for node in answer.get("nodes", [])}
+    try:
+        node = _noted(path)
+    except KeysError:
+        # The list names no keys: only where no node was ever unregistered, this one was not either.
+        if _GONE in nodes.values():
+            raise KeysError(
+                f"{path} is known to the SuperLink, but may have been unregistered ({note_of(path).name}, which says "
+                "as which node, is not there): let the site make a new pair"
+            ) from None
+        return "registered already"
+    status = nodes.get(node)
+    if status == _GONE:
+        raise KeysError(
+            f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
+        )
+    return f"registered already as node {node}, {status}" if status else "registered already"
+
+
+def _note(path: Path, node: str) -> None:
+    try:
+        write_text(note_of(path), f"{node}\n")
+    except OSError as error:
+        print(f"  (not noted in {note_of(path)}: {error.strerror}; keep the number)", flush=True)
+
+
+def _noted(path: Path) -> str:
+    try:
+        return str(int(note_of(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        raise KeysError(
+            f"{note_of(path)} does not say as which node the key was registered: give the node's number "
+            "(`flwr supernode list` shows them)"
+        ) from None

@@ -1,0 +1,110 @@
+"""What is submitted: a run configuration in which no path of the submitting machine stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from common.config import Config, load
+from common.config.keys import PATH_KEYS
+from common.errors import ConfigError
+from nectar.words import RunConfig, parse_words
+
+RESUME, OUTPUT, DATA = "resume", "output-dir", "data-dir"
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run configuration for a server elsewhere.
+
+    Attributes
+    ----------
+    run_config : dict
+        What was typed; its paths are the server's, word for word.
+    config : Config
+        What it resolves to here, but for the paths that nobody typed.
+    """
+
+    run_config: RunConfig
+    config: Config
+
+    @property
+    def resumes(self) -> str:
+        """The record that is continued: its id, or its directory on the server; empty if none."""
+        return str(self.run_config.get(RESUME, ""))
+
+    @property
+    def output_dir(self) -> str:
+        """The server's output directory, empty for the server's own default."""
+        return str(self.run_config.get(OUTPUT, ""))
+
+
+def order_of(words: Sequence[str]) -> Order:
+    """Read ``[EXPERIMENT] [key=value ...]`` for a server elsewhere, and check it.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is not valid, or a path is relative: there is no directory of the server's to start from.
+    """
+    paths: RunConfig = {}
+    rest: list[str] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        name = key.replace("_", "-")
+        if equals and name in PATH_KEYS:
+            paths[name] = _server_path(name, value)
+        else:
+            rest.append(word)
+    run_config = parse_words(rest) | {key: value for key, value in paths.items() if value}
+    # A record is named by its id too: which settings it was run with, only the server knows.
+    checked = {key: value for key, value in run_config.items() if key != RESUME}
+    return Order(run_config, load(checked))
+
+
+def resumed(order: Order, directory: str, recorded: RunConfig) -> Order:
+    """Return the order that continues a record.
+
+    Parameters
+    ----------
+    order : Order
+        What was typed.
+    directory : str
+        Where the record lies on the server.
+    recorded : dict
+        The run config in its provenance; what was typed stands over it. Its data-dir is the server's and no site's,
+        so it is left out.
+    """
+    typed = {key: value for key, value in order.run_config.items() if value != ""}
+    recorded = {key: value for key, value in recorded.items() if key != DATA}
+    settings = " ".join(str(s["set"]) for s in (recorded, typed) if s.get("set"))
+    run_config = {**recorded, **typed, "set": settings, RESUME: directory}
+    run_config[OUTPUT] = order.output_dir or str(PurePosixPath(directory).parent)
+    return Order(run_config, load(run_config))
+
+
+def described(order: Order) -> str:
+    """Say what is submitted, and whose paths count."""
+    config = order.config
+    unstated = {OUTPUT: "the server's own", DATA: "each machine's own"}
+    whose = "".join(
+        f"; {key}: {own}" for key, own in unstated.items() if key not in order.run_config
+    )
+    experiment = f"experiment={config.experiment} " if config.experiment else ""
+    chosen = f"method={config.method} dataset={config.dataset} rounds={config.rounds}"
+    return f"{experiment}{chosen} seed={config.seed}{whose}"
+
+
+def _server_path(key: str, value: str) -> str:
+    if not value or value.startswith(("/", "~/")):
+        return value
+    if key == RESUME and "/" not in value:
+        return value
+    where = "every machine that reads a shared data set" if key == DATA else "the server"
+    raise ConfigError(
+        f"{key}={value} is a path on {where}, which has to be absolute: {key}=/srv/..., or ~/... for the home of "
+        "the user there"
+        + (", or the id of a record" if key == RESUME else "")
+        + f"; here it would be {Path.cwd() / value}"
+    )

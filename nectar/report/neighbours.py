@@ -1,0 +1,225 @@
+"""The real image most like each synthetic one, among the site's own: what a person needs to judge a leak."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.data import Dataset, class_counts, samples
+from common.data.sources import SOURCES
+from common.errors import NectarError
+from common.run import Run
+from nectar.report.view import View
+
+#: real images compared at a time
+_CHUNK = 4096
+#: of a site's real images, as many are asked how far their own nearest other one is
+_ASKED = 100
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """For n images: the nearest real ones [n, C, H, W], values 0 to 1, and how far they are.
+
+    A distance is the root of the mean squared difference over all pixel values: 0 is the same image. ``usual`` is
+    the median of that distance from a real image of the site to its nearest other one, None for a single image.
+    """
+
+    images: Tensor
+    distances: list[float]
+    usual: float | None
+
+    @property
+    def captions(self) -> list[str]:
+        """Each image's distance."""
+        return [f"{value:.3f}" for value in self.distances]
+
+
+@dataclass(frozen=True)
+class Control:
+    """Another site's images, asked the same: what is reached there is no memory of the site that sent.
+
+    ``site`` is the one whose numbers of images by class are nearest; ``held`` is how many it has, ``correlations``
+    are the sent images' own with their likest there.
+    """
+
+    site: str
+    held: int
+    correlations: list[float]
+
+
+@dataclass(frozen=True)
+class Likest:
+    """For n images: the likest real ones [n, C, H, W], values 0 to 1, and how alike they are.
+
+    Likeness is Pearson's correlation over all pixel values, which no change of contrast or brightness moves. The
+    likest image is the one whose correlation is furthest from 0: -1 is the same image as a negative, which shows as
+    much. ``usual`` is the median size of that correlation of a real image of the site with its likest other one, None
+    for a single image; ``held`` is the number of the site's images, ``control`` None where there is no other site.
+    """
+
+    images: Tensor
+    correlations: list[float]
+    usual: float | None
+    held: int
+    control: Control | None
+
+    @property
+    def captions(self) -> list[str]:
+        """Each image's correlation."""
+        return [f"{value:.2f}" for value in self.correlations]
+
+
+@dataclass(frozen=True)
+class RealImages:
+    """The images that each simulated site held."""
+
+    dataset: Dataset
+    parts: dict[str, NDArray[np.int64]]
+
+    def nearest(self, site: str, images: Tensor) -> Nearest | None:
+        """Return the nearest of ``site``'s images to each of ``images`` (values 0 to 1); None for a site unknown."""
+        indices = self.parts.get(site)
+        if indices is None or not len(indices) or not len(images):
+            return None
+        asked = _spread(len(indices))
+        own = self._pixels(indices[asked])
+        queries = torch.cat([images.flatten(1), own.flatten(1)])
+        selves = torch.tensor([-1] * len(images) + asked.tolist())
+        best, at = _search(queries, selves, self._chunks(indices))
+        best /= queries.shape[1] ** 0.5
+        among = [value for value in best[len(images) :].tolist() if value != float("inf")]
+        found = self._pixels(indices[at[: len(images)].numpy()])
+        usual = median(among) if among else None
+        return Nearest(found, best[: len(images)].tolist(), usual)
+
+    def likest(self, site: str, images: Tensor) -> Likest | None:
+        """Return the likest of ``site``'s images to each of ``images`` [n, C, H, W]; None for a site unknown."""
+        indices = self.parts.get(site)
+        if indices is None or not len(indices) or not len(images):
+            return None
+        asked = _spread(len(indices))
+        queries = torch.cat([images.flatten(1), self._pixels(indices[asked]).flatten(1)])
+        selves = torch.tensor([-1] * len(images) + asked.tolist())
+        best, at = _correlate(queries, selves, self._chunks(indices))
+        among = best[len(images) :].abs().tolist()
+        return Likest(
+            self._pixels(indices[at[: len(images)].numpy()]),
+            best[: len(images)].tolist(),
+            median(among) if len(indices) > 1 else None,
+            len(indices),
+            self._control(site, images),
+        )
+
+    def _control(self, site: str, images: Tensor) -> Control | None:
+        others = [name for name, part in self.parts.items() if name != site and len(part)]
+        if not others:
+            return None
+        labels, classes = self.dataset.train.labels, len(self.dataset.info.classes)
+        own, *theirs = class_counts(labels, [self.parts[s] for s in (site, *others)], classes)
+        other = others[int(np.abs(np.stack(theirs) - own).sum(1).argmin())]
+        part = self.parts[other]
+        nobody = torch.full((len(images),), -1)
+        best, _ = _correlate(images.flatten(1), nobody, self._chunks(part))
+        return Control(other, len(part), best.tolist())
+
+    def _chunks(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, Tensor]]:
+        for start in range(0, len(indices), _CHUNK):
+            yield start, self._pixels(indices[start : start + _CHUNK]).flatten(1)
+
+    def _pixels(self, indices: NDArray[np.int64]) -> Tensor:
+        raw = samples(self.dataset.train, self.dataset.info, indices).raw
+        return raw.to(torch.float32) / self.dataset.info.scale
+
+
+def _spread(count: int) -> NDArray[np.int64]:
+    """Return at most ``_ASKED`` positions below ``count``, evenly spread."""
+    return np.linspace(0, count - 1, min(_ASKED, count)).astype(np.int64)
+
+
+def _correlate(
+    queries: Tensor, selves: Tensor, chunks: Iterator[tuple[int, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Return the correlation furthest from 0 with a row of all chunks but the query's own, and which row it is.
+
+    A row of one value only correlates with nothing: its figure is 0.
+    """
+    best, at = torch.zeros(len(queries)), torch.zeros(len(queries), dtype=torch.int64)
+    standard = _standard(queries)
+    for start, rows in chunks:
+        alike = standard @ _standard(rows).T
+        here = (selves >= start) & (selves < start + len(rows))
+        alike[here.nonzero().flatten(), selves[here] - start] = 0.0
+        index = alike.abs().argmax(dim=1)
+        value = alike.gather(1, index[:, None])[:, 0].clamp(-1, 1)
+        better = value.abs() > best.abs()
+        best, at = torch.where(better, value, best), torch.where(better, index + start, at)
+    return best, at
+
+
+def _standard(rows: Tensor) -> Tensor:
+    """Return rows with mean 0 and length 1; rows of one value only become 0."""
+    centred = rows - rows.mean(1, keepdim=True)
+    length = centred.norm(dim=1, keepdim=True)
+    flat = rows.amax(1, keepdim=True) == rows.amin(1, keepdim=True)
+    return torch.where(flat, 0.0, centred / length)
+
+
+def _search(
+    queries: Tensor, selves: Tensor, chunks: Iterator[tuple[int, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Return the Euclidean distance to the nearest row of all chunks but the query's own, and which row it is."""
+    best = torch.full((len(queries),), float("inf"))
+    at = torch.zeros(len(queries), dtype=torch.int64)
+    for start, rows in chunks:
+        # exact differences: by matrix products the distance of equal images would not be zero
+        apart = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
+        here = (selves >= start) & (selves < start + len(rows))
+        apart[here.nonzero().flatten(), selves[here] - start] = float("inf")
+        value, index = apart.min(dim=1)
+        nearer = value < best
+        best, at = torch.where(nearer, value, best), torch.where(nearer, index + start, at)
+    return best, at
+
+
+def real_images(view: View) -> RealImages | str:
+    """Return the simulated sites' images, or the reason why they are not at hand. Downloads nothing."""
+    if not view.simulated:
+        return "the sites' images never were on this side"
+    if view.config is None:
+        return "this release does not know the run's configuration"
+    try:
+        source = SOURCES.get(view.config.dataset)
+        if source is not None and source.missing(view.config.data_dir):
+            return f"the data set {view.config.dataset} is not in the run's data directory"
+        names = list(view.sites)
+        run = Run(view.config.with_clients(len(names)))
+        recorded = view.past.provenance.get("data", {})
+        if run.dataset.checksum != recorded.get("sha256"):
+            return "the data set that lies in the run's data directory is another one today"
+        return _matched(view, run, names)
+    except NectarError as error:
+        return f"they could not be read ({error})"
+
+
+def _matched(view: View, run: Run, names: Sequence[str]) -> RealImages | str:
+    """Give each site its part, if the parts are those of the record."""
+    dataset = run.dataset
+    parts = run.partition(len(names))
+    counts = class_counts(dataset.train.labels, parts, len(run.info.classes)).tolist()
+    by_site: dict[str, NDArray[np.int64]] = {}
+    for name in names:
+        numbered = re.fullmatch(r"partition-(\d+)", name)
+        index = int(numbered[1]) if numbered else -1
+        if 0 <= index < len(parts) and counts[index] == view.sites[name].get("classes"):
+            by_site[name] = parts[index]
+    if not by_site:
+        return "this release divides the data otherwise than the run did"
+    return RealImages(dataset, by_site)

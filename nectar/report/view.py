@@ -1,0 +1,221 @@
+"""A run as the report sees it: a record whose run may have failed early, with words for what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import yaml
+
+from common.config import Config
+from common.data import DatasetInfo, describe
+from common.errors import NectarError
+from common.methods import METHODS, facts_of, is_import_path
+from common.methods import section as section_of
+from common.settings.facts import Facts
+from nectar.past_run import PastRun
+from nectar.report.text import is_number
+
+#: settings that make no other experiment: places, names, and the seed, which groups repeat
+_APART = ("seed", "experiment", "output-dir", "data-dir", "resume", "schema")
+
+
+@dataclass(frozen=True)
+class View:
+    """One run; every property is there for an unfinished run too, if only empty."""
+
+    past: PastRun
+
+    @cached_property
+    def config_text(self) -> str:
+        """config.yaml as it stands."""
+        try:
+            return (self.past.directory / "config.yaml").read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return ""
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The recorded settings by dotted key."""
+        try:
+            tree = yaml.safe_load(self.config_text)
+        except yaml.YAMLError:
+            tree = None
+        return _flat(tree) if isinstance(tree, Mapping) else {}
+
+    @cached_property
+    def config(self) -> Config | None:
+        """The configuration, or None where this release cannot resolve it."""
+        try:
+            return self.past.config
+        except NectarError:
+            return None
+
+    @property
+    def method(self) -> str:
+        """The method's name, or a strategy's import path."""
+        return str(self.settings.get("method", "unknown"))
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the method is a Flower strategy named by import path."""
+        return is_import_path(self.method)
+
+    @property
+    def spoken(self) -> str:
+        """The method as a heading names it."""
+        if self.facts is None or self.foreign:
+            return self.method.rpartition(":")[2]
+        return self.facts.spoken
+
+    @cached_property
+    def facts(self) -> Facts | None:
+        """What the method's settings module states of it; None for a method this release does not know."""
+        if self.method not in METHODS and not self.foreign:
+            return None
+        return facts_of(self.method, self.setting)
+
+    @property
+    def title(self) -> str:
+        """What was run."""
+        dataset = self.settings.get("dataset", "unknown data")
+        return f"{self.spoken} on {dataset}, seed {self.settings.get('seed', 'unknown')}"
+
+    def setting(self, name: str) -> Any:
+        """Return one of the method's own settings, or None."""
+        return self.settings.get(f"{section_of(self.method)}.{name}")
+
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        """A line a round, that of round 0 first; rounds of a run still going may follow."""
+        return [line for line in self.past.lines if is_number(line.get("round"))]
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of rounds in which sites were asked."""
+        return [line for line in self.lines if line["round"] > 0]
+
+    @property
+    def reached(self) -> int:
+        """The last round on record."""
+        return int(self.lines[-1]["round"]) if self.lines else 0
+
+    @cached_property
+    def partition(self) -> dict[str, Any]:
+        """partition.json, empty for a run that ended before its roll call."""
+        try:
+            return self.past.partition
+        except NectarError:
+            return {}
+
+    @property
+    def sites(self) -> dict[str, dict[str, Any]]:
+        """What is known of each site: examples, and classes under simulation."""
+        return dict(self.partition.get("sites", {}))
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes' names."""
+        return [str(name) for name in self.partition.get("classes", [])]
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the server knew the class counts, because it divided the data itself."""
+        return any("classes" in row for row in self.sites.values())
+
+    @property
+    def unit(self) -> str:
+        """What the data set's samples are called."""
+        return self.info.unit if self.info is not None else "images"
+
+    @cached_property
+    def info(self) -> DatasetInfo | None:
+        """The data set's description, or None where this release knows it not."""
+        from common.run import Run
+
+        try:
+            return (
+                describe(str(self.settings["dataset"]))
+                if not self.config
+                else Run(self.config).info
+            )
+        except (NectarError, KeyError):
+            return None
+
+    @property
+    def outcome(self) -> tuple[str, str]:
+        """How it ended: one of ``good``, ``bad``, ``open``, and a sentence."""
+        said = str(self.past.provenance.get("outcome", "running"))
+        planned = self.settings.get("rounds", "an unknown number of")
+        far = f"{self.reached} of {planned} rounds are on record"
+        if said == "completed":
+            return "good", f"Completed: {far}."
+        if said == "running":
+            return "open", f"Not finished: the run still goes on, or it was killed. {far}."
+        if said == "interrupted":
+            return "open", f"Interrupted: {far}."
+        return "bad", f"{said[:1].upper()}{said[1:]}. {far}."
+
+    @property
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """What runs of one configuration share, whatever their seed."""
+        return tuple(sorted((k, str(v)) for k, v in self.settings.items() if k not in _APART))
+
+
+def accuracy(line: Mapping[str, Any], of: str = "test") -> Any:
+    """Return a line's accuracy on ``test``, ``validation`` or ``sites``, or None."""
+    figures = line.get(of)
+    return figures.get("accuracy") if isinstance(figures, Mapping) else None
+
+
+def judged_by(views: Sequence[View]) -> str:
+    """Return where the accuracy of these runs was taken: ``test``, or ``sites`` where no server evaluated."""
+    tested = any(accuracy(line) is not None for view in views for line in view.lines)
+    return "test" if tested else "sites"
+
+
+def groups(views: Sequence[View]) -> dict[str, list[View]]:
+    """Return runs of one configuration, which differ in the seed, under a name that tells groups apart."""
+    by_key: dict[tuple[tuple[str, str], ...], list[View]] = {}
+    for view in views:
+        by_key.setdefault(view.key, []).append(view)
+    named: dict[str, list[View]] = {}
+    for members in by_key.values():
+        name = _name(members[0], [other[0] for other in by_key.values()])
+        number = 2
+        unique = name
+        while unique in named:
+            unique, number = f"{name} ({number})", number + 1
+        named[unique] = members
+    return named
+
+
+#: settings that a group's name lists at most
+_MAX_NAMED = 3
+
+
+def _name(view: View, all_views: Sequence[View]) -> str:
+    """Name a group by its method and the settings in which others that have them differ."""
+    own = view.settings
+    differing = [
+        key
+        for key, value in own.items()
+        if key not in (*_APART, "method")
+        and any(other.settings.get(key, value) != value for other in all_views)
+    ]
+    shown = [f"{key}={own[key]}" for key in differing[:_MAX_NAMED]]
+    if len(differing) > _MAX_NAMED:
+        shown.append("...")
+    return f"{view.spoken}, {', '.join(shown)}" if shown else view.spoken
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,37 @@
+"""The environment in which a run's processes live."""
+
+import os
+from pathlib import Path
+
+from nectar.flower.job import scripts_directory
+from nectar.simulation import workspace
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """Give the environment of the run's processes.
+
+    The user's own, with Flower's home, Ray's temporary directory and the mark in the run's
+    directory. PYTHONPATH stays (a method may be a user's own module) but is made absolute, the
+    processes having another working directory; the app's code precedes it on the server and on the
+    devices alike. RAY_ADDRESS goes: it would take the devices to some other cluster.
+    """
+    variables = dict(os.environ)
+    variables.pop("RAY_ADDRESS", None)
+    if path := variables.get("PYTHONPATH"):
+        entries = [str(Path(entry).absolute()) for entry in path.split(os.pathsep)]
+        variables["PYTHONPATH"] = os.pathsep.join(entries)
+    for name in ("NO_PROXY", "no_proxy"):
+        variables[name] = ",".join(filter(None, [variables.get(name), "127.0.0.1", "localhost"]))
+    programs = str(scripts_directory())
+    variables["PATH"] = os.pathsep.join(filter(None, [programs, variables.get("PATH")]))
+    variables.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
+    return variables | {
+        "FLWR_HOME": str(directory / "flower"),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_TMPDIR": str(directory),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+        **workspace.mark(directory),
+    }

@@ -1,0 +1,74 @@
+"""One simulated run from start to end, with its real outcome and nothing left behind."""
+
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from nectar.flower.client import Outcome
+from nectar.flower.job import Job, require_app
+from nectar.flower.log import Screen, follow_lines
+from nectar.interrupt import Interrupted, Interrupts
+from nectar.simulation import workspace
+from nectar.simulation.superlink import SuperLink
+
+
+def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> int:
+    """Run `job` on a SuperLink and a Ray of its own.
+
+    Parameters
+    ----------
+    job
+        App, run configuration, resources.
+    verbose
+        Show every line of the log, Flower's and Ray's idle ones too.
+    out
+        Where the log goes (default: standard output).
+
+    Returns
+    -------
+    int
+        0 if Flower reports the run as completed, 1 if not, 128 + n if signal n ended it.
+
+    Raises
+    ------
+    LaunchError
+        The run could not be started, or its outcome not be learned.
+    """
+    screen = Screen(out or sys.stdout, verbose=verbose)
+    require_app(job.app)
+    directory: Path | None = None
+    superlink: SuperLink | None = None
+    interrupts = Interrupts()
+    try:
+        try:
+            with interrupts:
+                if workspace.sweep():
+                    screen.say("Removed what an earlier, killed simulation had left behind.")
+                directory = workspace.create()
+                superlink = SuperLink(directory)
+                return _report(_run(superlink, job, screen), screen)
+        except Interrupted as interrupted:
+            screen.say(f"Interrupted ({interrupted.name}): ending the run's processes.")
+            return 128 + interrupted.number
+        finally:
+            if directory is not None:
+                workspace.remove(directory)
+            if superlink is not None:
+                superlink.reap()
+    finally:
+        interrupts.restore()
+
+
+def _run(superlink: SuperLink, job: Job, screen: Screen) -> Outcome:
+    superlink.start()
+    run = superlink.submit(job)
+    return follow_lines(
+        lambda: superlink.log_lines(run), lambda: superlink.outcome(run), screen.show
+    )
+
+
+def _report(outcome: Outcome, screen: Screen) -> int:
+    if outcome.completed:
+        return 0
+    screen.say(outcome.reason)
+    return 1

@@ -1,0 +1,231 @@
+"""The rounds: configure, exchange, aggregate, evaluate, tell the callbacks; nothing a method would know.
+
+Only Flower's own hooks are called, so whatever is a Flower Strategy can be driven from here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from logging import getLogger
+from typing import TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+
+from common.errors import FederationError
+from common.settings.sections import FederationSettings
+from common.sites import Site, in_site_order
+from common.task import Evaluation
+from strategies.base import Strategy
+from strategies.exchange.replies import Outcome
+from strategies.exchange.roll_call import NoAnswer, ask, expected_sites
+from strategies.exchange.sending import Traffic, exchange
+
+logger = getLogger("flwr")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """Everything about one finished round; round 0 is the initial model's evaluation."""
+
+    server_round: int
+    arrays: ArrayRecord
+    test: Evaluation | None
+    validation: Evaluation | None
+    sites: MetricRecord | None = None
+    train: MetricRecord | None = None
+    outcome: Outcome = field(default_factory=Outcome)
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    bytes_up: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+#: evaluates weights at the server: (on the test set, on the validation share), None for one that is not there
+Judge = Callable[[ArrayRecord], tuple[Evaluation | None, Evaluation | None]]
+Callback = Callable[[RoundResult], None]
+
+
+def federate(
+    strategy: Strategy,
+    grid: Grid,
+    arrays: ArrayRecord,
+    *,
+    first_round: int,
+    last_round: int,
+    federation: FederationSettings,
+    judge: Judge,
+    callbacks: Sequence[Callback] = (),
+) -> ArrayRecord:
+    """Run rounds ``first_round`` to ``last_round`` from ``arrays`` and return the last weights.
+
+    The strategy has made its roll call (``ensure_roll_call``). Round 0, the evaluation of the start, is part of
+    a run that begins at round 1 and of no resumed one.
+
+    Raises
+    ------
+    FederationError
+        If a round ends with fewer valid replies than ``federation.min_replies``.
+    """
+    if first_round == 1:
+        test, validation = judge(arrays)
+        _tell(callbacks, RoundResult(0, arrays, test, validation))
+    for server_round in range(first_round, last_round + 1):
+        update_membership(strategy, grid, federation)
+        result = _round(strategy, grid, arrays, server_round, federation, judge)
+        arrays = result.arrays
+        _tell(callbacks, result)
+    return arrays
+
+
+def _round(
+    strategy: Strategy,
+    grid: Grid,
+    arrays: ArrayRecord,
+    server_round: int,
+    federation: FederationSettings,
+    judge: Judge,
+) -> RoundResult:
+    traffic, clock = Traffic(), Clock()
+    names = {site.node_id: site.name for site in strategy.sites}
+    messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), grid))
+    clock.lap("configure")
+    replies = clock.waiting(
+        exchange(
+            grid,
+            messages,
+            deadline=federation.round_deadline,
+            wave=federation.wave,
+            traffic=traffic,
+        )
+    )
+    new, train = strategy.aggregate_train(server_round, replies)
+    arrays = arrays if new is None else new
+    clock.lap("aggregate")
+    evaluations = list(strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid))
+    answers = list(
+        exchange(
+            grid,
+            evaluations,
+            deadline=federation.round_deadline,
+            wave=federation.wave,
+            traffic=traffic,
+        )
+    )
+    sites = strategy.aggregate_evaluate(server_round, answers) if evaluations else None
+    test, validation = judge(arrays)
+    clock.lap("evaluate")
+    return RoundResult(
+        server_round,
+        arrays,
+        test,
+        validation,
+        sites,
+        train,
+        strategy.outcome,
+        {names[i]: n for i, n in traffic.down.items()},
+        {names[i]: n for i, n in traffic.up.items()},
+        clock.seconds,
+    )
+
+
+def update_membership(strategy: Strategy, grid: Grid, federation: FederationSettings) -> None:
+    """Ask nodes that were not there before for their names, and let go of those that are away.
+
+    A newcomer that the roll call refuses is left out and logged. Too few nodes are waited for, up to the join
+    deadline.
+
+    Raises
+    ------
+    FederationError
+        If fewer than ``min_replies`` nodes are there at the join deadline.
+    """
+    end = time.monotonic() + federation.join_deadline
+    members = {site.node_id: site for site in strategy.sites}
+    while True:
+        here = set(grid.get_node_ids())
+        strategy.refused &= here  # one that left and comes back is asked again
+        if members.keys() - here:  # a restarted SuperNode's name was its old node's until now
+            strategy.refused.clear()
+        for node_id in sorted(here - set(members) - strategy.refused):
+            try:
+                joined = _join(strategy, grid, node_id, members.values(), federation)
+            except FederationError as error:
+                if not isinstance(error, NoAnswer):
+                    strategy.refused.add(node_id)
+                logger.warning("node %d is left out: %s", node_id, error)
+            else:
+                members = {s.node_id: s for s in joined}
+        members = {i: s for i, s in members.items() if i in here}
+        if len(members) >= federation.min_replies:
+            break
+        if time.monotonic() >= end:
+            raise FederationError(
+                f"{len(members)} sites are left where federation.min_replies asks for {federation.min_replies}, "
+                f"and none came back within {federation.join_deadline:g} s"
+            )
+        time.sleep(1.0)
+    known = {site.node_id for site in strategy.sites}
+    for site in strategy.sites:
+        if site.node_id not in members:
+            logger.warning("site %s is away", site.name)
+    strategy.sites = in_site_order(members.values())
+    for site in strategy.sites:
+        if site.node_id not in known:
+            logger.info("site %s has joined", site.name)
+
+
+def _join(
+    strategy: Strategy,
+    grid: Grid,
+    node_id: int,
+    members: Iterable[Site],
+    federation: FederationSettings,
+) -> list[Site]:
+    """Return the members with ``node_id`` among them; a site that returns under a new node id replaces itself."""
+    here = set(grid.get_node_ids())
+    (site,) = ask(
+        grid,
+        [node_id],
+        classes=strategy.classes_asked,
+        deadline=min(60.0, federation.round_deadline),
+    )
+    if isinstance(site, NoAnswer):
+        raise site
+    others = [m for m in members if m.name != site.name or m.node_id in here]
+    expected_sites([*others, site])
+    return in_site_order([*others, site])
+
+
+class Clock:
+    """Seconds by phase; waiting for replies is told apart from the work in between."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Add the time since the last lap to ``phase``."""
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def waiting(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield ``items``, booking the time until each is there as ``devices``."""
+        iterator = iter(items)
+        while True:
+            self.lap("aggregate")
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self.lap("devices")
+            yield item
+
+
+def _tell(callbacks: Sequence[Callback], result: RoundResult) -> None:
+    for callback in callbacks:
+        callback(result)

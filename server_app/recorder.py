@@ -1,0 +1,105 @@
+"""What is kept of a round: its line, its pictures, its checkpoints, and a sentence in the log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from logging import getLogger
+from typing import Any
+
+from server_app.checkpoint import Checkpoint
+from server_app.loop import RoundResult
+from server_app.pictures import save_grids
+from server_app.record import Record
+from server_app.synthetic_sets import save_sets
+from strategies.base import Strategy
+
+logger = getLogger("flwr")
+
+
+class Recorder:
+    """The callback that keeps a round: its line, its checkpoints, its pictures, and a line in the log."""
+
+    def __init__(
+        self, record: Record, strategy: Strategy, rounds: int, best: float | None = None
+    ) -> None:
+        self.record = record
+        self.strategy = strategy
+        self.rounds = rounds
+        self.best = best
+
+    def __call__(self, result: RoundResult) -> None:
+        """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk."""
+        self.record.append(line_of(result))
+        if result.server_round:
+            self._keep(result)
+        logger.info("%s", sentence_of(result, self.rounds))
+        if result.test and not math.isfinite(result.test.loss):
+            logger.warning(
+                "round %d: the test loss is not finite: the model has diverged; lower a learning rate",
+                result.server_round,
+            )
+
+    def _keep(self, result: RoundResult) -> None:
+        sets, contrast = self.strategy.pictures(), self.strategy.contrast
+        folder = self.record.directory / "samples" / f"round-{result.server_round:03d}"
+        save_grids(sets, self.strategy.run.info, folder, contrast)
+        reached = result.validation.accuracy if result.validation else None
+        weights = result.arrays.to_torch_state_dict(keep_input=True)
+        checkpoint = Checkpoint(
+            result.server_round, weights, dict(self.strategy.state_dict()), reached
+        )
+        if reached is not None and (self.best is None or reached > self.best):
+            self.best = reached
+            if sets:
+                save_sets(sets, result.server_round, self.record.best_sets, contrast)
+            checkpoint.save(self.record.best)
+        if sets:
+            save_sets(sets, result.server_round, self.record.last_sets, contrast)
+        checkpoint.save(self.record.last)
+
+
+#: a device's figure that is a time, and stands with the other times
+_SECONDS = "seconds"
+
+
+def line_of(result: RoundResult) -> dict[str, Any]:
+    """Return a round's line of metrics.jsonl; everything that a clock decides stands under ``seconds``."""
+    accepted = result.outcome.accepted
+    devices = {site: dict(figures) for site, figures in accepted.items()}
+    times = {site: figures.pop(_SECONDS, None) for site, figures in devices.items()}
+    line: dict[str, Any] = {"round": result.server_round}
+    for name, evaluation in (("test", result.test), ("validation", result.validation)):
+        line[name] = asdict(evaluation) if evaluation else None
+    line["sites"] = dict(result.sites) if result.sites else None
+    line["accepted"] = list(accepted)
+    line["rejected"] = dict(result.outcome.rejected)
+    line["unevaluated"] = dict(result.outcome.unevaluated)
+    means = dict(result.train) if result.train else {}
+    line["train"] = {key: value for key, value in means.items() if key != _SECONDS}
+    line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
+    line["floats_up"] = result.outcome.floats_up
+    line["devices"] = devices
+    line["seconds"] = {**result.seconds, "by_site": times}
+    return line
+
+
+def sentence_of(result: RoundResult, rounds: int) -> str:
+    """Return the round as one line that a person can read."""
+    parts = [f"round {result.server_round}/{rounds}:"]
+    if result.test:
+        parts.append(f"accuracy {result.test.accuracy:.4f}, loss {result.test.loss:.4f},")
+    if result.sites:
+        parts.append(f"at the sites {float(result.sites['accuracy']):.4f},")  # type: ignore[arg-type]
+    if result.server_round == 0:
+        return " ".join(parts).rstrip(",") + " before training"
+    asked = len(result.outcome.accepted) + len(result.outcome.rejected)
+    parts.append(f"{len(result.outcome.accepted)} of {asked} sites,")
+    parts.append(f"{_megabytes(result.bytes_up)} up, {_megabytes(result.bytes_down)} down,")
+    parts.append(f"{sum(result.seconds.values()):.1f} s")
+    return " ".join(parts)
+
+
+def _megabytes(account: Mapping[str, int]) -> str:
+    return f"{sum(account.values()) / 1e6:.2f} MB"

@@ -1,0 +1,1 @@
+"""A record goes home: packed by a ServerApp and printed through its run's log."""

@@ -1,0 +1,151 @@
+"""Who is there: one query a node, asked at the start and again when the membership changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from logging import getLogger
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from common.errors import FederationError, one_line
+from common.fingerprint import source_fingerprint
+from common.sites import SITE_NAME, Site, in_site_order
+from strategies.exchange.replies import reason_of
+from strategies.exchange.sending import NO_REPLY, NOT_SENT, exchange
+
+logger = getLogger("flwr")
+
+
+#: error replies that speak of a node's connection and not of the node: Flower's own for one that is gone or whose
+#: process died (a SuperNode that was killed is listed as online for up to a minute), and ours
+_AWAY = {3, 4, 5, 8, NO_REPLY, NOT_SENT}
+
+
+class NoAnswer(FederationError):
+    """A node that did not answer the roll call: it may answer the next one."""
+
+
+def ask(
+    grid: Grid, node_ids: Sequence[int], *, classes: int, deadline: float
+) -> list[Site | NoAnswer]:
+    """Ask ``node_ids`` for their names and sizes; for counts of ``classes`` classes only where that is not 0.
+
+    Returns
+    -------
+    list of Site or NoAnswer
+        One for each node, in the order of ``node_ids``.
+
+    Raises
+    ------
+    FederationError
+        If a node runs other source than this server, refuses, or answers nonsense.
+    """
+    config = ConfigRecord({"class-counts": classes > 0})
+    messages = [
+        Message(RecordDict({"config": config}), node_id, "query.roll_call", group_id="roll-call")
+        for node_id in node_ids
+    ]
+    replies = exchange(grid, messages, deadline=deadline)
+    return [
+        _read(node_id, reply, classes) for node_id, reply in zip(node_ids, replies, strict=True)
+    ]
+
+
+def _read(node_id: int, reply: Message, classes: int) -> Site | NoAnswer:
+    if reply.has_error():
+        sentence = f"node {node_id} failed the roll call: {reason_of(reply)}"
+        if reply.error.code in _AWAY:
+            return NoAnswer(sentence)
+        raise FederationError(sentence)
+    try:
+        about, sizes = reply.content.config_records["about"], reply.content.metric_records["sizes"]
+        name, source = str(about["site"]), str(about["source"])
+        counts = sizes.get("class-counts", [])
+        if not SITE_NAME.fullmatch(name):
+            raise ValueError(f"the site name {name[:80]!r}")
+        if classes and (not isinstance(counts, list) or len(counts) != classes):
+            raise ValueError(f"no counts of {classes} classes")
+        site = Site(
+            name=name,
+            node_id=node_id,
+            examples=_whole(sizes["num-examples"]),
+            partition=int(about["partition-id"]),  # type: ignore[arg-type]
+            partitions=_whole(sizes["num-partitions"]),
+            class_counts=tuple(map(_whole, counts)) if isinstance(counts, list) else (),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise FederationError(
+            f"node {node_id} answered the roll call with something else ({error!r}): run the same release on "
+            "the server and on every device"
+        ) from None
+    if source != source_fingerprint():
+        raise FederationError(
+            f"site '{name}' runs source {one_line(source[:16])}, the server runs {source_fingerprint()}: their results "
+            "would not belong together; give both the same release"
+        )
+    return site
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int | float) or value != int(value) or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return int(value)
+
+
+def wait_for_sites(grid: Grid, clients: int, *, classes: int, deadline: float) -> list[Site]:
+    """Wait until the federation is complete and return its sites in site order.
+
+    A node that holds a partition says how many there are, and that number wins over ``clients``: plain ``flwr
+    run`` starts two nodes whatever the configuration says. A node that does not answer is asked again.
+
+    Raises
+    ------
+    FederationError
+        If fewer nodes than needed are there at the deadline, or a node is refused.
+    """
+    end = time.monotonic() + deadline
+    known: dict[int, Site] = {}
+    silent: dict[int, str] = {}
+    while True:
+        here = sorted(grid.get_node_ids())
+        fresh = [node_id for node_id in here if node_id not in known]
+        if fresh:
+            left = max(1.0, end - time.monotonic())
+            answers = ask(grid, fresh, classes=classes, deadline=left)
+            for node_id, answer in zip(fresh, answers, strict=True):
+                if isinstance(answer, Site):
+                    known[node_id] = answer
+                elif silent.get(node_id) != str(answer):
+                    silent[node_id] = str(answer)
+                    logger.warning("%s", answer)
+        needed = expected_sites(known.values()) or clients
+        present = [known[node_id] for node_id in here if node_id in known]
+        if len(present) >= needed:
+            return in_site_order(present)
+        if time.monotonic() >= end:
+            names = ", ".join(site.name for site in in_site_order(present)) or "none"
+            unheard = "".join(f"; {silent[i]}" for i in here if i in silent and i not in known)
+            raise FederationError(
+                f"{len(present)} of {needed} sites were there after {deadline:g} s ({names}{unheard}): start "
+                "the missing SuperNodes, or lower federation.clients"
+            )
+        time.sleep(0.2)
+
+
+def expected_sites(sites: Iterable[Site]) -> int:
+    """Return how many partitions the sites speak of; 0 where they hold data of their own.
+
+    Raises
+    ------
+    FederationError
+        If they disagree.
+    """
+    numbers = {site.partitions for site in sites}
+    if len(numbers) > 1:
+        raise FederationError(
+            f"the nodes disagree on num-partitions ({', '.join(map(str, sorted(numbers)))}): start every "
+            "SuperNode with the same one"
+        )
+    return numbers.pop() if numbers else 0

@@ -1,0 +1,481 @@
+"""Faults of a real federation on loopback, each one brought about: the run goes on, or ends with its reason.
+
+Two stories run side by side, since each mostly waits for Flower's heartbeats: one of the sites, one of the server.
+What a run makes of a fault is compared with a federation in this process in which the same sites missed the same
+rounds, and what a resumed run ends with is compared with an unbroken one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_files import forget_loaded
+from federation import SMALL_CLIENTS, numbers, run
+from flwr.app import Error, Message
+from frail import Frail, lines_in, nobody_waits_on, until
+from image_folders import CLASSES, COLOURS, paint
+from small import SMALL
+
+from client_app.app import app as client_app
+from common.config import load
+from common.errors import FederationError
+from common.run import Run
+from common.settings.sections import FederationSettings
+from nectar.local_grid import LocalGrid
+from nectar.past_run import PastRun
+from nectar.resume import with_recorded
+from server_app.app import make_strategy, serve
+from server_app.loop import update_membership
+from server_app.record import Record
+
+Small = Callable[..., dict[str, Any]]
+
+WARM = f"{SMALL} feddm.start=noise feddm.warm=on"
+HELD = {
+    "east": {"green": 9, "blue": 6},
+    "north": {"red": 12, "green": 8},
+    "south": {"blue": 15},
+    "west": {"red": 9},
+}
+
+#: seconds behind a fault by which a run goes on or has ended
+GRACE = 120.0
+
+#: what is said of a node that left, before its reply or in the middle of it
+GONE = ("the node is unavailable", "the node went away while it sent its reply")
+
+#: what Flower says of a run whose ServerApp was lost; the latter if that heard of its SuperLink's death first
+LOST = ("No heartbeat received from the task\n", "Task failed with unknown error.\n")
+
+
+@dataclass
+class Story:
+    """What became of a federation: what was said and recorded, and how many seconds behind its fault."""
+
+    record: Record
+    said: dict[str, str] = field(default_factory=dict)
+    code: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def ended(self, federation: Frail, name: str, submitted: subprocess.Popen[bytes]) -> None:
+        """Wait for the end of `nectar submit`, from the fault that was brought about just before."""
+        self.seconds[name] = until(lambda: submitted.poll() is not None, f"the end of {name}")
+        self.code[name] = submitted.wait()
+        self.said[name] = federation.log(name)
+
+    @property
+    def lines(self) -> dict[int, dict[str, Any]]:
+        """The rounds but round 0, by their numbers."""
+        return {line["round"]: line for line in self.record.metrics()[1:]}
+
+
+@dataclass
+class Sites(Story):
+    """The sites' story: when they were struck, and which of their instructions they carried out for nobody."""
+
+    struck: int = 0
+    raised: int = 0
+    logs: dict[str, str] = field(default_factory=dict)
+    lost: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Stories:
+    """Both, as they come to their ends."""
+
+    directory: Path
+    of_sites: Future[Sites]
+    of_server: Future[Story]
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stories]:
+    directory = tmp_path_factory.mktemp("faults")
+    for part in ("sites", "server"):
+        (directory / part).mkdir()
+    with ThreadPoolExecutor() as pool, nobody_waits_on():
+        yield Stories(
+            directory,
+            pool.submit(story_of_sites, directory / "sites"),
+            pool.submit(story_of_server, directory / "server"),
+        )
+
+
+# ---- sites: late, killed, frozen, restarted, raising ---------------------------------------------------
+
+
+def sites_config(directory: Path) -> dict[str, Any]:
+    images = (
+        f"images.classes={CLASSES} images.size=8 model.depth=2 images.folder={directory}/central"
+    )
+    settings = f"{WARM} {images} federation.clients=3 evaluation.on=server"
+    return {
+        "dataset": "images",
+        "rounds": 200,
+        "data-dir": str(directory / "data"),
+        "set": settings,
+    }
+
+
+def paint_sites(directory: Path) -> dict[str, Path]:
+    """Paint the sites' folders, and a test split for the server in ``central``."""
+    for seed, (site, classes) in enumerate(HELD.items()):
+        for name, count in classes.items():
+            paint(directory / "folders" / site, name, count, seed=seed)
+    for name in COLOURS:
+        paint(directory / "central" / "test", name, 6, seed=9)
+    return {site: directory / "folders" / site for site in HELD}
+
+
+def words_of(config: Mapping[str, Any]) -> list[str]:
+    words = [f"{k}={v}" for k, v in config.items() if k != "set"]
+    return [*words, *str(config["set"]).split()]
+
+
+def story_of_sites(directory: Path) -> Sites:
+    """South joins late, east later; three of four are struck in one round; east raises; at last all do."""
+    folders, output = paint_sites(directory), directory / "runs"
+    nodes = {site: f"site='{site}' data='{folder}'" for site, folder in folders.items()}
+    kept: set[tuple[str, int]] = set()
+
+    def lines() -> list[dict[str, Any]]:
+        kept.update(
+            (p.parent.name, int(p.stem)) for p in directory.glob("state/2*/*/0*.safetensors")
+        )
+        return lines_in(output)
+
+    def back(*sites: str) -> bool:
+        return {*sites} <= set(lines()[-1]["accepted"])
+
+    with Frail(directory, nodes) as federation:
+        federation.start("north", "west")
+        words = words_of(sites_config(directory))
+        submitted = federation.submit_words("submit", f"output-dir={output}", *words)
+        for site in ("north", "west"):
+            until(lambda s=site: federation.heard(s, "Sent successfully"), f"{site}'s answer")
+        assert not output.exists(), "the run began before all its sites were there"
+        federation.start("south")
+        until(lambda: federation.heard("north", "ROUND 1]"), "round 1 at north")
+        (directory_of_record,) = output.iterdir()
+        story = Sites(Record(directory_of_record))
+        federation.start("east")
+        until(lambda: lines() and back("east"), "east")
+
+        story.struck = struck = lines()[-1]["round"] + 1
+        strike(federation, struck)
+        assert len(lines()) == struck - 1, "the fault came too late for its round"
+        story.seconds["struck"] = until(lambda: len(lines()) >= struck, "the round's end")
+        federation.thaw("north")
+        with Broken(directory, story.record, "east"):
+            until(lambda: lines()[-1]["rejected"].get("east"), "the round in which east raises")
+            story.raised = lines()[-1]["round"]
+        story.seconds["back"] = until(lambda: back(*HELD), "a round with all sites")
+
+        with Broken(directory, story.record, *HELD):
+            story.ended(federation, "submit", submitted)
+        story.logs = {site: federation.log(site) for site in HELD}
+    story.lost = kept - {(s, r) for r, line in story.lines.items() for s in line["accepted"]}
+    return story
+
+
+def strike(federation: Frail, server_round: int) -> None:
+    """Kill south, freeze north and kill west's app, each at its work; south is started again at once."""
+
+    def kill_and_start(site: str) -> None:
+        federation.kill(site)
+        federation.start(site)
+
+    asked = f"ROUND {server_round}]"
+    plan: dict[str, tuple[Callable[[], bool], Callable[[str], None]]] = {
+        "south": (lambda: federation.heard("south", asked) > 0, kill_and_start),
+        "north": (lambda: federation.heard("north", asked) > 0, federation.freeze),
+        "west": (
+            lambda: federation.heard("west", "Start `flwr-clientapp`") > server_round,
+            lambda site: federation.kill_app(site, "flwr-clientapp"),
+        ),
+    }
+
+    def step() -> bool:
+        for site, (at_work, fault) in list(plan.items()):
+            if at_work():
+                del plan[site]
+                fault(site)
+        return not plan
+
+    until(step, f"round {server_round} at its sites")
+
+
+class Broken:
+    """While this lasts, the sites' state directories are files: their ClientApps raise."""
+
+    def __init__(self, directory: Path, record: Record, *sites: str) -> None:
+        self._places = [directory / "state" / record.id / site for site in sites]
+
+    def __enter__(self) -> None:
+        for place in self._places:
+            place.rename(place.with_name(f"{place.name}.away"))
+            place.touch()
+
+    def __exit__(self, *_: object) -> None:
+        for place in self._places:
+            place.unlink()
+            place.with_name(f"{place.name}.away").rename(place)
+
+
+@pytest.mark.slow
+def test_a_site_that_comes_late_takes_part_from_the_next_round(stories: Stories) -> None:
+    story = stories.of_sites.result()
+    assert story.lines[1]["accepted"] == ["north", "south", "west"]
+    assert story.lines[story.struck - 1]["accepted"] == sorted(HELD)
+    assert "site east has joined" in story.said["submit"]
+
+
+@pytest.mark.slow
+def test_a_round_goes_on_without_the_killed_the_frozen_and_the_one_whose_app_died(
+    stories: Stories,
+) -> None:
+    story = stories.of_sites.result()
+    line = story.lines[story.struck]
+    assert line["accepted"] == ["east"]
+    for site in ("north", "south"):
+        assert line["rejected"].pop(site) in GONE
+    assert line["rejected"] == {"west": "the device's process stopped responding"}
+    assert story.seconds["struck"] < GRACE
+    assert f"round {story.struck}: rejected south: the node" in story.said["submit"]
+
+
+@pytest.mark.slow
+def test_sites_that_return_are_let_in_again(stories: Stories) -> None:
+    story = stories.of_sites.result()
+    assert story.lines[max(story.lines)]["accepted"] == sorted(HELD)
+    for sentence in ("south is away", "south has joined"):
+        assert f"site {sentence}" in story.said["submit"]
+
+
+@pytest.mark.slow
+def test_an_app_that_raises_costs_its_round_and_keeps_its_traceback(stories: Stories) -> None:
+    story = stories.of_sites.result()
+    line = story.lines[story.raised]
+    reason = r"the device raised FileExistsError \(incident ([0-9a-f]{8}) in its log\)"
+    found = re.fullmatch(reason, line["rejected"]["east"])
+    assert found
+    assert len(line["accepted"]) > 0
+    assert f"incident {found[1]}" in story.logs["east"]
+    assert "FileExistsError: " in story.logs["east"]
+    assert "Traceback" not in story.said["submit"].split("the run stopped")[0]
+
+
+@pytest.mark.slow
+def test_below_the_quorum_the_run_ends_with_the_reasons_and_keeps_its_rounds(
+    stories: Stories,
+) -> None:
+    story = stories.of_sites.result()
+    last = max(story.lines) + 1
+    reason = f"round {last} has 0 valid replies where federation.min_replies asks for 1 (east: the device raised"
+    assert f"the run stopped: {reason}" in story.said["submit"]
+    assert story.code["submit"] == 1
+    assert story.seconds["submit"] < GRACE
+    past = PastRun.open(story.record.directory)
+    assert str(past.provenance["outcome"]).startswith(f"failed: {reason}")
+    assert past.checkpoint().server_round == last - 1
+
+
+class Missing(LocalGrid):
+    """A federation in this process whose sites miss rounds.
+
+    ``absent`` are the (site, round) whose instruction came to nothing, ``lost`` those that the site carried out and
+    whose reply never came.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        absent: set[tuple[str, int]],
+        lost: set[tuple[str, int]],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._absent, self._lost = absent, lost
+
+    def _call(self, message: Message) -> Message:
+        about = message.metadata
+        if about.message_type == "train":
+            site = str(self._contexts[about.dst_node_id].node_config["site"])
+            key = (site, int(about.group_id))
+            if key in self._lost:
+                super()._call(message)
+            if key in self._lost | self._absent:
+                return Message(Error(code=5, reason="away"), reply_to=message)
+        return super()._call(message)
+
+
+@pytest.mark.slow
+def test_what_the_faults_cost_is_what_the_missing_replies_would_have_given_and_no_more(
+    stories: Stories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same numbers, every round, as in this process with the same sites missing in the same rounds."""
+    story = stories.of_sites.result()
+    forget_loaded(monkeypatch)
+    directory = stories.directory / "sites"
+    rounds = {"rounds": max(story.lines), "output-dir": str(tmp_path / "runs")}
+    config = sites_config(directory) | rounds
+    nodes = [{"site": site, "data": f"{directory}/folders/{site}"} for site in HELD]
+    missed = {(s, r) for s in HELD for r, line in story.lines.items() if s not in line["accepted"]}
+    grid = Missing(client_app, nodes, config, absent=missed - story.lost, lost=story.lost)
+    here = numbers(serve(grid, load(config)))
+    same = ("accepted", "test", "devices", "floats_up")
+    for there, other in zip(story.record.metrics(), here, strict=True):
+        assert {k: there[k] for k in same} == {k: other[k] for k in same}
+
+
+# ---- the server: killed, restarted, resumed -----------------------------------------------------------
+
+SERVER_CONFIG = {"rounds": 3, "set": f"{WARM} federation.clients=2 federation.join_deadline=600"}
+
+
+def story_of_server(directory: Path) -> Story:
+    """The ServerApp is killed in round 2, the SuperLink of the resumed run in round 3; a third run completes."""
+    output = directory / "runs"
+    nodes = {f"partition-{i}": f"partition-id={i} num-partitions=2" for i in range(2)}
+    with Frail(directory, nodes) as federation:
+        federation.start(*nodes)
+        submitted = federation.submit_words(
+            "killed", f"output-dir={output}", *words_of(SERVER_CONFIG)
+        )
+        until(lambda: federation.heard("partition-0", "ROUND 2]"), "round 2")
+        (directory_of_record,) = output.iterdir()
+        story = Story(Record(directory_of_record))
+        federation.kill_app("superlink", "flwr-serverapp")
+        story.ended(federation, "killed", submitted)
+        keep(story, "killed")
+
+        again = (f"output-dir={output}", f"resume={story.record.id}")
+        submitted = federation.submit_words("restarted", *again)
+        until(lambda: federation.heard("partition-0", "ROUND 3]"), "round 3")
+        federation.kill("superlink")
+        federation.start_superlink()
+        story.ended(federation, "restarted", submitted)
+        keep(story, "restarted")
+
+        story.ended(federation, "resumed", federation.submit_words("resumed", *again))
+    return story
+
+
+def keep(story: Story, name: str) -> None:
+    """Note what the record holds when a run has ended."""
+    story.said[f"{name}: record"] = (story.record.directory / "metrics.jsonl").read_text()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The numbers of the unbroken run."""
+    output = {"output-dir": str(tmp_path_factory.mktemp("whole"))}
+    return numbers(run(SERVER_CONFIG | output))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "recorded"), [("killed", 2), ("restarted", 3)])
+def test_a_killed_server_ends_the_run_with_its_reason_and_loses_no_recorded_round(
+    stories: Stories, whole: list[dict[str, Any]], name: str, recorded: int
+) -> None:
+    """The ServerApp in round 2; the SuperLink, which is started again on its database, in round 3."""
+    story = stories.of_server.result()
+    assert story.code[name] == 1
+    assert story.seconds[name] < GRACE
+    assert story.said[name].endswith(tuple(f"The run did not complete (failed): {s}" for s in LOST))
+    lines = [json.loads(line) for line in story.said[f"{name}: record"].splitlines()]
+    assert [without_seconds(line) for line in lines] == [
+        without_seconds(w) for w in whole[:recorded]
+    ]
+
+
+def without_seconds(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in line.items() if k not in ("seconds", "schema")}
+
+
+@pytest.mark.slow
+def test_what_continues_a_killed_run_ends_as_an_unbroken_one(
+    stories: Stories, whole: list[dict[str, Any]]
+) -> None:
+    story = stories.of_server.result()
+    assert story.code["resumed"] == 0
+    assert numbers(story.record) == whole
+    provenance = PastRun.open(story.record.directory).provenance
+    assert provenance["outcome"] == "completed"
+    assert len(provenance["continued"]) == 2
+
+
+def test_a_run_is_continued_by_the_release_that_began_it(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = run(small(rounds=1))
+    monkeypatch.setattr("server_app.record.code_fingerprint", lambda: "0123456789abcdef")
+    said = "this is 0123456789abcdef: continue it with the release that began it"
+    with pytest.raises(FederationError, match=said):
+        run(with_recorded({"resume": str(record.directory), "rounds": 2}))
+    assert len(record.metrics()) == 2
+
+
+# ---- membership, without a deployment -----------------------------------------------------------------
+
+
+class Changing(LocalGrid):
+    """Nodes come, go, and may be dead though they are listed, as a killed SuperNode is for up to a minute."""
+
+    away: frozenset[int] = frozenset()
+    dead: frozenset[int] = frozenset()
+
+    def get_node_ids(self) -> list[int]:
+        """Return the nodes that are listed."""
+        return [n for n in super().get_node_ids() if n not in self.away]
+
+    def _call(self, message: Message) -> Message:
+        if message.metadata.dst_node_id in self.dead:
+            return Message(Error(code=5, reason="Node Unavailable"), reply_to=message)
+        return super()._call(message)
+
+
+def test_a_node_that_died_before_the_roll_call_does_not_end_the_run(small: Small) -> None:
+    class Ghost(Changing):
+        """The last node is listed once, and dead."""
+
+        def get_node_ids(self) -> list[int]:
+            """Take the dead off the list behind the first look."""
+            found = super().get_node_ids()
+            if not self.dead:
+                self.dead = frozenset({found[-1]})
+            else:
+                self.away = self.dead
+            return found
+
+    three = [{"partition-id": i % 3, "num-partitions": 3} for i in range(4)]
+    config = small(rounds=1)
+    record = serve(Ghost(client_app, three, config), load(config))
+    assert record.metrics()[1]["accepted"] == [f"partition-{i}" for i in range(3)]
+
+
+def test_a_site_that_returns_while_its_old_node_is_still_listed_is_let_in_when_that_is_gone(
+    small: Small,
+) -> None:
+    config = small()
+    nodes = [{"partition-id": i % 3, "num-partitions": 3} for i in range(SMALL_CLIENTS + 1)]
+    grid = Changing(client_app, nodes, config)
+    old, *_, new = LocalGrid.get_node_ids(grid)
+    grid.away = frozenset({new})
+    strategy = make_strategy(Run(load(config)))
+    strategy.ensure_roll_call(grid)
+    quick = FederationSettings(join_deadline=0.1, round_deadline=5.0)
+    grid.away = frozenset()
+    update_membership(strategy, grid, quick)
+    assert strategy.sites[0].node_id == old
+    grid.away = frozenset({old})
+    update_membership(strategy, grid, quick)
+    assert {s.name: s.node_id for s in strategy.sites}["partition-0"] == new

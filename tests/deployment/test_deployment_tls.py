@@ -1,0 +1,238 @@
+"""A real federation with TLS and node authentication: the numbers of this process, and who is turned away."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployment import Secured, nectar
+from federation import numbers, run
+from small import SMALL
+
+from server_app.record import Record
+
+pytestmark = pytest.mark.slow
+
+SITES = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
+
+PYTHON = [sys.executable, "-m", "nectar.cli"]
+
+#: what a busy machine may take for what takes a few seconds
+PATIENCE = 300.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """The federation as it stands behind its run."""
+
+    federation: Secured
+    said: str
+    server: Record
+    home: Record
+
+    @property
+    def ca(self) -> list[str]:
+        """The words that go with the server's address."""
+        return ["--ca", str(self.federation.keys / "ca.crt")]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
+    """One start for all of this file: keys, SuperLink, three SuperNodes, a run of two rounds brought home."""
+    directory = tmp_path_factory.mktemp("tls")
+    with Secured(directory, SITES) as federation:
+        words = [
+            *("submit", federation.address, "--ca", str(federation.keys / "ca.crt")),
+            *("--output", str(directory / "home"), f"output-dir={directory}/runs", "rounds=2"),
+        ]
+        said = directory / "said"
+        with said.open("w") as out:
+            command = [*PYTHON, *words, *SMALL.split()]
+            code = subprocess.run(command, stdout=out, stderr=out, timeout=6 * PATIENCE).returncode
+        assert code == 0, said.read_text()
+        records = [the_record(directory / name) for name in ("runs", "home")]
+        yield Done(federation, said.read_text(), *records)
+
+
+def the_record(directory: Path) -> Record:
+    (found,) = directory.iterdir()
+    return Record(found)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        p.relative_to(directory).as_posix(): p.read_bytes()
+        for p in directory.rglob("*")
+        if p.is_file()
+    }
+
+
+def test_the_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> None:
+    """Test and validation figures, bytes each way by site, floats, devices: all but the seconds."""
+    here = run({"output-dir": str(tmp_path), "rounds": 2, "set": SMALL})
+    assert numbers(done.home) == numbers(here)
+    last = numbers(done.home)[-1]
+    assert last["round"] == 2
+    assert set(last["bytes"]["up"]) == set(SITES)
+    assert all(count > 0 for way in ("up", "down") for count in last["bytes"][way].values())
+
+
+FEDSYNTH = (
+    "federation.clients=3 partition.alpha=1.0 model.name=mlp model.width=200 fedsynth.iterations=4 "
+    "fedsynth.steps=3 fedsynth.rate=30 fedsynth.learn_step=on fedsynth.real_batch=64 fedsynth.epochs=1 "
+    "fedsynth.batch=64"
+)
+
+
+def test_fedsynths_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> None:
+    """The server replays each site's steps: what comes of that must not depend on whose process did it."""
+    federation, words = done.federation, ["method=fedsynth", "rounds=2", *FEDSYNTH.split()]
+    there, home = tmp_path / "there", tmp_path / "home"
+    command = [*PYTHON, "submit", federation.address, *done.ca, "--output", str(home)]
+    finished = subprocess.run(
+        [*command, f"output-dir={there}", *words],
+        capture_output=True,
+        text=True,
+        timeout=6 * PATIENCE,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    keys = {"output-dir": str(tmp_path / "here"), "rounds": 2, "method": "fedsynth"}
+    here = run({**keys, "set": FEDSYNTH})
+    lines = numbers(the_record(home))
+    assert lines == numbers(here)
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    for line in lines[1:]:
+        assert set(line["devices"]) == set(line["accepted"]) == set(SITES)
+        assert all(0 < abs(figures["cosine"]) <= 1 for figures in line["devices"].values())
+        sent = line["bytes"]["up"]
+        assert all(0 < sent[site] < line["bytes"]["down"][site] / 10 for site in SITES)
+    assert lines[1]["devices"] != lines[2]["devices"], "the batches are drawn afresh in each round"
+
+
+def test_the_record_came_home_whole(done: Done) -> None:
+    at_home, at_the_server = contents(done.home.directory), contents(done.server.directory)
+    assert at_home == at_the_server
+    assert {"checkpoint/last.safetensors", "metrics.jsonl", "provenance.json"} <= set(at_home)
+    assert any(name.startswith("samples/round-002/") for name in at_home)
+    assert f"the record is here: {done.home.directory}" in done.said
+
+
+def test_the_log_was_shown_as_it_is_in_a_simulation(done: Done) -> None:
+    assert "round 2/2: accuracy" in done.said
+    assert "Starting logstream" not in done.said
+    assert "\x1b[" not in done.said
+
+
+def test_nothing_of_the_archive_lies_in_the_superlinks_own_output(done: Done) -> None:
+    """Flower keeps what a ServerApp prints for the run's log, and lets it go nowhere else."""
+    assert done.said.count("the record is here") == 1
+    assert "nectar-fetch" not in done.federation.log("superlink")
+
+
+def test_doctor_finds_it_well(done: Done, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = str(done.federation.keys)
+    assert nectar("doctor", done.federation.address, *done.ca, "--keys", keys) == 0
+    said = capsys.readouterr().out
+    assert "ok    flower there  1.41" in said
+    assert "ok    control api   can be reached" in said
+
+
+def test_a_record_that_is_not_there_is_named_by_the_server(
+    done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = done.server.directory.parent
+    words = ["fetch", done.federation.address, "nope", *done.ca, f"output-dir={runs}"]
+    assert nectar(*words, "--output", str(tmp_path)) == 2
+    assert f"there is no record nope below {runs} on the server" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registered_key_is_not_registered_again(
+    done: Done, capsys: pytest.CaptureFixture[str]
+) -> None:
+    public = str(done.federation.keys / "nodes" / "partition-1.pub")
+    assert nectar("keys", "register", done.federation.address, public, *done.ca) == 0
+    assert "partition-1: registered already as node" in capsys.readouterr().out
+    plainly = done.federation._flwr("supernode", "register", public, "lab", "--format", "json")
+    assert "[code: 23] Public key already in use." in plainly["error-message"]
+
+
+# -- who is turned away -------------------------------------------------------------------------
+
+NOT_THIS_KEY = "[code: 2004] Failed to activate SuperNode."
+NO_KEY = "[code: 2001] SuperNode authentication is enabled."
+WRONG_CA = "CERTIFICATE_VERIFY_FAILED"
+
+
+def other_key(done: Done, tmp_path: Path) -> dict[str, Any]:
+    assert nectar("keys", "node", str(tmp_path / "keys"), "stranger") == 0
+    return {"key": tmp_path / "keys" / "nodes" / "stranger"}
+
+
+def other_ca(done: Done, tmp_path: Path) -> dict[str, Any]:
+    assert nectar("keys", "ca", str(tmp_path / "other")) == 0
+    return {"ca": tmp_path / "other" / "ca.crt", "key": done.federation.keys / "nodes/partition-0"}
+
+
+def no_key(done: Done, tmp_path: Path) -> dict[str, Any]:
+    return {"key": None}
+
+
+def key_in_use(done: Done, tmp_path: Path) -> dict[str, Any]:
+    return {"key": done.federation.keys / "nodes/partition-0"}
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (other_key, NOT_THIS_KEY),
+        (key_in_use, NOT_THIS_KEY),
+        (no_key, NO_KEY),
+        (other_ca, WRONG_CA),
+    ],
+)
+def test_who_is_turned_away_and_with_which_words(
+    done: Done, tmp_path: Path, how: Callable[[Done, Path], dict[str, Any]], said: str
+) -> None:
+    options = how(done, tmp_path)
+    node = done.federation.supernode(
+        "stranger", log=how.__name__, config=SITES["partition-0"], **options
+    )
+    assert node.wait(PATIENCE) == 1
+    log = " ".join(done.federation.log(how.__name__).split())
+    assert said in log
+    assert "Exit Code: 305" in log
+
+
+def test_a_sites_new_key_takes_the_old_ones_place(
+    done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The site makes a pair, the new half is registered, the old one unregistered: its SuperNode ends, for good."""
+    federation, name = done.federation, "partition-2"
+    assert nectar("keys", "node", str(tmp_path / "new"), name) == 0
+    new, old = tmp_path / "new" / "nodes" / name, federation.keys / "nodes" / name
+    address, ca = federation.address, done.ca
+    assert nectar("keys", "register", address, f"{new}.pub", *ca) == 0
+    federation.supernode(name, log="rotated", key=new)
+    wait_for(lambda: "SuperNode ID" in federation.log("rotated"))
+    assert nectar("keys", "unregister", address, f"{old}.pub", *ca) == 0
+    federation.supernodes[2].wait(PATIENCE)
+    again = federation.supernode(name, log="old-key", key=old)
+    assert again.wait(PATIENCE) == 1
+    assert NOT_THIS_KEY in " ".join(federation.log("old-key").split())
+    capsys.readouterr()
+    assert nectar("keys", "register", address, f"{old}.pub", *ca) == 2
+    assert "was unregistered, and Flower takes no key twice" in capsys.readouterr().err
+
+
+def wait_for(met: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.2)

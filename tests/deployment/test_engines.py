@@ -1,0 +1,129 @@
+"""One command, three engines, the same numbers: this process, Ray, and a real SuperLink with SuperNodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployment import Deployment
+from federation import SilentGrid, numbers, run
+
+from common.config import load
+from nectar.commands.simulate import main as simulate
+from nectar.resume import with_recorded
+from nectar.simulation.processes import marked_processes
+from nectar.simulation.workspace import Owner
+from server_app.record import Record
+
+pytestmark = pytest.mark.slow
+
+Small = Callable[..., dict[str, Any]]
+
+WARM = "feddm.start=noise feddm.warm=on"
+
+
+def the_record(directory: Path) -> Record:
+    (found,) = directory.iterdir()
+    return Record(found)
+
+
+def words_of(run_config: dict[str, Any]) -> list[str]:
+    own = [f"{k}={v}" for k, v in run_config.items() if k != "set"]
+    return [*own, *str(run_config["set"]).split()]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ray_gives_the_numbers_of_this_process(small: Small, tmp_path: Path, workers: int) -> None:
+    here = run(small(set=WARM))
+    config = small(set=f"{WARM} compute.workers={workers}") | {"output-dir": str(tmp_path / "ray")}
+    assert simulate(words_of(config)) == 0
+    assert numbers(the_record(tmp_path / "ray")) == numbers(here)
+
+
+def test_a_server_process_killed_on_ray_is_resumed_on_ray(small: Small, tmp_path: Path) -> None:
+    """kill -9 behind round 2 of 4; the wrapper says so, and what continues equals an unbroken run."""
+    slow_rounds = f"{WARM} feddm.iterations=150"
+    whole = run(small(rounds=4, set=slow_rounds))
+    config = small(rounds=4, set=slow_rounds) | {"output-dir": str(tmp_path / "ray")}
+    command = [sys.executable, "-m", "nectar.cli", "simulate", *words_of(config)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as wrapper:
+        record = wait_for_round(tmp_path / "ray", 2)
+        (server,) = [p for p in marked_by(wrapper.pid) if "flwr-simulation" in command_line(p)]
+        os.kill(server, signal.SIGKILL)
+        assert wrapper.wait(180) == 1
+    assert len(record.metrics()) < 5
+    assert simulate([f"resume={record.directory}"]) == 0
+    assert numbers(record) == numbers(whole)
+
+
+def marked_by(wrapper: int) -> list[int]:
+    """Return the processes that carry the mark of the simulation that ``wrapper`` started."""
+    owners = {pid: Owner.of(Path(mark)) for pid, mark in marked_processes().items()}
+    return [pid for pid, owner in owners.items() if owner is not None and owner.pid == wrapper]
+
+
+def command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def test_a_server_that_raises_ends_with_a_failure_and_its_reason(
+    small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = small(set="feddm.image_lr=1e30") | {"output-dir": str(tmp_path / "ray")}
+    assert simulate(words_of(config)) == 1
+    said = capfd.readouterr().out
+    assert "round 1 has 0 valid replies where federation.min_replies asks for 1" in said
+    assert "the device raised FloatingPointError (incident" in said
+    record = the_record(tmp_path / "ray")
+    assert '"failed: round 1 has 0 valid' in (record.directory / "provenance.json").read_text()
+
+
+def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(
+    small: Small, tmp_path: Path
+) -> None:
+    """The same outcome, in the same words, as a Grid that withholds the reply in this process."""
+    settings = f"{WARM} federation.round_deadline=45 evaluation.on=server"
+    config = small(rounds=3, set=settings) | {"output-dir": str(tmp_path / "remote")}
+    with Deployment(tmp_path, nodes=3) as federation:
+        run_id = federation.submit(config)
+        record = wait_for_round(tmp_path / "remote", 1)
+        federation.stop_node(2)
+        assert federation.wait(run_id) == "finished:completed"
+    lines = numbers(record)
+    frozen = [line["round"] for line in lines[1:] if "partition-2" in line["rejected"]]
+    assert frozen
+    # Flower's own heartbeat gives a frozen node up between 44 and 67 seconds: either may come first
+    reason = lines[frozen[0]]["rejected"]["partition-2"]
+    assert reason in ("no reply within 45 s", "the node is unavailable")
+    quick = small(rounds=3, set=f"{WARM} federation.round_deadline=0.5")
+    local = numbers(run(quick, SilentGrid, silent=[2], from_round=frozen[0]))
+    for there, here in zip(lines, local, strict=True):
+        same = ("accepted", "test", "validation", "floats_up", "devices")
+        assert {k: there[k] for k in same} == {k: here[k] for k in same}
+        for way in ("down", "up"):
+            sent = {site: there["bytes"][way][site] for site in there["accepted"]}
+            assert sent == {site: here["bytes"][way][site] for site in here["accepted"]}
+
+
+def wait_for_round(directory: Path, server_round: int) -> Record:
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        records = [Record(d) for d in directory.glob("*")]
+        if records and any(line["round"] == server_round for line in records[0].metrics()):
+            return records[0]
+        time.sleep(0.2)
+    raise TimeoutError(f"round {server_round} was not recorded")
+
+
+def test_resume_takes_the_recorded_configuration(small: Small) -> None:
+    record = run(small(rounds=1, set="feddm.ipc=1"))
+    again = load(with_recorded({"resume": str(record.directory), "rounds": 2}))
+    assert again.settings.ipc == 1  # type: ignore[attr-defined]
+    assert again.rounds == 2

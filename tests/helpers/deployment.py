@@ -1,0 +1,246 @@
+"""A real federation on loopback: one SuperLink, SuperNodes as processes of their own, and the flwr CLI."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from places import ROOT
+
+from nectar.words import to_flwr
+
+PROGRAMS = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Deployment:
+    """Starts everything on entry, ends everything it started on exit, by pid."""
+
+    def __init__(self, directory: Path, nodes: int | Sequence[str]) -> None:
+        self.directory = directory
+        if isinstance(nodes, int):
+            nodes = [f"partition-id={i} num-partitions={nodes}" for i in range(nodes)]
+        self.nodes = nodes  # each one's own part of its node config
+        self.supernodes: list[subprocess.Popen[bytes]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._port = free_port()
+
+    def __enter__(self) -> Self:
+        self._spawn(
+            "superlink",
+            "flower-superlink",
+            "--insecure",
+            "--disable-runtime-dependency-installation",
+            "--port",
+            str(self._port),
+        )
+        home = self.directory / "cli"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "127.0.0.1:{self._port}"\ninsecure = true\n'
+        )
+        try:
+            self._wait_for_port()
+        except TimeoutError:
+            self.__exit__(None, None, None)
+            raise
+        for i, config in enumerate(self.nodes):
+            node = self._spawn(
+                f"node-{i}",
+                "flower-supernode",
+                "--insecure",
+                "--superlink",
+                f"127.0.0.1:{self._port}",
+                "--port",
+                str(free_port()),
+                "--node-config",
+                f"{config} state-dir='{self.directory}/state'",
+            )
+            self.supernodes.append(node)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                for what in (signal.SIGCONT, signal.SIGTERM):
+                    os.killpg(process.pid, what)
+        for process in self._started:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def submit(self, run_config: Mapping[str, Any]) -> str:
+        """Start a run and return its id."""
+        answer = self._flwr("run", str(ROOT), "lab", "-c", to_flwr(run_config), "--format", "json")
+        assert answer.get("success"), answer
+        return str(answer["run-id"])
+
+    def wait(self, run_id: str, seconds: float = 300.0) -> str:
+        """Return the run's final status."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            (found,) = self._flwr("list", "lab", "--run-id", run_id, "--format", "json")["runs"]
+            if str(found["status"]).startswith("finished"):
+                return str(found["status"])
+            time.sleep(3)
+        raise TimeoutError(f"run {run_id} did not end within {seconds:g} s")
+
+    def stop_node(self, index: int) -> None:
+        """Freeze a SuperNode, as a machine that hangs would: SIGSTOP."""
+        os.killpg(self.supernodes[index].pid, signal.SIGSTOP)
+
+    def _flwr(self, *words: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [str(PROGRAMS / "flwr"), *words],
+            env=self._environment("cli"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+        return answer
+
+    def _spawn(self, name: str, *command: str | Sequence[str]) -> subprocess.Popen[bytes]:
+        program, *rest = map(str, command)
+        with (self.directory / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [str(PROGRAMS / program), *rest],
+                cwd=self.directory,
+                env=self._environment(name),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return process
+
+    def _environment(self, name: str) -> dict[str, str]:
+        return os.environ | {
+            "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
+            "FLWR_HOME": str(self.directory / name),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        }
+
+    def _wait_for_port(self) -> None:
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                    return
+            time.sleep(0.2)
+        raise TimeoutError("the SuperLink did not open its port")
+
+
+class Secured(Deployment):
+    """The same with TLS and node authentication, its keys made and its sites registered by `nectar keys`.
+
+    Parameters
+    ----------
+    directory : Path
+        Where everything lies; the keys in ``keys``.
+    nodes : mapping of str to str
+        Each site's own part of its node config, by the site's name.
+    """
+
+    def __init__(self, directory: Path, nodes: Mapping[str, str]) -> None:
+        super().__init__(directory, list(nodes.values()))
+        self.sites = dict(nodes)
+        self.keys = directory / "keys"
+        self.address = f"127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        for words in (
+            ["ca", str(self.keys)],
+            ["server", str(self.keys), "superlink.test"],
+            ["node", str(self.keys), *self.sites],
+        ):
+            assert nectar("keys", *words) == 0
+        home = self.directory / "cli"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink]\n[superlink.lab]\naddress = "{self.address}"\nroot-certificates = "{self.keys}/ca.crt"\n'
+        )
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start(self) -> None:
+        self._spawn(
+            "superlink",
+            "flower-superlink",
+            *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
+            *("--ssl-certfile", str(self.keys / "server.pem")),
+            *("--ssl-keyfile", str(self.keys / "server.key")),
+            "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation",
+            *("--port", str(self._port)),
+            *("--database", str(self.directory / "superlink.db")),
+        )
+        public = [str(self.keys / "nodes" / f"{site}.pub") for site in self.sites]
+        register = ["keys", "register", self.address, *public, "--ca", str(self.keys / "ca.crt")]
+        assert nectar(*register, "--wait", "120") == 0
+        for site in self.sites:
+            self.supernodes.append(self.supernode(site))
+
+    def supernode(
+        self,
+        site: str,
+        *,
+        log: str = "",
+        key: Path | str | None = "own",
+        ca: Path | None = None,
+        config: str = "",
+    ) -> subprocess.Popen[bytes]:
+        """Start a SuperNode; ``key=None`` gives it none."""
+        own = self.keys / "nodes" / site if key == "own" else key
+        trust = ["--root-certificates", str(ca or self.keys / "ca.crt")]
+        pair = [] if own is None else ["--auth-supernode-private-key", str(own)]
+        settings = f"{config or self.sites[site]} state-dir='{self.directory}/state'"
+        return self._spawn(
+            log or f"node-{site}",
+            "flower-supernode",
+            *("--superlink", self.address),
+            *trust,
+            *pair,
+            *("--port", str(free_port())),
+            *("--node-config", settings),
+        )
+
+    def log(self, name: str) -> str:
+        """Return what a process has logged so far."""
+        return (self.directory / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+
+def nectar(*words: str) -> int:
+    """Run a command of Nectar's in this process; return its exit code."""
+    from nectar.cli import main
+
+    return main(list(words))

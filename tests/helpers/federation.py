@@ -1,0 +1,81 @@
+"""Run a federation in this process, with or without devices that misbehave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from client_app.app import app as client_app
+from common.config import load
+from nectar.local_grid import LocalGrid
+from server_app.app import serve
+from server_app.record import Record
+
+SMALL_CLIENTS = 3
+
+Tamper = Callable[[Message, Message], Message]
+
+
+class TamperedGrid(LocalGrid):
+    """A federation in which ``tamper(instruction, reply)`` stands between some devices and the server."""
+
+    def __init__(self, *args: Any, tampers: Mapping[int, Tamper], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._tampers = {
+            node: tampers[i] for i, node in enumerate(self.get_node_ids()) if i in tampers
+        }
+
+    def _call(self, message: Message) -> Message:
+        reply = super()._call(message)
+        tamper = self._tampers.get(message.metadata.dst_node_id)
+        if tamper is None or message.metadata.message_type != "train":
+            return reply
+        return tamper(message, reply)
+
+
+class SilentGrid(LocalGrid):
+    """A federation in which the devices numbered ``silent`` answer no instruction to train from a round on."""
+
+    def __init__(
+        self, *args: Any, silent: Iterable[int], from_round: int = 1, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._from_round = from_round
+        nodes = self.get_node_ids()
+        self._silent = {nodes[i] for i in silent}
+
+    def _call(self, message: Message) -> Message:
+        reply = super()._call(message)
+        asked = message.metadata
+        if (
+            asked.dst_node_id in self._silent
+            and asked.message_type == "train"
+            and int(asked.group_id) >= self._from_round
+        ):
+            reply.metadata.__dict__["_reply_to_message_id"] = "withheld"
+        return reply
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Withhold the silent devices' replies."""
+        replies = super().pull_messages(message_ids)
+        return [r for r in replies if r.metadata.reply_to_message_id != "withheld"]
+
+
+def run(
+    run_config: Mapping[str, Any],
+    grid: type[LocalGrid] = LocalGrid,
+    app: ClientApp = client_app,
+    **grid_options: Any,
+) -> Record:
+    """Run ``run_config`` to its end and return its record."""
+    config = load(run_config)
+    federation = grid(app, config.federation.clients, run_config, **grid_options)
+    return serve(federation, config)
+
+
+def numbers(record: Record) -> list[dict[str, Any]]:
+    """Return the record's rounds without what a clock decides."""
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in record.metrics()]

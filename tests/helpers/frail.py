@@ -1,0 +1,166 @@
+"""A federation on loopback whose parts a test starts, kills, freezes and starts again one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from deployment import ROOT, Deployment, free_port
+
+from server_app.record import Record
+
+#: what a wait without a promise may take on a busy machine
+PATIENCE = 400.0
+
+
+class Frail(Deployment):
+    """A SuperLink with a database, and SuperNodes by the names of their sites.
+
+    Parameters
+    ----------
+    directory : Path
+        Where everything lies; the sites' states in ``state``.
+    nodes : mapping of str to str
+        Each site's own part of its node config, by the site's name.
+    """
+
+    def __init__(self, directory: Path, nodes: Mapping[str, str]) -> None:
+        super().__init__(directory, list(nodes.values()))
+        self.configs = dict(nodes)
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        home = self.directory / "cli"
+        home.mkdir()
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "127.0.0.1:{self._port}"\ninsecure = true\n'
+        )
+        try:
+            self.start_superlink()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, on its database if there is one."""
+        self.running["superlink"] = self._spawn(
+            "superlink",
+            "flower-superlink",
+            "--insecure",
+            "--disable-runtime-dependency-installation",
+            *("--port", str(self._port)),
+            *("--database", str(self.directory / "superlink.db")),
+        )
+        self._wait_for_port()
+
+    def start(self, *sites: str) -> None:
+        """Start the SuperNodes of ``sites``."""
+        for site in sites:
+            self.running[site] = self._spawn(
+                site,
+                "flower-supernode",
+                "--insecure",
+                *("--superlink", f"127.0.0.1:{self._port}"),
+                *("--port", str(free_port())),
+                *("--node-config", f"{self.configs[site]} state-dir='{self.directory}/state'"),
+            )
+
+    def kill(self, part: str) -> None:
+        """Kill a part with its process group, as a machine that loses its power would."""
+        os.killpg(self.running[part].pid, signal.SIGKILL)
+        self.running[part].wait()
+
+    def freeze(self, site: str) -> None:
+        """Stop a SuperNode where it is, as a machine that hangs would."""
+        os.killpg(self.running[site].pid, signal.SIGSTOP)
+
+    def thaw(self, site: str) -> None:
+        """Let it go on."""
+        os.killpg(self.running[site].pid, signal.SIGCONT)
+
+    def kill_app(self, part: str, program: str) -> None:
+        """Wait until ``program`` is at work at ``part``, and kill its process and no other.
+
+        A process that dies before it has fetched its task is started again by Flower: at work means that torch is
+        there, which the app imports and Flower does not.
+        """
+        home = f"FLWR_HOME={self.directory}/{part}".encode()
+
+        def at_work() -> list[int]:
+            found = [p for p in _running(program) if home in _proc(p, "environ").split(b"\0")]
+            return [p for p in found if b"libtorch" in _proc(p, "maps")]
+
+        until(at_work, f"{program} at {part}")
+        for pid in at_work():
+            os.kill(pid, signal.SIGKILL)
+
+    def heard(self, part: str, text: str) -> int:
+        """Return how often ``part`` has logged ``text`` since it was started."""
+        return self.log(part).count(text)
+
+    def log(self, name: str) -> str:
+        """Return what ``name`` has logged since it was started."""
+        return (self.directory / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+    def submit_words(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+        """Start `nectar submit`, its output in the log ``name``."""
+        command = [sys.executable, "-m", "nectar.cli", "submit", "lab", "--insecure"]
+        with (self.directory / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [*command, "--no-fetch", *words],
+                cwd=ROOT,
+                env=self._environment("cli"),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return process
+
+
+def _running(program: str) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and program.encode() in _proc(int(entry.name), "cmdline"):
+            yield int(entry.name)
+
+
+def _proc(pid: int, name: str) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
+
+
+_over = threading.Event()
+
+
+@contextlib.contextmanager
+def nobody_waits_on() -> Iterator[None]:
+    """Behind this, what waits in other threads gives up: the tests are over, or were interrupted."""
+    _over.clear()
+    try:
+        yield
+    finally:
+        _over.set()
+
+
+def until(condition: Callable[[], Any], what: str) -> float:
+    """Wait until ``condition`` holds and return how many seconds that took."""
+    begun = time.monotonic()
+    while not condition():
+        if time.monotonic() - begun > PATIENCE or _over.wait(0.1):
+            raise TimeoutError(f"{what} did not come within {time.monotonic() - begun:.0f} s")
+    return time.monotonic() - begun
+
+
+def lines_in(output: Path) -> list[dict[str, Any]]:
+    """Return the rounds recorded so far in the one record below ``output``, without round 0."""
+    return [line for d in output.glob("*") for line in Record(d).metrics() if line["round"]]

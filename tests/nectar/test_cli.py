@@ -1,0 +1,172 @@
+"""The command `nectar`: what it prints, its exit codes, and what it does without."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from places import ROOT
+
+from common.config.layers import names
+from common.config.schema import section_classes
+from common.errors import NectarError
+from common.methods import METHODS
+from common.settings.sections import RunSettings
+from nectar import cli
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, main: Any, **more: Any) -> None:
+    """Make every command the given one."""
+    module = SimpleNamespace(SUMMARY="", USAGE="Usage: nectar config", main=main, **more)
+    monkeypatch.setattr(cli.importlib, "import_module", lambda name: module)
+
+
+def test_config_prints_the_resolved_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["config", "digits-alpha001", "method=fedavg", "fedavg.lr=0.5"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "method: fedavg  # the command line" in lines
+    assert "  alpha: 0.01  # conf/experiment/digits-alpha001.yaml" in lines
+    assert "rounds: 5  # conf/dataset/digits.yaml" in lines
+    assert "  lr: 0.5  # the command line" in lines
+
+
+def test_an_error_is_its_sentences_on_stderr_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["config", "feddm.icp=3", "rounds=two"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "nectar: feddm.icp on the command line is no setting: did you mean feddm.ipc?",
+        "nectar: rounds='two' on the command line must be a whole number, at least 1.",
+    ]
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["confg"]) == 2
+    assert capsys.readouterr().err == (
+        "nectar: there is no command 'confg': did you mean `nectar config`?\n"
+    )
+    assert cli.main(["qqqqq"]) == 2
+    assert "nectar --help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_the_overview_lists_every_command_with_its_summary(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == 0
+    out = capsys.readouterr().out
+    for name in cli.commands():
+        line = next(line for line in out.splitlines() if line.startswith(f"  {name} "))
+        assert len(line.split()) > 2, f"{name} has no SUMMARY"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("nectar 0.")
+
+
+def test_a_commands_exit_code_and_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, lambda words: len(words))
+    assert cli.main(["config", "a", "b", "c"]) == 3
+
+    def interrupted(words: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    fake(monkeypatch, interrupted)
+    assert cli.main(["config"]) == 130
+
+    def refused(words: list[str]) -> int:
+        raise NectarError("no.")
+
+    fake(monkeypatch, refused)
+    assert cli.main(["config"]) == 2
+
+
+def test_help_of_a_command_never_runs_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake(monkeypatch, lambda words: pytest.fail("it ran"))
+    for words in (["config", "--help"], ["config", "rounds=3", "-h"], ["help", "config"]):
+        assert cli.main(words) == 0
+        assert capsys.readouterr().out == "Usage: nectar config\n"
+    fake(monkeypatch, lambda words: pytest.fail("it ran"), show_help=lambda words: len(words))
+    assert cli.main(["config", "--help", "a", "b"]) == 2
+
+
+def test_help_lists_all_methods_data_sets_experiments_and_sections(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["config", "--help"]) == 0
+    listed = {
+        line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")
+    }
+    twins = {f"{name}-small" for name in names("experiment")}  # marked on their originals' lines
+    experiments = set(names("experiment")) - twins
+    expected = {*METHODS, *names("dataset"), *experiments, *section_classes(), "run"}
+    assert expected <= listed
+
+
+def test_help_lists_every_field_with_default_range_and_meaning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for section, cls in section_classes().items():
+        assert cli.main(["config", "--help", section]) == 0
+        out = capsys.readouterr().out
+        for name, field in cls.model_fields.items():
+            assert f"  {section}.{name}=" in out
+            assert str(field.description).split(";")[0].split()[0] in out
+    assert cli.main(["config", "--help", "run"]) == 0
+    out = capsys.readouterr().out
+    for name in [*RunSettings.model_fields, "experiment", "output-dir", "data-dir", "resume"]:
+        assert f"  {name}=" in out
+
+
+def test_help_states_a_setting_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["config", "--help", "feddm"])
+    out = capsys.readouterr().out
+    meaning, facts = "learning rate of the pixels", "a number, above 0; symbol eta_c"
+    assert f"  feddm.image_lr=1.0\n      {meaning}\n      {facts}\n" in out
+
+
+def test_help_of_an_import_path_lists_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["config", "--help", "flwr.serverapp.strategy:QFedAvg"]) == 0
+    out = capsys.readouterr().out
+    assert "  strategy.client_learning_rate (required)\n" in out
+    assert "  strategy.q=0.1\n" in out
+
+
+def test_help_of_an_unknown_name_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["config", "--help", "partion"]) == 2
+    assert "the nearest is partition" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["config"], ["config", "--help", "feddm"]])
+def test_config_needs_no_torch_no_flower_no_ray(words: list[str], tmp_path: Path) -> None:
+    code = (
+        "import json, sys\nfrom nectar.cli import main\n"
+        f"code = main({words!r})\n"
+        "heavy = [name for name in ('torch', 'flwr', 'ray', 'numpy') if name in sys.modules]\n"
+        "print(json.dumps([code, heavy]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m nectar.cli config | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() in ("0", "141")
+    assert done.stderr == ""

@@ -1,0 +1,286 @@
+"""What has been run is found, what broke off is continued, and two comparisons do nothing twice."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import numbers, run
+from filelock import FileLock
+from places import ROOT
+from small import SMALL
+
+from common.errors import ConfigError
+from nectar.compare import run_scheduler
+from nectar.compare.archive import Archive
+from nectar.compare.comparison import Comparison
+from nectar.compare.identity import STRATEGY_SOURCE, Identity
+from nectar.compare.live_processes import command_lines, may_be_written
+from nectar.compare.request import parse
+from nectar.compare.run_scheduler import RunScheduler
+from nectar.compare.tables import Results
+from server_app.record import Record
+
+Small = Callable[..., dict[str, Any]]
+
+
+def compare(tmp_path: Path, *words: str) -> Results:
+    """Compare from the records below ``tmp_path/runs``; none may be missing."""
+    shared = [f"output-dir={tmp_path / 'runs'}", "rounds=2", *SMALL.split()]
+    return Comparison(parse([*words, *shared]), words, lambda sentence: None).carry_out()
+
+
+@pytest.fixture(autouse=True)
+def _no_children(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Fail where a run would be started that should have been found."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(run_scheduler, "_start", None)
+
+
+def test_records_are_found_and_become_the_table(small: Small, tmp_path: Path) -> None:
+    records = [run(small(seed=seed)) for seed in (0, 1)]
+    other = [run(small(method="real", set="real.redraw=on", seed=seed)) for seed in (0, 1)]
+    words = ("feddm", "afresh=real:redraw=on", "--seeds=2", f"--output={tmp_path / 'out'}")
+    results = compare(tmp_path, *words)
+    finals = [r.metrics()[2]["test"]["accuracy"] for r in [*records, *other]]
+    assert [run.final for row in results.rows for run in row.whole] == finals
+    with (tmp_path / "out" / "table.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["record"] for line in lines] == [str(r.directory) for r in [*records, *other]]
+    assert [line["method"] for line in lines] == ["feddm", "feddm", "real", "real"]
+    up = sum(n for m in records[1].metrics() for n in m["bytes"]["up"].values())
+    assert (lines[1]["bytes_up"], lines[1]["seconds_devices"]) == (str(up), "")
+    asked = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert asked["configurations"]["afresh"]["real"]["redraw"] is True
+    for name in ("accuracy-rounds", "accuracy-bytes"):
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "afresh" in (tmp_path / "out" / f"{name}.svg").read_text()
+
+
+def test_the_same_records_give_the_same_files(small: Small, tmp_path: Path) -> None:
+    run(small(seed=0))
+    out = tmp_path / "out"
+    words = ("feddm", "--seeds=1", f"--output={out}")
+    compare(tmp_path, *words)
+    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    compare(tmp_path, *words)
+    assert before == {p.name: p.read_bytes() for p in out.iterdir()}
+    assert len(before) == 8
+
+
+def test_seconds_stand_where_the_run_was_alone(small: Small, tmp_path: Path) -> None:
+    record = run(small())
+    record.note(alone=True)
+    (row,) = compare(tmp_path, "feddm", "--seeds=1").rows
+    spent = sum(sum(m["seconds"]["by_site"].values()) for m in record.metrics()[1:])
+    assert row.seconds(lambda one: one.device_seconds) == pytest.approx(spent)
+
+
+def test_another_source_configuration_or_data_is_another_run(small: Small) -> None:
+    record = run(small())
+    archive = Archive(record.directory.parent)
+    provenance = json.loads((record.directory / "provenance.json").read_text())
+    mine = Identity(
+        provenance["configuration"], provenance["code"], "", provenance["data"]["sha256"]
+    )
+    assert archive.completed(mine).directory == record.directory  # type: ignore[union-attr]
+    assert archive.completed(mine, alone=True) is None
+    for other in (
+        Identity("0", mine.code, "", mine.data),
+        Identity(mine.configuration, "0", "", mine.data),
+        Identity(mine.configuration, mine.code, "0", mine.data),
+        Identity(mine.configuration, mine.code, "", "0"),
+    ):
+        assert archive.completed(other) is None
+    record.note(**{STRATEGY_SOURCE: "0"})
+    assert archive.completed(mine) is None
+
+
+def test_a_record_that_a_living_process_writes_is_left_alone(small: Small) -> None:
+    record = run(small())
+    path = record.directory / "provenance.json"
+    mine = Identity(*(json.loads(path.read_text())[key] for key in ("configuration", "code")))
+    archive = Archive(record.directory.parent)
+    record.note(outcome="running", command=["nectar", "run", "a-run-that-is-over=1"])
+    assert archive.unfinished(mine).directory == record.directory  # type: ignore[union-attr]
+    writer = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)", "run", "seed=12345"]
+    )
+    try:
+        record.note(command=["nectar", "run", "seed=12345"])
+        while not command_lines().get(writer.pid):
+            time.sleep(0.01)
+        assert archive.unfinished(mine) is None
+        record.note(continued=[{"command": ["nectar", "run", "a-run-that-is-over=1"]}])
+        assert archive.unfinished(mine) is not None
+    finally:
+        writer.kill()
+        writer.wait()
+    assert may_be_written({"outcome": "running", "command": ["python"]})
+    assert not may_be_written({"outcome": "interrupted", "command": ["python"]})
+
+
+def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path) -> None:
+    """The lock is held elsewhere; when it is let go the record is there, and nothing is started."""
+    record = run(small())
+    record.note(outcome="running", command=["nectar", "run", "a-run-that-is-over=1"])
+    words = ["feddm", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1", *SMALL.split()]
+    comparison = Comparison(parse(words), words, lambda sentence: None)
+    task = comparison._tasks[0]
+    locks = tmp_path / "runs" / run_scheduler.LOCKS
+    locks.mkdir()
+    other = FileLock(locks / f"{task.identity.key}.lock")
+    other.acquire()
+    said: list[str] = []
+
+    def say(sentence: str) -> None:
+        said.append(sentence)
+        if "is waited for" in sentence:
+            record.note(outcome="completed")
+            other.release()
+
+    archive = Archive(tmp_path / "runs")
+    RunScheduler(archive, tmp_path / "runs", tmp_path / "logs", 1, False, say).carry_out([task])
+    assert said[-1].endswith("made by another comparison")
+
+
+def test_two_rows_that_are_one_run_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'real' and 'real:redraw=off' resolve to the same"):
+        compare(tmp_path, "real", "real:redraw=off")
+
+
+def test_a_search_needs_a_validation_set(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"set data\.validation above 0"):
+        compare(tmp_path, "fedavg", "--tune", "fedavg.lr=0.1,1", "data.validation=0")
+
+
+def test_a_search_chooses_on_its_own_seeds_by_validation(small: Small, tmp_path: Path) -> None:
+    for value in ("0.001", "0.5"):
+        run(small(method="fedavg", seed=1000, set=f"fedavg.lr={value}"))
+        run(small(method="fedavg", set=f"fedavg.lr={value}"))
+    words = ("fedavg", "--seeds=1", "--tune-seeds=1", "--tune", "fedavg.lr=0.001,0.5")
+    results = compare(tmp_path, *words)
+    (choice,) = results.choices
+    by_record = {
+        Record(p.parent)._provenance()["run-config"]["set"]: numbers(Record(p.parent))[2]
+        for p in (tmp_path / "runs").glob("*/provenance.json")
+        if "seed1000" in p.parent.name
+    }
+    found = {t.settings[0].partition("=")[2]: t.score for t in choice.trials}
+    for settings, line in by_record.items():
+        (value,) = (v for v in found if f"fedavg.lr={v}" in settings)
+        assert found[value] == line["validation"]["accuracy"]
+    best = max(found, key=lambda v: found[v])
+    assert choice.best.settings == (f"fedavg.lr={best}",)
+    assert choice.edges == [f"fedavg.lr={best}"]
+
+
+def _start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "nectar.cli", "compare", *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def _records(runs: Path) -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in sorted(runs.glob("*/provenance.json")):
+        found[path.parent.name] = json.loads(path.read_text())
+    return found
+
+
+def _wait(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 600
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _running(runs: Path) -> list[int]:
+    return [pid for pid, line in command_lines().items() if f"output-dir={runs}" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_in_the_middle_it_repeats_nothing(tmp_path: Path, how: signal.Signals) -> None:
+    runs = tmp_path / "runs"
+    words = ("fedavg", "r=real", f"output-dir={runs}", "rounds=40", "--seeds=1", "--jobs=1")
+    words = (*words, *SMALL.split(), "real.server_epochs=100")
+
+    def in_the_second() -> bool:
+        unfinished = [n for n, p in _records(runs).items() if "-real-" in n]
+        return bool(unfinished) and len(Record(runs / unfinished[0]).metrics()) in range(4, 30)
+
+    first = _start(*words)
+    _wait(in_the_second, first)
+    first.send_signal(how)
+    said = first.communicate()[0]
+    assert first.returncode == (-how if how == signal.SIGKILL else 128 + how)
+    deadline = time.monotonic() + 60
+    while _running(runs) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _running(runs) == []
+    left = _records(runs)
+    assert [p["outcome"] == "completed" for p in left.values()] == [True, False]
+    if how == signal.SIGTERM:
+        assert "The same command goes on from here" in said
+        assert [p["outcome"] for p in left.values()] == ["completed", "interrupted"]
+    done = next(iter(left))
+    before = {p: p.stat().st_mtime_ns for p in (runs / done).rglob("*")}
+
+    second = _start(*words)
+    said = second.communicate()[0]
+    assert second.returncode == 0, said
+    assert "2 runs, 1 of them there already." in said
+    assert ", continued" in said
+    after = _records(runs)
+    assert list(after) == list(left)
+    assert {p: p.stat().st_mtime_ns for p in (runs / done).rglob("*")} == before
+    broken = next(p for n, p in after.items() if n != done)
+    assert broken["outcome"] == "completed"
+    assert len(broken["continued"]) == 1
+    assert broken["alone"] is False
+    name = next(n for n in after if n != done)
+    assert [m["round"] for m in Record(runs / name).metrics()] == list(range(41))
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_keeps_none_from_going_on(tmp_path: Path) -> None:
+    """The strategy raises in its first round; the other row's run is there, the exit code tells."""
+    (tmp_path / "strange.py").write_text(
+        "from flwr.serverapp.strategy import FedAvg\n"
+        "class Broken(FedAvg):\n"
+        "    def aggregate_train(self, server_round, replies):\n"
+        "        raise RuntimeError('the strategy broke')\n"
+    )
+    runs = tmp_path / "runs"
+    words = ("strange:Broken", "fedavg", f"output-dir={runs}", "rounds=1", "--seeds=1")
+    process = subprocess.run(
+        [sys.executable, "-m", "nectar.cli", "compare", *words, *SMALL.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
+    )
+    assert process.returncode == 1, process.stdout + process.stderr
+    assert "strange:Broken, seed 0: FAILED: " in process.stdout
+    assert "the strategy broke" in process.stdout
+    assert "only the file of its class is compared" in " ".join(process.stdout.split())
+    outcomes = {p["run-config"]["method"]: p for p in _records(runs).values()}
+    assert outcomes["fedavg"]["outcome"] == "completed"
+    assert len(outcomes["strange:Broken"][STRATEGY_SOURCE]) == 16

@@ -1,0 +1,156 @@
+"""How a comparison is asked for: rows, what they share, searches; and every sentence for what is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.errors import ConfigError
+from nectar.compare.request import parse
+from nectar.compare.tuning import searches_of
+from nectar.compare.variants import Variant, read_variant
+
+ADAM = "flwr.serverapp.strategy:FedAdam"
+
+
+@pytest.mark.parametrize(
+    ("word", "label", "method", "own"),
+    [
+        ("feddm", "feddm", "feddm", ()),
+        ("real:redraw=on", "real:redraw=on", "real", ("real.redraw=on",)),
+        ("again=feddm", "again", "feddm", ()),
+        (
+            "from real=feddm:warm=off, start=real",
+            "from real",
+            "feddm",
+            ("feddm.warm=off", "feddm.start=real"),
+        ),
+        ("A: b=feddm", "A: b", "feddm", ()),
+        ("T=0=feddm:iterations=0", "T=0", "feddm", ("feddm.iterations=0",)),
+        ("feddm:start=real", "feddm:start=real", "feddm", ("feddm.start=real",)),
+        ("u8=feddm:wire.images=uint8", "u8", "feddm", ("wire.images=uint8",)),
+        (ADAM, ADAM, ADAM, ()),
+        (
+            f"adam={ADAM}:eta=0.03,fedavg.lr=0.1",
+            "adam",
+            ADAM,
+            ("strategy.eta=0.03", "fedavg.lr=0.1"),
+        ),
+    ],
+)
+def test_a_row_is_read(word: str, label: str, method: str, own: tuple[str, ...]) -> None:
+    assert read_variant(word) == Variant(label, method, own)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "rounds=2",
+        "feddm.ipc=3",
+        "compute.device=cuda:0",
+        "output_dir=/a:b=feddm",
+        "digits-alpha001",
+    ],
+)
+def test_what_all_rows_share_is_no_row(word: str) -> None:
+    assert read_variant(word) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "name methods"),
+        (["feddmm"], "'feddmm' is no method and no experiment, the nearest is feddm"),
+        (["feddm", "digit-alpha001"], "the nearest is digits-alpha001"),
+        (["x=fedvag"], "'fedvag' in 'x=fedvag' is no method, the nearest is fedavg"),
+        (["feedm:warm=off"], "the nearest is feddm"),
+        (
+            ["feddmm:start=real"],
+            "'feddmm' in 'feddmm:start=real' is no method, the nearest is feddm",
+        ),
+        (["real:redraw"], "write real:redraw=VALUE"),
+        (["feddm:warm=off,ipc"], "'ipc' in 'feddm:warm=off,ipc' is no key=value"),
+        (["feddm:seed=3"], "all rows share it"),
+        (["fedavg=feddm"], "which is another method"),
+        (["feddm", "feddm"], "two rows are called 'feddm'"),
+        (["feddm", "method=real"], "as words of their own"),
+        (["feddm", "resume=/x"], "finds its records itself"),
+        (["feddm", "feddm-mnist-small", "digits-alpha001"], "two experiments"),
+        (["feddm", "--seeds", "0"], "at least 1"),
+        (["feddm", "seed=x"], "seed='x' must be a whole number"),
+        (["feddm", "--target=1.5"], "above 0, at most 1"),
+        (["feddm", "--sedes=3"], "did you mean --seeds"),
+        (["feddm", "--alone", "--jobs=2"], "leave out --jobs"),
+        (["feddm", "--tune"], "--tune needs a value"),
+        (["feddm", "seed=999", "--tune", "feddm.rho=3,4"], "choose another seed"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(words)
+    assert sentence in str(caught.value)
+
+
+def test_the_words_of_a_run() -> None:
+    request = parse(
+        ["rounds=2", "feddm:ipc=3", "digits-alpha001", "seed=5", "feddm.ipc=9", "--seeds=2"]
+    )
+    words = request.words(request.variants[0], 6)
+    assert words == [
+        "digits-alpha001",
+        "rounds=2",
+        "feddm.ipc=9",
+        "method=feddm",
+        "feddm.ipc=3",
+        "seed=6",
+    ]
+    assert list(request.seeds) == [5, 6]
+
+
+def test_a_search_is_a_product_and_is_for_all_rows_of_the_method() -> None:
+    words = ["fedavg", "m=fedavg:momentum=0.9", "feddm"]
+    (search,) = searches_of(
+        parse([*words, "--tune", "fedavg.lr=0.1,1", "--tune=fedavg.wire.weights=float16,float32"])
+    )
+    assert search.labels == ("fedavg", "m")
+    assert search.base == Variant("fedavg", "fedavg")
+    assert search.grid() == [
+        ("fedavg.lr=0.1", "wire.weights=float16"),
+        ("fedavg.lr=0.1", "wire.weights=float32"),
+        ("fedavg.lr=1", "wire.weights=float16"),
+        ("fedavg.lr=1", "wire.weights=float32"),
+    ]
+
+
+def test_a_search_for_a_row_is_for_it_alone_and_begins_from_it() -> None:
+    words = [
+        "fedavg",
+        "m=fedavg:momentum=0.9",
+        "--tune",
+        "m.lr=0.1,1",
+        "--tune",
+        "fedavg.epochs=1,2",
+    ]
+    own, rest = searches_of(parse(words))
+    assert (own.labels, own.base.own) == (("m",), ("fedavg.momentum=0.9",))
+    assert (rest.labels, rest.axes[0].key) == (("fedavg",), "fedavg.epochs")
+    (strange,) = searches_of(parse([f"a={ADAM}", "--tune", "a.eta=0.1,1"]))
+    assert strange.axes[0].key == "strategy.eta"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["feddm", "--tune", "fedavg.lr=1"], "it is not compared"),
+        (["fedavg:lr=1", "--tune", "fedavg.lr=1,2"], "sets fedavg.lr itself"),
+        (["fedavg", "--tune", "fedavg.lr=1,1"], "a value stands twice"),
+        (["fedavg", "--tune", "fedavg.lr"], "write METHOD.key=v1,v2"),
+        (
+            ["fedavg", "--tune", "fedavg.lr=1", "--tune", "fedavg.lr=2"],
+            "give all its values at once",
+        ),
+    ],
+)
+def test_a_search_that_cannot_be_is_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        searches_of(parse(words))
+    assert sentence in str(caught.value)

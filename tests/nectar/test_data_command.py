@@ -1,0 +1,140 @@
+"""`nectar data`: what it prints, what it draws, what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_files import forget_loaded
+from image_folders import CLASSES, COLOURS, paint, paint_split
+from PIL import Image
+
+from nectar import cli
+from nectar.dataset.account import Holdings
+from nectar.dataset.drawing import draw_counts
+
+WORDS = ["data", "dataset=images", f"images.classes={CLASSES}", "images.size=8"]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    forget_loaded(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+
+def said(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert cli.main(list(words)) == code
+    captured = capfd.readouterr()
+    return captured.err if code else captured.out
+
+
+def test_it_describes_a_folder_and_counts_its_partition(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = paint_split(tmp_path / "data/set", train=20, test=5)
+    (folder / "train/red/empty.png").touch()
+    (folder / "train/red/broken.jpg").write_bytes(b"x")
+    text = said(
+        capfd,
+        *WORDS,
+        "images.folder=set",
+        "federation.clients=3",
+        "partition.kind=by_class",
+        "partition.classes_per_client=1",
+    )
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "images 3 x 8 x 8 (channels, height, width)" in lines
+    assert "classes 3: red, green, blue" in lines
+    assert "training 60 images" in lines
+    assert "test 15 images" in lines
+    assert "not used 2 files (empty: 1, not an image of a known format: 1)" in lines
+    assert "train/red/empty.png: empty" in lines
+    assert f"store {tmp_path / 'data/nectar-store'}" in text.replace("     ", " ")
+    assert "the server holds back 6 images for validation" in text
+    rows = {tuple(line.split()[2:]) for line in lines if line.startswith("partition-")}
+    assert rows == {("18", "0", "0"), ("0", "18", "0"), ("0", "0", "18")}
+    assert lines[-1] == "all 54 18 18 18"
+
+
+def test_the_digits_and_their_pictures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = said(capfd, "data", "--draw", "c.png,c.svg", "--samples=s.png")
+    assert "training  1,437 images" in text
+    first = (tmp_path / "c.svg").read_bytes()
+    assert first.count(b"<text") > 60, "a number in every bubble"
+    for name in ("c.png", "s.png"):
+        assert Image.open(tmp_path / name).size > (300, 300)
+    said(capfd, "data", "--draw", "c.svg")
+    assert (tmp_path / "c.svg").read_bytes() == first
+
+
+def test_the_samples_are_rows_of_their_class(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paint_split(tmp_path / "data/set", train=12, test=1)
+    said(
+        capfd, *WORDS, "images.folder=set", "federation.clients=2", "partition.min_size=1",
+        "--samples", "s.png",
+    )  # fmt: skip
+    picture = np.asarray(Image.open(tmp_path / "s.png").convert("RGB")).astype(int)
+    height, width = picture.shape[:2]
+    for row, colour in enumerate(COLOURS.values()):
+        band = picture[height * row // 3 + 5 : height * (row + 1) // 3 - 5, width // 2 :]
+        assert band.mean(axis=(0, 1)).argmax() == np.argmax(colour)
+
+
+def test_a_site_engineer_checks_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    paint(tmp_path / "own", "blue", 4)
+    text = said(capfd, *WORDS, "--folder", "own")
+    assert "training  4 images" in text
+    assert [line.split() for line in text.splitlines()[-3:]] == [
+        ["red", "0"],
+        ["green", "0"],
+        ["blue", "4"],
+    ]
+    (tmp_path / "own/purpel").mkdir()
+    forgotten = said(capfd, *WORDS, "images.size=9", "--folder", "own", code=2)
+    assert forgotten.startswith("nectar: ")
+    assert "own/purpel is a folder of no known class" in forgotten
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((*WORDS,), "names no folder: set images.folder"),
+        (("data", "dataset=images"), "needs images.classes"),
+        (("data", "dataset=flower160"), "the nearest is flowers160"),
+        (("data", "dataset=flowers160"), "there is no folder"),
+        (("data", "images.folder=/x"), "dataset=digits is no folder of images"),
+        ((*WORDS, "--folder", "nowhere"), "there is no folder"),
+        (("data", "--folder", "."), "needs a data set that is a folder of images"),
+        (("data", "--draw", "c.pdf"), "choose .png or .svg"),
+        (("data", "--samples", "c.svg"), "choose .png"),
+        (("data", "--draw", "nowhere/c.png"), "there is no folder"),
+        (("data", "--drow", "c.png"), "did you mean --draw"),
+        (("data", "federation.clients=9999"), "cannot be divided over 9999 clients"),
+    ],
+)
+def test_refused_in_a_sentence(
+    capfd: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str
+) -> None:
+    error = said(capfd, *words, code=2)
+    assert error.startswith("nectar: ")
+    assert sentence in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_bubbles_grow_with_the_number_and_many_sites_have_no_numbers() -> None:
+    counts = np.array([[4, 16], [0, 1]])
+    figure = draw_counts(Holdings(("a", "b$"), ("x", "y"), counts), "t")
+    bubbles = figure.axes[0].collections[0]
+    widths = bubbles.get_widths()  # type: ignore[attr-defined]
+    np.testing.assert_allclose(widths / widths.max(), np.sqrt([4 / 16, 1, 1 / 16]))
+    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["1", "16", "4"]
+    many = draw_counts(
+        Holdings(tuple(f"partition-{i}" for i in range(100)), ("x", "y"), np.ones((100, 2), int)),
+        "t",
+    )
+    assert not many.axes[0].texts

@@ -1,0 +1,484 @@
+"""`nectar doctor`: each thing that can be wrong is made wrong, and is named with what mends it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import shutil
+import socketserver
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from email.utils import formatdate
+from pathlib import Path
+from time import time
+
+import pytest
+from data_files import forget_loaded, small_mnist, write_source
+from deployment import nectar
+from flwr.app import Context, RecordDict
+from image_folders import CLASSES, paint, paint_split
+
+from client_app.site import run_of
+from common.data import load as load_data
+from common.errors import FederationError
+from nectar.doctor import machine
+from nectar.doctor.check import Check, shown
+from nectar.flower.connection import Connection
+from nectar.keys.authority import make_authority, make_server
+from nectar.keys.nodes import make_nodes
+
+
+class SuperLink(http.server.BaseHTTPRequestHandler):
+    """Answers as Flower's does, or as the sites' proxy before one that is there or not."""
+
+    version, late, proxy, down = "1.41.0", 0.0, False, False
+
+    def do_GET(self) -> None:
+        known = {"/health": "", "/openapi.json": json.dumps({"info": {"version": self.version}})}
+        if self.proxy or self.path not in known:
+            self._answer(404, "not here")
+        else:
+            self._answer(200, known[self.path])
+
+    def do_POST(self) -> None:
+        if self.path == "/v1/fleet/get-run":
+            signed = self.headers["Content-Type"] == "application/protobuf"
+            self._answer(502 if self.down else 401 if signed else 415, "no")
+            return
+        control = self.path.startswith("/v1/control/") and not self.proxy
+        self._answer(415 if control else 404, '{"code":1002,"detail":"x"}' if control else "no")
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return formatdate(time() - self.late, usegmt=True)
+
+    def log_message(self, *words: object) -> None:
+        pass
+
+    def _answer(self, status: int, body: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+
+@contextmanager
+def serving(keys: Path | None, **traits: object) -> Iterator[str]:
+    """Serve such a SuperLink on the loopback, with TLS if there are keys; yield its address."""
+    httpd = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Handler", (SuperLink,), dict(traits))
+    )
+    if keys is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(keys / "server.pem", keys / "server.key")
+        httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"127.0.0.1:{httpd.server_address[1]}"
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys") / "keys"
+    make_authority(directory)
+    make_server(directory, ["superlink.test"])
+    return directory
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run the doctor; give its exit code and its lines, spaces made one."""
+
+    def run(*words: str) -> tuple[int, str]:
+        code = nectar("doctor", *words, f"output-dir={tmp_path / 'runs'}")
+        said = capsys.readouterr()
+        assert code == 2 or not said.err
+        lines = [" ".join(line.split()) for line in (said.out + said.err).splitlines()]
+        return code, "\n".join(lines)
+
+    return run
+
+
+Doctor = Callable[..., tuple[int, str]]
+
+
+def test_all_is_well_at_the_operators(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
+    with serving(keys) as address:
+        code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--keys", str(keys))
+    assert code == 0
+    assert {line.split()[0] for line in said.splitlines()} == {"ok"}
+    for line in (
+        "ok device cpu",
+        "ok data digits: 1,437 images to learn from, 360 to test",
+        f"ok records {tmp_path}/runs: writable",
+        "ok keys server.pem is valid for 127.0.0.1",
+        "ok tls TLSv1.3, a certificate for 127.0.0.1 until",
+        "ok server the SuperLink answers",
+        "ok clock within",
+        "ok flower there 1.41.0",
+        "ok control api can be reached: runs can be submitted from here",
+    ):
+        assert line in said
+
+
+def test_all_is_well_at_a_site_behind_the_proxy(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    make_nodes(own, ["hospital-a"])
+    words = ["--site", "--keys", str(own), "--state", str(tmp_path / "state")]
+    with serving(keys, proxy=True) as address:
+        code, said = doctor(address, "--ca", str(keys / "ca.crt"), *words)
+    assert code == 0
+    assert {line.split()[0] for line in said.splitlines()} == {"ok"}
+    assert "ok server the SuperLink answers sites here" in said
+    assert "ok control api cannot be reached from here, as it should be" in said
+    assert "ok flower there not told from here; it has to be 1.41.x" in said
+    assert f"ok state {tmp_path}/state: writable" in said
+
+
+def test_a_site_that_reaches_the_control_api_is_warned(doctor: Doctor, keys: Path) -> None:
+    with serving(keys) as address:
+        code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--site", "--keys", str(keys))
+    assert code == 0
+    assert "warn control api can be reached from this site" in said
+    assert f"warn keys {keys}/ca.key is none of a site's: delete it here" in said
+
+
+def test_the_sites_proxy_is_not_the_operators_way(doctor: Doctor, keys: Path) -> None:
+    with serving(keys, proxy=True) as address:
+        code, said = doctor(address, "--ca", str(keys / "ca.crt"))
+    assert code == 1
+    assert "fail server /health answers 404: this is the sites' proxy or no SuperLink" in said
+    assert "fail control api cannot be reached from here (404)" in said
+
+
+def test_another_authority(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
+    make_authority(tmp_path / "other")
+    with serving(keys) as address:
+        code, said = doctor(address, "--ca", str(tmp_path / "other" / "ca.crt"))
+    assert code == 1
+    assert "fail tls unable to get local issuer certificate" in said
+    assert f"{tmp_path}/other/ca.crt: ask the operator for ca.crt" in said
+    assert "control api" not in said  # what hangs on it is not looked at
+
+
+def test_a_host_that_the_certificate_does_not_name(
+    doctor: Doctor, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import socket
+
+    real = socket.create_connection
+    monkeypatch.setattr(
+        "socket.create_connection", lambda to, *rest: real(("127.0.0.1", to[1]), *rest)
+    )
+    with serving(keys) as address:
+        port = address.rpartition(":")[2]
+        words = [f"elsewhere.test:{port}", "--ca", str(keys / "ca.crt"), "--keys", str(keys)]
+        code, said = doctor(*words)
+    assert code == 1
+    assert (
+        "fail keys server.pem is valid for superlink.test, localhost, 127.0.0.1, ::1, not" in said
+    )
+    assert "fail tls Hostname mismatch" in said
+    assert "makes a certificate for elsewhere.test" in said
+
+
+def test_a_proxy_before_a_superlink_that_is_down(doctor: Doctor, keys: Path) -> None:
+    with serving(keys, proxy=True, down=True) as address:
+        code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--site")
+    assert code == 1
+    assert "fail server a proxy answers, but cannot reach the SuperLink (502)" in said
+
+
+def test_a_web_server_is_no_superlink(doctor: Doctor, keys: Path) -> None:
+    """At a site, too, where the proxy hides /health."""
+    with serving(keys, do_POST=lambda self: self._answer(404, "<html>not here</html>")) as address:
+        code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--site")
+    assert code == 1
+    assert "fail server no SuperLink answers sites here (404)" in said
+
+
+@pytest.mark.parametrize("site", [[], ["--site"]])
+def test_what_speaks_something_else(doctor: Doctor, site: list[str]) -> None:
+    """An SSH server's greeting, for one, is no sentence of HTTP."""
+    with greeting(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
+        code, said = doctor(address, "--insecure", *site)
+        assert code == 1
+        assert "fail server no answer (it speaks no HTTP, BadStatusLine)" in said
+        found = Connection("x", address, None, True, Path())
+        assert found.health() == "what answers there is no HTTP (BadStatusLine)"
+
+
+@contextmanager
+def greeting(words: bytes) -> Iterator[str]:
+    """Greet whoever connects, and listen to nobody."""
+
+    class Greeter(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.sendall(words)
+                while self.request.recv(65536):
+                    pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeter) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("late", "line"),
+    [
+        (400.0, r"fail clock \d+ s ahead of the server's: set both by NTP; Flower refuses"),
+        (15.0, r"fail clock \d+ s ahead of"),
+        (-8.0, r"ok clock within \d+ s"),
+        (-100.0, r"warn clock \d+ s behind the server's: set both by NTP$"),
+        (-400.0, r"fail clock \d+ s behind"),
+    ],
+)
+def test_a_clock_that_differs(doctor: Doctor, keys: Path, late: float, line: str) -> None:
+    """Flower takes what was signed up to 5 s ahead of its clock and up to 305 s behind."""
+    from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+
+    taken = -SYSTEM_TIME_TOLERANCE < -late < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
+    with serving(keys, late=late) as address:
+        code, said = doctor(address, "--ca", str(keys / "ca.crt"))
+    assert (code == 0) == taken
+    assert re.search(line, said, re.MULTILINE)
+
+
+def test_another_flower_at_the_server(doctor: Doctor, keys: Path) -> None:
+    with serving(keys, version="1.40.2") as address:
+        code, said = doctor(address, "--ca", str(keys / "ca.crt"))
+    assert code == 1
+    assert "fail flower there 1.40.2, the app needs 1.41.x: update the server" in said
+
+
+def test_no_tls(doctor: Doctor, keys: Path) -> None:
+    with serving(None) as address:
+        code, said = doctor(address, "--insecure")
+        assert code == 0
+        assert "warn tls none: whoever is on the way" in said
+        code, said = doctor(address, "--ca", str(keys / "ca.crt"))
+    assert code == 1
+    assert "fail tls no TLS there" in said
+
+
+def test_nobody_there(doctor: Doctor, keys: Path) -> None:
+    code, said = doctor("127.0.0.1:1", "--ca", str(keys / "ca.crt"))
+    assert code == 1
+    assert "fail network 127.0.0.1:1 cannot be reached (Connection refused)" in said
+
+
+def test_a_connection_that_is_none(doctor: Doctor, tmp_path: Path) -> None:
+    code, said = doctor("127.0.0.1:1")
+    assert code == 1
+    assert "fail connection 127.0.0.1:1 needs the authority's certificate: --ca ca.crt" in said
+    code, said = doctor("--ca", "x")
+    assert code == 2
+
+
+def test_keys_that_are_wrong(doctor: Doctor, tmp_path: Path) -> None:
+    directory = tmp_path / "keys"
+    make_authority(directory)
+    make_server(directory, [], days=2)
+    (directory / "ca.key").chmod(0o640)
+    code, said = doctor("--keys", str(directory))
+    assert code == 0
+    assert "warn keys ca.key: others may use it (mode 640): chmod 600" in said
+    assert "warn keys server.pem: expires on" in said
+    make_server(tmp_path / "keys2", []) if make_authority(tmp_path / "keys2") else None
+    (directory / "server.key").write_bytes((tmp_path / "keys2" / "server.key").read_bytes())
+    code, said = doctor("--keys", str(directory))
+    assert code == 1
+    assert "fail keys server.key: does not belong to server.pem" in said
+
+
+def test_a_folder_of_images_and_one_with_a_strange_class(doctor: Doctor, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    paint(folder, "red", 3)
+    paint(folder, "blue", 2)
+    settings = [
+        "dataset=images",
+        f"images.classes={CLASSES}",
+        "images.size=8",
+        "images.max_bad=0.5",
+    ]
+    code, said = doctor("--site", "--data", str(folder), *settings)
+    assert code == 0
+    assert f"ok data {folder}: 5 images (red 3, blue 2)" in said
+    (folder / "red" / "broken.png").write_bytes(b"no image")
+    code, said = doctor("--site", "--data", str(folder), *settings)
+    assert code == 0, said
+    assert "not used: 1, `nectar data --folder` names them" in said
+    (folder / "blue").rename(folder / "unicorn")
+    code, said = doctor("--site", "--data", str(folder), *settings)
+    assert code == 1
+    assert "fail data" in said
+    assert "unicorn" in said
+
+
+MNIST = ("dataset=mnist", "partition.kind=iid")
+
+
+def files_below(directory: Path) -> set[str]:
+    return {p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's cache in which no store lies."""
+    forget_loaded(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("where", [[], ["--site"]])
+def test_a_data_set_that_is_not_there(
+    doctor: Doctor, tmp_path: Path, cache: Path, where: list[str]
+) -> None:
+    place = tmp_path / "data"
+    code, said = doctor(*MNIST, f"data-dir={place}", *where)
+    assert code == 1
+    assert f"fail data mnist: {place}/MNIST/raw/train-images-idx3-ubyte is missing" in said
+    assert f"`nectar data dataset=mnist data-dir={place}` fetches it" in said
+    assert not place.exists()
+    assert not cache.exists()
+
+
+def test_a_data_set_that_only_the_server_elsewhere_needs(
+    doctor: Doctor, keys: Path, tmp_path: Path, cache: Path
+) -> None:
+    place = f"data-dir={tmp_path / 'data'}"
+    with serving(keys) as address:
+        words = [address, "--ca", str(keys / "ca.crt"), *MNIST, place]
+        code, said = doctor(*words)
+        assert code == 0
+        assert "warn data mnist: " in said
+        assert "it is the server that needs it, on its own machine" in said
+        assert " data " not in doctor(*words, "evaluation.on=none")[1]
+
+
+def test_a_data_set_is_read_and_nothing_written(
+    doctor: Doctor, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "data"
+    source = write_source(monkeypatch, place, "mnist", small_mnist())
+    before = files_below(place)
+    words = [*MNIST, f"data-dir={place}", "--site"]
+    found = f"ok data mnist below {place}: 30 images to learn from, 10 to test"
+    code, said = doctor(*words)
+    assert code == 0
+    assert found in said
+    assert files_below(place) == before
+    assert not cache.exists()
+    load_data("mnist", place)  # as a run does: now there is a store
+    for file in source.files:
+        (place / file.path).write_bytes(b"damaged")
+    assert found in doctor(*words)[1]
+    shutil.rmtree(place / "nectar-store")
+    code, said = doctor(*words)
+    assert code == 1
+    assert "is truncated or damaged" in said
+
+
+def test_a_shared_folder_of_images(doctor: Doctor, tmp_path: Path, cache: Path) -> None:
+    """A relative one lies below the data directory; the server wants test images of it."""
+    place = tmp_path / "data"
+    paint_split(place / "pics", train=3, test=1)
+    words = ["dataset=images", f"images.classes={CLASSES}", "images.size=8", f"data-dir={place}"]
+    before = files_below(place)
+    code, said = doctor(*words, "images.folder=pics")
+    assert code == 0
+    assert f"ok data images below {place}: 9 images to learn from, 3 to test" in said
+    assert files_below(place) == before
+    assert not cache.exists()
+    shutil.rmtree(place / "pics" / "test")
+    code, said = doctor(*words, "images.folder=pics")
+    assert code == 1
+    assert "fail data evaluation.on=server needs test images" in said
+
+
+def test_a_device_that_is_not_there(doctor: Doctor) -> None:
+    code, said = doctor("compute.device=cuda:63")
+    assert code == 1
+    assert "fail device cuda:63" in said
+
+
+def test_more_threads_than_cores(doctor: Doctor) -> None:
+    code, said = doctor("--site", "compute.client_cores=4096")
+    assert code == 0
+    assert "more threads than cores only cost time" in said
+
+
+def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.room("state", tmp_path / "new" / "deep").level == "ok"
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "file").write_text("x")
+    assert machine.room("state", tmp_path / "file" / "x").level == "fail"
+    usage = type("Usage", (), {"free": 5_000_000})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    found = machine.room("state", tmp_path)
+    assert (found.level, found.text.endswith("0.0 GB free: make room")) == ("fail", True)
+
+    def refuse(**options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
+    assert "cannot be written (Permission denied)" in machine.room("state", tmp_path).text
+
+
+def test_versions_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.39.4")
+    found = {check.about: check for check in machine.versions()}
+    assert found["flower"].level == "fail"
+    assert '1.39.4, the app needs 1.41.x: pip install "flwr==1.41.*"' in found["flower"].text
+
+
+def test_a_line_a_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown([Check("a", "ok", "x"), Check("b", "warn", "y")])
+    assert not shown([Check("a", "fail", "x"), Check("b", "ok", "y")])
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+# -- what a site sets for itself ----------------------------------------------------------------
+
+
+def context(**node_config: object) -> Context:
+    return Context(1, 1, dict(node_config), RecordDict(), {"seed": 3})  # type: ignore[arg-type]
+
+
+def test_a_sites_own_device_and_cores_stand_over_the_runs() -> None:
+    assert run_of(context()).config.compute.client_cores == 1
+    own = run_of(context(device="cpu", cores=2))
+    assert (own.config.compute.device, own.config.compute.client_cores) == ("cpu", 2)
+    assert own.config.seed == 3
+    assert run_of(context(device="cpu", cores=2)) is own
+    assert run_of(context(cores=3)) is not own
+
+
+@pytest.mark.parametrize(
+    ("node_config", "said"),
+    [
+        ({"device": "gpu"}, "device='gpu': choose auto, cpu, cuda or cuda:N"),
+        ({"device": 0}, "device='0': choose"),
+        ({"device": "cuda:63"}, "which this machine does not offer: choose cpu or auto"),
+        ({"cores": 0}, "cores=0: give a whole number, 1 or more"),
+        ({"cores": 1.5}, "cores=1.5: give a whole number"),
+        ({"cores": "two"}, "cores='two': give a whole number"),
+        ({"cores": True}, "cores=True: give a whole number"),
+    ],
+)
+def test_a_site_that_sets_nonsense_is_told(node_config: dict[str, object], said: str) -> None:
+    with pytest.raises(FederationError, match=said.replace("'", ".")):
+        run_of(context(**node_config))

@@ -1,0 +1,333 @@
+"""What `nectar export` writes: it works without Nectar, and every other trainer can read the images."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import run
+from PIL import Image
+from torchvision.datasets import ImageFolder
+
+from common.data import describe
+from common.errors import ConfigError, NectarError
+from common.models import build
+from common.run import Run
+from common.wire import SyntheticImages
+from nectar.cli import main
+from nectar.export.bundle import NETWORKS, export
+from nectar.export.names import folder_names, labels_by_folder
+from nectar.export.standalone import join
+from nectar.export.synthetic import write_synthetic
+from nectar.past_run import PastRun
+
+Small = Callable[..., dict[str, Any]]
+
+#: Python with Nectar and Flower made unimportable, from whatever place they would come
+WITHOUT_NECTAR = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"common", "server_app", "strategies", "synth", "client_app", "flwr", "pydantic"}:
+            raise ModuleNotFoundError(f"{name} is not there")
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def exported(past: PastRun, folder: Path, **options: Any) -> Path:
+    return export(past, folder, **options).folder
+
+
+def plain_python(folder: Path, script: str) -> str:
+    """Run ``script`` in ``folder`` with nothing of ours on its path; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_NECTAR + script],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "model.norm=batch model.depth=1",
+        "model.norm=group",
+        "model.norm=none",
+    ],
+)
+def test_plain_pytorch_gives_the_models_logits_bit_for_bit(
+    small: Small, tmp_path: Path, words: str
+) -> None:
+    past = PastRun.open(run(small(rounds=1, set=words)).directory)
+    folder = exported(past, tmp_path / "out")
+    x = torch.randn(7, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    torch.save(x, folder / "x.pt")
+    plain_python(
+        folder,
+        "import torch\ntorch.set_num_threads(1)\nfrom model import load\n"
+        "net = load()\nassert not net.training\n"
+        "torch.save(net(torch.load('x.pt', weights_only=True)).detach(), 'z.pt')",
+    )
+    model = Run(past.config).build_model().eval()
+    model.load_state_dict(dict(past.checkpoint().weights))
+    with torch.no_grad():
+        assert torch.equal(torch.load(folder / "z.pt", weights_only=True), model(x))
+
+
+@pytest.mark.parametrize("name", ["cnn", "mlp", "leafcnn"])
+def test_every_other_model_of_images_is_rebuilt_too(name: str, tmp_path: Path) -> None:
+    """No small data set suits all of them, so the exported code is asked directly."""
+    (tmp_path / "model.py").write_text(join(NETWORKS, "A title."))
+    model = build(name, (3, 32, 32), 10).eval()
+    from safetensors.torch import save_file
+
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    about = {
+        "schema": 1,
+        "model": {"name": name, "depth": 3, "width": 128, "norm": "instance"},
+        "input": {"shape": [3, 32, 32]},
+        "classes": list("abcdefghij"),
+    }
+    (tmp_path / "model.json").write_text(json.dumps(about))
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    torch.save(x, tmp_path / "x.pt")
+    plain_python(
+        tmp_path,
+        "import torch\ntorch.set_num_threads(1)\nfrom model import load\n"
+        "torch.save(load()(torch.load('x.pt', weights_only=True)).detach(), 'z.pt')",
+    )
+    with torch.no_grad():
+        assert torch.equal(torch.load(tmp_path / "z.pt", weights_only=True), model(x))
+
+
+def test_the_lines_of_the_exports_own_readme_work(small: Small, tmp_path: Path) -> None:
+    past = PastRun.open(run(small(rounds=1)).directory)
+    folder = exported(past, tmp_path / "out")
+    text = (folder / "README.md").read_text()
+    snippet = text.split("```python\n")[1].split("```")[0]
+    picture = next((folder / "synthetic" / "images").glob("*/*.png"))
+    printed = plain_python(folder, snippet.replace("picture.png", str(picture)))
+    chances = [float(x) for x in printed.partition("[[")[2].partition("]]")[0].split(",")]
+    assert len(chances) == 10
+    assert sum(chances) == pytest.approx(1, abs=1e-3)
+
+
+def test_the_network_alone_needs_neither_pillow_nor_numpy() -> None:
+    from common.models import classifier, cnn, convnet, initial, registry
+    from nectar.export import plain
+
+    tree = ast.parse(join((classifier, cnn, convnet, initial, registry, plain), "A title."))
+    tops = {
+        name.partition(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert tops - sys.stdlib_module_names == {"torch", "safetensors"}
+
+
+def test_model_json_says_what_it_is_and_where_it_comes_from(small: Small, tmp_path: Path) -> None:
+    record = run(small(rounds=2, seed=3))
+    past = PastRun.open(record.directory)
+    about = json.loads((exported(past, tmp_path / "out") / "model.json").read_text())
+    assert about["classes"] == [str(i) for i in range(10)]
+    assert about["input"]["shape"] == [1, 8, 8]
+    assert (about["input"]["mean"], about["input"]["std"]) == ([0.3054], [0.3762])
+    assert about["input"]["scale"] == 16
+    line = record.metrics()[2]
+    for split in ("test", "validation"):
+        figures = about["figures"][split]
+        assert figures == {key: line[split][key] for key in ("accuracy", "loss")}
+    assert about["run"]["id"] == record.id
+    assert about["run"]["round"] == 2
+    assert about["run"]["data"] == past.provenance["data"]["sha256"]
+    assert about["run"]["code"] == past.provenance["code"]
+
+
+def test_any_trainer_reads_the_images_in_the_order_of_the_labels(
+    small: Small, tmp_path: Path
+) -> None:
+    past = PastRun.open(run(small(rounds=1)).directory)
+    folder = exported(past, tmp_path / "out") / "synthetic"
+    _, sets = past.synthetic()
+    with np.load(folder / "synthetic.npz", allow_pickle=False) as data:
+        images, labels, sites = data["images"], data["labels"], data["sites"]
+    assert (images.dtype, labels.dtype) == (np.float32, np.int64)
+    for site, sent in sets.items():
+        assert np.array_equal(images[sites == site], sent.images.numpy())
+        assert np.array_equal(labels[sites == site], sent.labels.numpy())
+    read = ImageFolder(folder / "images")
+    assert len(read) == len(labels)
+    seen = {Path(path).stem: (path, label) for path, label in read.samples}
+    for site, sent in sets.items():
+        for index, (image, label) in enumerate(zip(sent.images, sent.labels, strict=True)):
+            path, folder_label = seen[f"{site}-{index:04d}"]
+            assert folder_label == int(label)
+            with Image.open(path) as picture:
+                assert (picture.mode, picture.size) == ("L", (8, 8))
+                pixels = torch.from_numpy(np.array(picture)).float()
+            expected = (image[0] * 0.3762 + 0.3054).clamp(0, 1) * 255
+            assert (pixels - expected).abs().max() <= 0.51
+
+
+def test_a_class_that_nobody_sent_keeps_the_others_labels(tmp_path: Path) -> None:
+    """Its folder stays, empty: without it every later class would get its neighbour's label."""
+    sent = SyntheticImages(torch.zeros(2, 1, 8, 8), torch.tensor([0, 9]))
+    write_synthetic({"a": sent}, describe("digits"), tmp_path)
+    read = ImageFolder(tmp_path / "images", allow_empty=True)
+    assert [label for _, label in read.samples] == [0, 9]
+
+
+def test_weights_alone_make_an_export_without_images(small: Small, tmp_path: Path) -> None:
+    past = PastRun.open(run(small(method="fedavg", rounds=1)).directory)
+    folder = exported(past, tmp_path / "out")
+    assert not (folder / "synthetic").exists()
+    assert "sites sent" not in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"method": "real"}, "THESE ARE REAL IMAGES"),
+        ({"set": "feddm.start=real feddm.warm=off"}, "THEY BEGAN AS REAL IMAGES"),
+        ({}, "They began as noise"),
+    ],
+)
+def test_the_readme_says_whether_images_are_real(
+    small: Small, tmp_path: Path, keys: dict[str, str], said: str
+) -> None:
+    past = PastRun.open(run(small(rounds=1, **keys)).directory)
+    assert said in (exported(past, tmp_path / "out") / "README.md").read_text()
+
+
+def test_best_and_last_are_the_rounds_they_say(small: Small, tmp_path: Path) -> None:
+    past = PastRun.open(run(small(rounds=3)).directory)
+    reached = [line["validation"]["accuracy"] for line in past.lines[1:]]
+    best = export(past, best=True)
+    assert best.about["run"]["round"] == reached.index(max(reached)) + 1
+    assert best.folder == past.directory / "export" / f"best-round-{best.about['run']['round']:03d}"
+    assert export(past).folder == past.directory / "export" / "round-003"
+
+
+def test_an_unfinished_run_gives_what_it_has_and_says_so(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run(small(rounds=1))
+    record.note(outcome="interrupted")
+    assert main(["export", str(record.directory), "--output", str(tmp_path / "out")]) == 0
+    assert "not complete (interrupted)" in capsys.readouterr().out
+    assert "THE RUN IS NOT COMPLETE (interrupted)" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run(small(rounds=1, set="data.validation=0"))
+    past = PastRun.open(record.directory)
+    folder = exported(past, tmp_path / "new" / "out")
+    before = sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*"))
+    with pytest.raises(ConfigError, match="is there already and is left as it is"):
+        export(past, folder)
+    assert before == sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*"))
+    with pytest.raises(ConfigError, match="has no best round"):
+        export(past, tmp_path / "best", best=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        export(past, tmp_path / "file" / "out")
+    record.last.unlink()
+    with pytest.raises(NectarError, match="has no model to export: the run has not finished"):
+        export(past, tmp_path / "none")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "new", "runs"]
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["out"]
+    assert main(["export", str(tmp_path)]) == 2
+    assert main(["export"]) == 2
+    assert "takes one run" in capsys.readouterr().err
+
+
+def test_an_export_that_fails_midway_leaves_nothing(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = PastRun.open(run(small(rounds=1)).directory)
+
+    def fails(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nectar.export.bundle.write_synthetic", fails)
+    with pytest.raises(KeyboardInterrupt):
+        export(past, tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]
+
+
+def test_weights_of_another_model_are_refused(small: Small, tmp_path: Path) -> None:
+    record = run(small(rounds=1))
+    provenance = json.loads((record.directory / "provenance.json").read_text())
+    provenance["run-config"]["set"] += " model.width=9"
+    (record.directory / "provenance.json").write_text(json.dumps(provenance))
+    with pytest.raises(ConfigError, match="does not fit the model that the record's settings"):
+        export(PastRun.open(record.directory), tmp_path / "out")
+
+
+def test_folders_sort_in_the_order_of_the_labels() -> None:
+    """Above ten classes plain numbers would not: 10 comes before 2."""
+    for classes in (
+        [str(i) for i in range(120)],
+        ["zebra", "ant", "T-shirt/top"],
+        ["Öl", "b", "A"],
+    ):
+        names = folder_names(classes)
+        assert sorted(names) == names
+        assert len(set(names)) == len(classes)
+        by_name = labels_by_folder(classes)
+        assert [by_name[name] for name in names] == list(range(len(classes)))
+    assert labels_by_folder(["T-shirt/top", "bag"])["T-shirt_top"] == 0
+    assert folder_names(["T-shirt/top", "bag"]) == ["00-T-shirt_top", "01-bag"]
+
+
+def module(name: str, source: str, folder: Path) -> ModuleType:
+    import importlib.util
+
+    path = folder / f"{name}.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ("X = 2\n", "X is defined by more than one"),
+        ("def f():\n    from common.models import build\n    return build\n", "cannot be joined"),
+        ("from common.models import build as b\n", "cannot be joined"),
+        ("import common.models\n", "cannot be joined"),
+    ],
+)
+def test_modules_that_one_file_cannot_hold_are_refused(
+    tmp_path: Path, second: str, said: str
+) -> None:
+    """Rather than an exported file that fails on somebody else's machine."""
+    one = module("one", '"""One."""\nimport math\n\nX = math.pi\n', tmp_path)
+    with pytest.raises(ValueError, match=said):
+        join((one, module("two", second, tmp_path)), "A title.")

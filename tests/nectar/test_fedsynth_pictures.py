@@ -1,0 +1,313 @@
+"""FedSynth's images on a screen and beside real ones: stretched, compared by correlation, with a control."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from documents import check, written
+from federation import run
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from common.data import Dataset, DatasetInfo, Split, describe
+from common.errors import FederationError
+from common.wire import SyntheticImages
+from nectar.export.synthetic import write_synthetic
+from nectar.past_run import PastRun
+from nectar.report import neighbours, pictures
+from nectar.report.neighbours import Control, Likest, RealImages
+from server_app.pictures import grid
+from server_app.record import Record
+from server_app.screen import hard, in_bytes, on_screen
+from server_app.synthetic_sets import contrast_of, load_sets, save_sets
+
+Small = Callable[..., dict[str, Any]]
+
+INFO = DatasetInfo("x", (1, 2, 2), ("a", "b"), (0.5,), (0.25,), 1.0)
+COLOUR = replace(INFO, shape=(3, 2, 2), mean=(0.5, 0.4, 0.3), std=(0.25, 0.1, 0.2))
+
+FEW = (
+    "model.name=mlp model.width=200 fedsynth.rate=8 fedsynth.iterations=2 fedsynth.epochs=1 "
+    "fedsynth.real_batch=32"
+)
+
+
+def images(*rows: list[float]) -> torch.Tensor:
+    """Return images [n, 1, 2, 2] of these pixel values."""
+    return torch.tensor(rows).reshape(len(rows), 1, 2, 2)
+
+
+# -- on a screen ------------------------------------------------------------------------------------
+
+
+def test_an_image_is_stretched_to_its_own_extremes_whatever_its_neighbours() -> None:
+    faint = images([0.00, 0.01, 0.02, 0.04], [-50.0, 50.0, 0.0, 25.0])
+    expected = images([0.0, 0.25, 0.5, 1.0], [0.0, 1.0, 0.5, 0.75])
+    torch.testing.assert_close(on_screen(faint, INFO, "stretched"), expected)
+
+
+def test_an_image_of_one_value_is_grey_and_not_nan() -> None:
+    seen = on_screen(images([3.0, 3.0, 3.0, 3.0]), INFO, "stretched")
+    assert torch.equal(seen, torch.full((1, 1, 2, 2), 0.5))
+
+
+def test_channels_are_stretched_together_in_pixel_space() -> None:
+    """A red image stays red: the smallest and largest value are sought over all three channels."""
+    raw = torch.zeros(1, 3, 2, 2)
+    raw[0, 0, 0, 0] = 2.0  # 0.5 + 2 * 0.25 = 1.0, the largest; blue's mean 0.3 is the smallest
+    seen = on_screen(raw, COLOUR, "stretched")
+    assert float(seen[0, 0, 0, 0]) == pytest.approx(1.0)
+    assert float(seen[0, 2, 1, 1]) == pytest.approx(0.0, abs=1e-6)
+    assert float(seen[0, 0, 1, 1]) == pytest.approx((0.5 - 0.3) / 0.7)
+    assert float(seen[0, 1, 0, 1]) == pytest.approx((0.4 - 0.3) / 0.7)
+
+
+def test_pixels_are_clipped_and_not_stretched() -> None:
+    seen = on_screen(images([-9.0, 0.0, 1.0, 9.0]), INFO, "pixels")
+    torch.testing.assert_close(seen, images([0.0, 0.5, 0.75, 1.0]))
+
+
+def test_soft_labels_count_as_their_largest_class() -> None:
+    soft = torch.tensor([[0.1, 2.0], [3.0, -1.0]])
+    assert hard(soft).tolist() == [1, 0]
+    sheet = grid(images([0.0, 1.0, 2.0, 3.0], [0.0, 0.0, 0.0, 1.0]), soft, INFO, "stretched")
+    # a row a class, a line of white between them; class 0 is the second image
+    values = np.asarray(sheet)[:: sheet.height // 5, :: sheet.width // 2]
+    assert values[:2].tolist() == [[0, 0], [0, 255]]
+    assert values[3:].tolist() == [[0, 85], [170, 255]]
+
+
+def test_the_export_stretches_what_it_draws_and_keeps_what_was_sent(tmp_path: Path) -> None:
+    sent = SyntheticImages(torch.randn(3, 1, 8, 8) * 0.05, torch.tensor([2, 2, 7]))
+    write_synthetic({"s": sent}, describe("digits"), tmp_path, "stretched")
+    (first, _, last) = sorted((tmp_path / "images").rglob("*.png"))
+    for path, image in ((first, sent.images[0]), (last, sent.images[2])):
+        with Image.open(path) as picture:
+            drawn = np.asarray(picture).astype(float)
+        low, high = float(image.min()), float(image.max())
+        assert (drawn.min(), drawn.max()) == (0, 255)
+        np.testing.assert_allclose(drawn, 255 * (image[0].numpy() - low) / (high - low), atol=0.51)
+    with np.load(tmp_path / "synthetic.npz") as kept:
+        assert np.array_equal(kept["images"], sent.images.numpy())
+
+
+# -- in the record ----------------------------------------------------------------------------------
+
+
+def test_a_record_says_how_its_images_are_to_be_looked_at(tmp_path: Path) -> None:
+    sets = {"s": SyntheticImages(torch.randn(2, 1, 2, 2), torch.tensor([0, 1]))}
+    for contrast in ("pixels", "stretched"):
+        path = tmp_path / contrast
+        save_sets(sets, 4, path, contrast)
+        assert contrast_of(path) == contrast
+        server_round, loaded = load_sets(path)
+        assert server_round == 4
+        assert torch.equal(loaded["s"].images, sets["s"].images)
+
+
+@pytest.mark.parametrize(("said", "expected"), [(None, "pixels"), ("inverted", "inverted")])
+def test_older_records_are_pixels_and_unknown_words_are_refused(
+    tmp_path: Path, said: str | None, expected: str
+) -> None:
+    path = tmp_path / "sets"
+    save_sets({"s": SyntheticImages(torch.zeros(1, 1, 2, 2), torch.tensor([0]))}, 1, path)
+    with safe_open(path, framework="pt") as file:
+        meta = json.loads(file.metadata()["nectar"])
+    del meta["contrast"]
+    meta |= {"contrast": said} if said else {}
+    save_file(load_file(path), path, {"nectar": json.dumps(meta)})
+    if said is None:
+        assert contrast_of(path) == expected
+        return
+    with pytest.raises(
+        FederationError, match="contrast 'inverted', this release knows pixels, str"
+    ):
+        contrast_of(path)
+
+
+# -- beside real images -----------------------------------------------------------------------------
+
+
+def real(parts: dict[str, list[int]], pixels: np.ndarray, labels: list[int]) -> RealImages:
+    split = Split(pixels.astype(np.float32), np.array(labels))
+    info = replace(INFO, shape=pixels.shape[1:])
+    dataset = Dataset(info, split, split, "none")
+    return RealImages(
+        dataset, {name: np.array(part, dtype=np.int64) for name, part in parts.items()}
+    )
+
+
+def corr(a: np.ndarray, b: np.ndarray) -> float:
+    return float(np.corrcoef(a.ravel(), b.ravel())[0, 1])
+
+
+def test_the_likest_image_is_found_by_correlation_and_the_control_at_the_site_most_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Against numpy's own correlations, in chunks that do not divide the images."""
+    monkeypatch.setattr(neighbours, "_CHUNK", 7)
+    rng = np.random.default_rng(0)
+    pixels = rng.random((40, 3, 4, 4), dtype=np.float32)
+    labels = [0] * 10 + [1] * 20 + [0] * 10
+    parts = {
+        "own": list(range(10)),  # of class 0
+        "other-class": list(range(10, 30)),
+        "same-class": list(range(30, 40)),
+    }
+    sent = rng.normal(size=(5, 3, 4, 4)).astype(np.float32)
+    sent[1] = 0.01 * pixels[3] + 7  # a private image, faint and far out of range
+    sent[2] = -5 * pixels[8] + 2  # another, as a negative
+    found = real(parts, pixels, labels).likest("own", torch.from_numpy(sent))
+    assert found is not None
+    table = np.array([[corr(image, pixels[j]) for j in range(40)] for image in sent])
+    at = np.abs(table[:, :10]).argmax(1)
+    assert at[1:3].tolist() == [3, 8]
+    np.testing.assert_allclose(found.correlations, table[np.arange(5), at], atol=1e-5)
+    assert found.correlations[1] == pytest.approx(1, abs=1e-4)
+    assert found.correlations[2] == pytest.approx(-1, abs=1e-4)
+    np.testing.assert_allclose(found.images.numpy(), pixels[:10][at], atol=1e-6)
+    assert found.control is not None
+    assert (found.control.site, found.control.held, found.held) == ("same-class", 10, 10)
+    expected = table[:, 30:]
+    nearest = expected[np.arange(5), np.abs(expected).argmax(1)]
+    np.testing.assert_allclose(found.control.correlations, nearest, atol=1e-5)
+    among = np.array([[corr(a, b) for b in pixels[:10]] for a in pixels[:10]])
+    np.fill_diagonal(among, 0)
+    assert found.usual == pytest.approx(float(np.median(np.abs(among).max(1))), abs=1e-5)
+
+
+@given(
+    gain=st.floats(0.01, 100),
+    shift=st.floats(-5, 5),
+    sign=st.sampled_from([1, -1]),
+)
+def test_no_change_of_contrast_or_brightness_moves_the_figures(
+    gain: float, shift: float, sign: int
+) -> None:
+    rng = np.random.default_rng(1)
+    held = real({"s": list(range(6))}, rng.random((6, 1, 3, 3)), [0] * 6)
+    sent = torch.from_numpy(rng.random((4, 1, 3, 3), dtype=np.float32))
+    plain = held.likest("s", sent)
+    moved = held.likest("s", sent * gain * sign + shift)
+    assert plain is not None
+    assert moved is not None
+    assert torch.equal(moved.images, plain.images)
+    np.testing.assert_allclose(moved.correlations, sign * np.array(plain.correlations), atol=5e-3)
+
+
+def test_images_of_one_value_are_like_nothing_and_sites_alone_have_no_control() -> None:
+    pixels = np.stack([np.full((1, 2, 2), 0.5), np.arange(4).reshape(1, 2, 2) / 3])
+    held = real({"s": [0, 1], "nobody": []}, pixels, [0, 1])
+    found = held.likest("s", torch.cat([torch.full((1, 1, 2, 2), 9.0), images([0, 1, 2, 3.5])]))
+    assert found is not None
+    assert found.correlations[0] == 0.0
+    assert found.correlations[1] == pytest.approx(
+        corr(np.array([0, 1, 2, 3.5]), pixels[1]), abs=1e-6
+    )
+    assert found.control is None
+    assert found.usual == 0.0, "its two images have nothing in common"
+    alone = real({"s": [1]}, pixels, [0, 1]).likest("s", images([0, 1, 2, 3]))
+    assert alone is not None
+    assert alone.usual is None
+    assert held.likest("elsewhere", images([0, 1, 2, 3])) is None
+    assert held.likest("nobody", images([0, 1, 2, 3])) is None
+
+
+def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
+    """Not the one with the largest correlation: 0.90 is reached elsewhere too, 0.80 is not."""
+    control = Control("partition-1", 30, [0.88, 0.35, -0.1])
+    likest = Likest(torch.zeros(3, 1, 2, 2), [0.90, -0.80, 0.2], 0.7, 1, control)
+    said = pictures._of_likest(likest)
+    assert "this site's 1 image, whatever its sign: median 0.80, largest 0.90." in said
+    assert "has 0.70 (median) with its likest other one" in said
+    assert "the 30 images of partition-1" in said
+    assert "median 0.35, largest 0.88" in said
+    assert "most this site's own has 0.80 here and 0.35 there" in said
+    assert "shows the class, not a person's sample" in said
+    assert "is a private example shown" in said
+    alone = pictures._of_likest(replace(likest, control=None, usual=None))
+    assert "No other site's images are at hand to compare with" in alone
+    assert "private example" not in alone
+    assert "likest other one" not in alone
+
+
+# -- a run ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fedsynth(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    keys = {"output-dir": str(tmp_path_factory.mktemp("runs")), "rounds": 2, "method": "fedsynth"}
+    torch.set_num_threads(1)
+    return run({**keys, "set": f"federation.clients=3 partition.alpha=1.0 {FEW}"})
+
+
+def test_what_fedsynth_sent_is_stretched_wherever_it_is_drawn(fedsynth: Record) -> None:
+    past = PastRun.open(fedsynth.directory)
+    assert contrast_of(fedsynth.last_sets) == contrast_of(fedsynth.best_sets) == "stretched"
+    sets = past.synthetic()[1]
+    assert len(sets) == 3
+    for site, sent in sets.items():
+        expected = in_bytes(sent.images, describe("digits"), "stretched")
+        assert expected.amin((1, 2, 3)).max() == 0
+        assert expected.amax((1, 2, 3)).min() == 255
+        row = sent.labels == sent.labels.min()
+        with Image.open(fedsynth.directory / "samples/round-002" / f"{site}.png") as picture:
+            drawn = np.asarray(picture)[::4, ::4]
+        assert np.array_equal(drawn[:8, :8], expected[row][0, 0].numpy())
+
+
+def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -> None:
+    document = written(fedsynth)
+    check(document)
+    assert "from its own smallest value, black, to its own largest, white" in document.text
+    assert "the correlation of their pixel values" in document.text
+    assert "whose classes are most like this site's" in document.text
+    assert "This page shows real images of the data set." in document.text
+    assert "root of the mean squared difference" not in document.text
+    near = fedsynth.metrics()[-1]["train"]
+    assert f"{near['cosine']:.4f}" in document.text
+    assert f"{near['norm-error']:.4f}" in document.text
+    assert "Equal updates have 1 and 0." in document.text
+    alts = [image["alt"] for image in document.all("img")]
+    assert any(alt.endswith("the likest real image of each") for alt in alts)
+    assert not any("nearest" in alt for alt in alts)
+
+
+def test_the_export_of_a_fedsynth_run_is_stretched(fedsynth: Record, tmp_path: Path) -> None:
+    from nectar.export.bundle import export
+
+    folder = export(PastRun.open(fedsynth.directory), tmp_path / "out").folder
+    drawn = [np.asarray(Image.open(p)) for p in (folder / "synthetic/images").rglob("*.png")]
+    assert drawn
+    assert all((d.min(), d.max()) == (0, 255) for d in drawn)
+
+
+@pytest.mark.parametrize("method", ["masking", "topk"])
+def test_methods_that_send_a_part_of_the_update_are_reported_without_pictures(
+    small: Small, method: str
+) -> None:
+    document = written(run(small(method=method, rounds=1, set="model.name=mlp model.width=50")))
+    check(document)
+    assert "sends a part of the update, no images" in document.text
+    assert not document.all("img")
+
+
+def test_what_was_sent_in_place_of_text_is_no_picture(asked: Callable[..., Any]) -> None:
+    words = "fedsynth.labels=fixed fedsynth.rate=1 fedsynth.iterations=1 fedsynth.fidelity=off"
+    keys = asked(words, method="fedsynth")
+    record = run({**keys, "set": keys["set"].replace("fedavg.", "fedsynth.")})
+    assert not record.last_sets.exists()
+    document = written(record)
+    check(document)
+    assert "The data are text: what was sent in its place is no picture" in document.text
+    assert not document.all("img")

@@ -1,0 +1,259 @@
+"""``nectar report``: one file that says what a run did, loads nothing, and lets no record's words become HTML."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from documents import check, written
+from federation import TamperedGrid, run
+from PIL import Image
+from tampering import nan, with_arrays
+
+from common.errors import ConfigError
+from common.wire import SyntheticImages
+from nectar.cli import main as nectar
+from nectar.commands import report
+from nectar.past_run import PastRun
+from nectar.report import page as pages
+from nectar.report import pictures
+from nectar.report.facts import exposed, protected
+from nectar.report.neighbours import RealImages, real_images
+from nectar.report.view import View, groups
+from server_app.record import Record
+from server_app.screen import on_screen
+from server_app.synthetic_sets import save_sets
+
+Small = Callable[..., dict[str, Any]]
+
+
+def test_a_report_says_what_the_run_did(small: Small) -> None:
+    record = run(small())
+    document = written(record)
+    check(document)
+    last = record.metrics()[-1]
+    assert "FedDM on digits, seed 0" in document.text
+    assert "Completed: 2 of 2 rounds are on record." in document.text
+    assert f"{last['test']['accuracy']:.4f} after round 2" in document.text
+    labels = [svg["aria-label"].partition(": ")[2] for svg in document.all("svg")]
+    assert labels == [
+        "accuracy by round",
+        "accuracy by megabytes sent",
+        "loss by round",
+        "loss by megabytes sent",
+    ]
+    sets = PastRun.open(record.directory).synthetic()[1]
+    for site, images in sets.items():
+        for c in torch.unique(images.labels).tolist():
+            alts = [i["alt"] for i in document.all("img") if f"{site}, class {c}:" in i["alt"]]
+            assert alts == [
+                f"{site}, class {c}: 2 images sent",
+                f"{site}, class {c}: the nearest real image of each",
+            ]
+    assert "What the sites sent in round 1" in document.text
+    assert "No reply was rejected in a finished round." in document.text
+    assert "started from noise" in document.text
+    assert "norm error" not in document.text, "which FedDM has none of"
+    assert "sha256" in document.text
+    assert "width: 8" in document.text, "config.yaml"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "flwr.serverapp.strategy:FedAdam"])
+def test_methods_that_send_weights_are_reported(small: Small, method: str) -> None:
+    document = written(run(small(method=method, rounds=1)))
+    check(document)
+    assert "sends weights, no images" in document.text
+    assert not document.all("img")
+
+
+def test_real_is_shown_to_give_the_data_away(small: Small) -> None:
+    document = written(run(small(method="real", rounds=1)))
+    check(document)
+    assert "Real images were sent, as they are" in document.text
+    assert "are real images of the site, but for rounding" in document.text
+    assert "equals a real image" not in document.text
+
+
+def test_the_nearest_real_image_is_found_in_pixel_space(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against plain NumPy over the site's images, in chunks that do not divide them."""
+    monkeypatch.setattr("nectar.report.neighbours._CHUNK", 70)
+    past = PastRun.open(run(small(rounds=1)).directory)
+    view = View(past)
+    real = real_images(view)
+    assert isinstance(real, RealImages)
+    assert view.info is not None
+    for site, sent in past.synthetic()[1].items():
+        images = on_screen(sent.images, view.info)
+        nearest = real.nearest(site, images)
+        assert nearest is not None
+        own = real.dataset.train.images[real.parts[site]].astype(np.float64)[:, 0] / 16
+        apart = ((images.double().numpy()[:, 0, None] - own[None]) ** 2).mean((2, 3))
+        assert apart.shape == (len(images), len(own))
+        np.testing.assert_allclose(nearest.distances, np.sqrt(apart.min(1)), atol=1e-6)
+        np.testing.assert_allclose(nearest.images[:, 0], own[apart.argmin(1)], atol=1e-6)
+        asked = np.linspace(0, len(own) - 1, min(100, len(own))).astype(int)
+        among = ((own[asked, None] - own[None]) ** 2).mean((2, 3))
+        among[np.arange(len(asked)), asked] = np.inf
+        assert nearest.usual == pytest.approx(float(np.median(np.sqrt(among.min(1)))), abs=1e-6)
+    assert real.nearest("elsewhere", images) is None
+
+
+def test_data_that_are_not_there_are_missed_in_a_sentence(small: Small) -> None:
+    record = run(small(rounds=1))
+    record.note(data={"name": "digits", "sha256": "of another set"})
+    document = written(record)
+    check(document)
+    assert "The nearest real images are not shown: the data set that lies" in document.text
+    assert len(document.all("img")) == len(
+        [c for s in PastRun.open(record.directory).synthetic()[1].values() for c in set(s.labels.tolist())]
+    )  # fmt: skip
+
+
+HOSTILE = "\"><script>alert(1)</script>&amp;'\u202e"
+
+
+def test_what_foreign_machines_say_stays_text(small: Small) -> None:
+    record = run(small(rounds=1), TamperedGrid, tampers={1: with_arrays(nan)})
+    reason = record.metrics()[1]["rejected"]["partition-1"]
+    document = written(record)
+    check(document)
+    assert reason in document.text
+    for name in ("metrics.jsonl", "partition.json"):
+        path = record.directory / name
+        content = path.read_text().replace("partition-1", json.dumps(HOSTILE)[1:-1])
+        path.write_text(content.replace("values that are not finite", "<img src=x onerror=y>"))
+    record.note(outcome=f"failed: {HOSTILE}", command=["nectar", HOSTILE])
+    sets = PastRun.open(record.directory).synthetic()[1]
+    sets[HOSTILE] = sets.pop("partition-0")
+    save_sets(sets, 1, record.last_sets)
+    hostile = written(record)
+    check(hostile)
+    assert HOSTILE[:-1] + "\N{REPLACEMENT CHARACTER}" in hostile.text
+    assert "<img src=x onerror=y>" in hostile.text
+    assert "\u202e" not in hostile.text
+
+
+def test_a_run_that_stopped_is_reported_as_far_as_it_got(small: Small) -> None:
+    config = small(method="fedavg", set="federation.min_replies=3")
+    with pytest.raises(Exception, match="2 valid replies"):
+        run(config, TamperedGrid, tampers={1: with_arrays(nan)})
+    (directory,) = Path(config["output-dir"]).iterdir()
+    record = Record(directory)
+    document = written(record)
+    check(document)
+    assert "Failed: round 1 has 2 valid replies" in document.text
+    assert "0 of 2 rounds are on record." in document.text
+    record.note(outcome="running")
+    for name in ("partition.json", "metrics.jsonl"):
+        (directory / name).unlink()
+    early = written(record)
+    check(early)
+    assert "the run still goes on, or it was killed" in early.text
+    assert "The run ended before the sites were known." in early.text
+
+
+def test_seeds_stand_together_and_methods_side_by_side(small: Small) -> None:
+    seeds = [run(small(rounds=1, seed=seed)) for seed in (0, 1)]
+    other = run(small(method="fedavg", rounds=1))
+    views = [View(PastRun.open(r.directory)) for r in (*seeds, other)]
+    named = groups(views)
+    assert {name: len(members) for name, members in named.items()} == {"FedDM": 2, "FedAvg": 1}
+    document = written(*seeds, other)
+    check(document)
+    reached = [r.metrics()[-1]["test"]["accuracy"] for r in seeds]
+    assert f"{sum(reached) / 2:.4f}" in document.text
+    assert f"0: {reached[0]:.4f}, 1: {reached[1]:.4f}" in document.text
+    assert "FedDM (2 seeds)" in document.text
+    assert "Run 3: FedAvg on digits, seed 0" in document.text
+
+
+def test_large_runs_make_no_large_page(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = run(small(rounds=1))
+    labels = torch.arange(30) // 3
+    sets = {f"s{i}": SyntheticImages(torch.randn(30, 1, 8, 8), labels.clone()) for i in range(25)}
+    save_sets(sets, 1, record.last_sets)
+    document = written(record)
+    check(document)
+    assert "Pictures of 20 of 25 sites are shown" in document.text
+    monkeypatch.setattr(pages, "PICTURES", 9_000)
+    small_one = written(record)
+    check(small_one)
+    shown = re.search(r"Pictures of (\d+) of 25 sites", small_one.text)
+    assert shown
+    assert 0 < int(shown[1]) < 20
+    assert sum(len(i["src"]) for i in small_one.all("img")) < 9_000 * 4 / 3 + 100 * 80
+
+
+def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:
+    def said(**keys: Any) -> tuple[str, str]:
+        view = View(PastRun.open(run(small(rounds=1, **keys)).directory))
+        return " ".join(protected(view)), " ".join(exposed(view))
+
+    kept, open_ = said()
+    assert "No real image left a device" in kept
+    assert "differentially private" in open_
+    assert "number of images of every class" not in open_
+    kept, open_ = said(set="feddm.start=real feddm.weighting=counts")
+    assert "No real image" not in kept
+    assert "do not call that private" in open_
+    assert "number of images of every class" in open_
+    kept, open_ = said(method="fedavg")
+    assert "weights travelled" in kept
+    assert "trained weights of every device" in open_
+    assert "labels" not in open_
+
+
+def test_strips_hold_every_pixel_and_a_gap() -> None:
+    images = torch.arange(2 * 3 * 4 * 4).reshape(2, 3, 4, 4) / 96
+    png, width, height = pictures.strip(images)
+    with Image.open(io.BytesIO(png)) as picture:
+        drawn = np.asarray(picture)
+    assert drawn.shape == (height, width, 4) == (4, 10, 4)
+    expected = (images * 255).round().numpy().transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(drawn[:, :4, :3], expected[0])
+    np.testing.assert_array_equal(drawn[:, 5:9, :3], expected[1])
+    assert (drawn[:, [4, 9], 3] == 0).all()
+
+
+def test_the_command_writes_where_it_says(
+    small: Small,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one, two = (str(run(small(rounds=1, seed=seed)).directory) for seed in (0, 1))
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert nectar(["report", one]) == 0
+    assert capsys.readouterr().out == f"{one}/report.html\n"
+    first = (Path(one) / "report.html").read_bytes()
+    assert nectar(["report", one, two]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/nectar-report.html\n"
+    assert nectar(["report", one, "--output", "again.html"]) == 0
+    assert (tmp_path / "again.html").read_bytes() == first, "the same record, the same page"
+    assert nectar(["report", str(tmp_path)]) == 2
+    assert "is not a run's record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "needs a run"),
+        (["a", "./a"], "named twice"),
+        (["a", "--output", "x.pdf"], "must name an HTML file"),
+        (["a", "--output=gone/x.html"], "not there: make it first"),
+        (["a", "--outptu=x.html"], "did you mean --output"),
+    ],
+)
+def test_bad_words_are_refused_before_any_work(words: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        report.main(words)

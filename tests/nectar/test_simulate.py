@@ -1,0 +1,395 @@
+"""What `nectar simulate` decides before it starts a process, and the parts of its launching."""
+
+import io
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from flwr.common.config import parse_config_args
+
+from common.config import load
+from common.errors import ConfigError
+from nectar.commands.simulate import APP, available_cores, job_of, main, resources
+from nectar.flower.job import (
+    Job,
+    LaunchError,
+    Resources,
+    require_app,
+)
+from nectar.flower.log import NoiseFilter, plain
+from nectar.interrupt import Interrupted, Interrupts
+from nectar.simulation import processes, superlink, workspace
+from nectar.simulation.environment import environment
+from nectar.simulation.simulate import simulate
+
+TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
+
+
+# -- the command line ---------------------------------------------------------------------------
+
+
+def test_the_plain_command_holds_everything_flower_needs() -> None:
+    command = Job(
+        Path("/some where/app"), {"set": "a.b=1 c='x'", "rounds": 3}, TINY
+    ).plain_command()
+    words = shlex.split(command)
+    start = words.index("flwr")
+    assert words[0] == "env"
+    assert "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in words[:start]
+    assert words[start : start + 3] == ["flwr", "run", "/some where/app"]
+    given_config = words[words.index("--run-config") + 1]
+    assert parse_config_args([given_config]) == {"set": "a.b=1 c='x'", "rounds": 3}
+    assert parse_config_args([words[words.index("--federation-config") + 1]]) == {
+        "num-supernodes": 4,
+        "client-resources-num-cpus": 1,
+        "client-resources-num-gpus": 0.0,
+        "init-args-num-cpus": 2,
+    }
+    assert "--stream" in words
+
+
+def test_flower_takes_whole_cores_and_a_share_of_a_gpu() -> None:
+    text = Resources(supernodes=10, client_cores=2, client_gpus=1, workers=3).federation_config()
+    assert parse_config_args([text])["init-args-num-cpus"] == 6
+    assert isinstance(parse_config_args([text])["client-resources-num-cpus"], int)
+    assert isinstance(parse_config_args([text])["client-resources-num-gpus"], float)
+
+
+# -- from the configuration ---------------------------------------------------------------------
+
+
+def test_workers_follow_the_cores_unless_stated() -> None:
+    assert resources(load({"set": "compute.client_cores=2"}), cores=8).workers == 4
+    assert resources(load({"set": "compute.client_cores=4"}), cores=2).workers == 1
+    assert resources(load({"set": "federation.clients=3"}), cores=64).workers == 3
+    assert resources(load({"set": "compute.workers=7"}), cores=2).workers == 7
+    assert available_cores() >= 1
+
+
+def test_paths_of_this_environment_are_stated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "runs"))
+    job = job_of({"method": "fedavg", "rounds": 2, "set": "federation.clients=5"})
+    assert job.app == APP
+    assert job.run_config == {
+        "method": "fedavg",
+        "rounds": 2,
+        "set": "federation.clients=5",
+        "data-dir": str(tmp_path / "data"),
+        "output-dir": str(tmp_path / "runs"),
+    }
+    assert job.resources.supernodes == 5
+
+
+def test_a_bad_setting_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError):
+        job_of({"set": "federation.clients=none"})
+
+
+def test_an_installation_without_source_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"pyproject\.toml.*source folder"):
+        require_app(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    with pytest.raises(LaunchError, match="no Flower app"):
+        require_app(tmp_path)
+    require_app(APP)
+
+
+# -- the environment ----------------------------------------------------------------------------
+
+
+def test_the_environment_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["here", "/abs"]))
+    monkeypatch.setenv("RAY_ADDRESS", "elsewhere:1")
+    monkeypatch.setenv("NO_PROXY", "intranet")
+    monkeypatch.setenv("FLWR_HOME", "/the/users")
+    monkeypatch.setenv("NECTAR_DATA", "/data")
+    found = environment(tmp_path)
+    assert found["PYTHONPATH"].split(os.pathsep) == [str(tmp_path / "here"), "/abs"]
+    assert "RAY_ADDRESS" not in found
+    assert set(found["NO_PROXY"].split(",")) == {"intranet", "127.0.0.1", "localhost"}
+    assert Path(found["FLWR_HOME"]).is_relative_to(tmp_path)
+    assert found["NECTAR_DATA"] == "/data"
+    first = Path(found["PATH"].split(os.pathsep)[0])
+    assert (first / "flower-superlink").exists()
+    assert found[processes.MARK] == str(tmp_path)
+
+
+# -- the log ------------------------------------------------------------------------------------
+
+RAY_TIP = (
+    "/x/ray/_private/worker.py:2051: FutureWarning: Tip: In future versions of Ray, Ray will no "
+    "longer override accelerator visible devices env var if num_gpus=0 or num_gpus=None (default)."
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\x1b[92mINFO \x1b[0m:      \n",
+        "\x1b[92mINFO \x1b[0m:      \t\n",
+        "\x1b[92mINFO \x1b[0m:      Starting Flower Simulation\n",
+        "INFO :      Starting logstream for run_id `17`\n",
+        "\x1b[93mWARNING \x1b[0m:   "
+        "Since flwr 1.32, default simulated SuperNodes changed from 10 to 2.\n",
+        "INFO :      \tflwr federation simulation-config @none/default <x> --num-supernodes <N>",
+        "Using SuperLink: nectar (127.0.0.1:1)\n",
+        "\x1b[36m(ClientAppActor pid=8)\x1b[0m \x1b[93mWARNING \x1b[0m:   "
+        "Manually terminating ClientAppActor\n",
+        "(pid=6676) [mutex.cc : 452] RAW: Lock blocking 0x55bfb4503630   @ 0x7f5771398752",
+        RAY_TIP,
+    ],
+)
+def test_idle_lines_are_cut(line: str) -> None:
+    assert not NoiseFilter().shows(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "\x1b[92mINFO \x1b[0m:      round 1: accuracy 0.93\n",
+        "\x1b[91mERROR \x1b[0m:     \n",
+        "\x1b[91mERROR \x1b[0m:     Starting Flower Simulation failed\n",
+        "INFO :      Starting Flower Simulation of my own\n",
+        "Traceback (most recent call last):",
+        "  warnings.warn(",
+        "(ClientAppActor pid=8) ValueError: no such class",
+        "(raylet) A worker died: out of memory",
+        "",
+    ],
+)
+def test_everything_else_is_shown(line: str) -> None:
+    assert NoiseFilter().shows(line)
+
+
+def test_a_cut_warning_takes_its_source_line_with_it() -> None:
+    noise = NoiseFilter()
+    lines = [RAY_TIP, "  warnings.warn(", "  warnings.warn("]
+    assert [noise.shows(line) for line in lines] == [False, False, True]
+
+
+def test_colours_go() -> None:
+    assert plain("\x1b[92mINFO \x1b[0m:      x\n") == "INFO :      x\n"
+
+
+# -- marks, owners, signals ---------------------------------------------------------------------
+
+
+def test_the_mark_is_read_from_an_environment_block() -> None:
+    block = b"A=1\0NECTAR_SIMULATION=/tmp/x\0XNECTAR_SIMULATION=/tmp/y\0"
+    assert processes.parse_mark(block) == "/tmp/x"
+    assert processes.parse_mark(b"XNECTAR_SIMULATION=/tmp/y\0A=NECTAR_SIMULATION=/z\0") is None
+
+
+def test_an_owner_is_told_from_a_later_process_with_its_number() -> None:
+    me = workspace.Owner.current()
+    assert not me.dead()
+    assert workspace.Owner(me.pid, me.started + 1, me.namespace).dead()
+    # What lives in another namespace cannot be judged from here.
+    assert not workspace.Owner(me.pid, me.started + 1, me.namespace + 1).dead()
+
+
+def test_a_directory_names_its_owner_and_leaves_room_for_ray() -> None:
+    directory = workspace.create()
+    try:
+        assert workspace.Owner.of(directory) == workspace.Owner.current()
+        assert directory.stat().st_mode & 0o777 == 0o700
+        socket = "ray/session_2025-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+        assert len(os.fsencode(directory / socket)) <= 107
+    finally:
+        workspace.remove(directory)
+    assert not directory.exists()
+    assert workspace.Owner.of(Path("/tmp/nectar-data")) is None
+
+
+def test_a_long_temporary_directory_is_left_for_a_short_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 80)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    directory = workspace.create()
+    workspace.remove(directory)
+    assert directory.parent != long
+
+
+def _sleeper(directory: Path, code: str = "import time; time.sleep(60)") -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"print(flush=True); {code}"],
+        env={**os.environ, processes.MARK: str(directory)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+)
+
+
+def test_only_marked_processes_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = tuple((number, 0.3 + 5 * (number == signal.SIGKILL)) for number, _ in processes._STEPS)
+    monkeypatch.setattr(processes, "_STEPS", steps)
+    mine = _sleeper(tmp_path / "mine")
+    stubborn = _sleeper(tmp_path / "mine", STUBBORN)
+    assert stubborn.stdout is not None
+    stubborn.stdout.readline()
+    other = _sleeper(tmp_path / "other")
+    try:
+        assert processes.stop(str(tmp_path / "mine")) == []
+        assert mine.wait(5) == -signal.SIGINT
+        assert stubborn.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        for process in (mine, stubborn, other):
+            process.kill()
+            process.wait()
+
+
+def test_a_process_that_lost_its_mark_is_known_by_its_session(tmp_path: Path) -> None:
+    # As Ray's workers do, the grandchild shows no mark: here it starts with an empty environment.
+    code = (
+        "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', "
+        "'import time; time.sleep(60)'], env={}); print(child.pid, flush=True); time.sleep(60)"
+    )
+    leader = _sleeper(tmp_path, code)
+    assert leader.stdout is not None
+    grandchild = int(leader.stdout.readline())
+    assert grandchild not in processes.marked_processes()
+    assert processes.stop(str(tmp_path)) == []
+    leader.wait()
+    deadline = time.monotonic() + 5
+    while processes.start_time(grandchild) is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert processes.start_time(grandchild) is None
+
+
+def test_the_remains_of_a_killed_wrapper_are_swept_and_nobody_elses() -> None:
+    create_and_print = (
+        "from nectar.simulation import workspace; import time; "
+        "print(workspace.create(), flush=True); time.sleep(60)"
+    )
+    wrapper = subprocess.Popen(
+        [sys.executable, "-c", create_and_print], stdout=subprocess.PIPE, text=True, cwd=APP
+    )
+    assert wrapper.stdout is not None
+    directory = Path(wrapper.stdout.readline().strip())
+    orphan = _sleeper(directory)
+    try:
+        workspace.sweep()
+        assert orphan.poll() is None, "its wrapper is alive"
+        assert directory.exists()
+        wrapper.kill()
+        wrapper.wait()
+        assert workspace.sweep() >= 1
+        assert orphan.wait(5) != 0
+        assert not directory.exists()
+    finally:
+        for process in (wrapper, orphan):
+            process.kill()
+            process.wait()
+
+
+def test_the_first_signal_interrupts_and_later_ones_are_ignored() -> None:
+    interrupts = Interrupts()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(Interrupted) as caught, interrupts:
+            signal.raise_signal(signal.SIGTERM)
+        assert caught.value.number == signal.SIGTERM
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        interrupts.restore()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_the_caller_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupts = Interrupts()
+    try:
+        with interrupts:
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        interrupts.restore()
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_flowers_refusal_is_told_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    flwr = programs / "flwr"
+    answer = json.dumps({"success": False, "error-message": "no such\nkey"})
+    flwr.write_text(f"#!/bin/sh\necho 'a note'\necho {shlex.quote(answer)}\n")
+    flwr.chmod(0o755)
+    monkeypatch.setattr(superlink, "scripts_directory", lambda: programs)
+    with pytest.raises(LaunchError, match="no such key"):
+        superlink.SuperLink(tmp_path).submit(Job(tmp_path, {}, TINY))
+    flwr.write_text("#!/bin/sh\necho 'cannot connect' >&2\nexit 1\n")
+    with pytest.raises(LaunchError, match=r"exit code 1.*cannot connect"):
+        superlink.SuperLink(tmp_path).submit(Job(tmp_path, {}, TINY))
+
+
+def test_print_only_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert main(["--print", "method=fedavg", "federation.clients=3", "output-dir=/runs"]) == 0
+    words = shlex.split(capsys.readouterr().out)
+    config = parse_config_args([words[words.index("--run-config") + 1]])
+    assert config["method"] == "fedavg"
+    assert config["set"] == "federation.clients=3"
+    assert config["output-dir"] == "/runs"
+    assert "num-supernodes=3" in words[words.index("--federation-config") + 1]
+
+
+SUPERLINK = """
+import http.server, os, sys, threading
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *words): pass
+port = int(sys.argv[sys.argv.index("--port") + 1])
+server = http.server.HTTPServer(("127.0.0.1", port), Health)
+threading.Timer(1.0, lambda: (print("out of memory", flush=True), os._exit(9))).start()
+server.serve_forever()
+"""
+
+
+def test_a_superlink_that_dies_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "flower-superlink").write_text(f"#!{sys.executable}\n{SUPERLINK}")
+    started = json.dumps({"success": True, "run-id": "17"})
+    # Flower's client goes on trying when its SuperLink is gone.
+    flwr = (
+        f"#!/bin/sh\nif [ $1 = run ]; then echo '{started}'; else echo at work; exec sleep 60; fi\n"
+    )
+    (programs / "flwr").write_text(flwr)
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setattr(superlink, "scripts_directory", lambda: programs)
+    out = io.StringIO()
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"SuperLink ended before the run.*out of memory"):
+        simulate(Job(APP, {}, TINY), out=out)
+    assert time.monotonic() - began < 30
+    assert out.getvalue() == "at work\n"

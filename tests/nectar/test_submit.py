@@ -1,0 +1,480 @@
+"""What `nectar submit` decides before and after Flower works: connections, paths, outcomes, a log that breaks."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from logging import getLogger
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from deployment import nectar
+from flwr.supercore.logger import ConsoleHandler
+
+from common.errors import ConfigError, PayloadError
+from nectar.flower.client import Client, LogBroken, Outcome, Refused
+from nectar.flower.connecting import connect
+from nectar.flower.connection import Connection
+from nectar.flower.job import LaunchError
+from nectar.remote import following, watching
+from nectar.remote.following import follow
+from nectar.remote.order import described, order_of, resumed
+from nectar.remote.watching import watch
+from server_app.sending.request import Request
+from strategies.exchange.replies import reason_of
+
+COMPLETED = Outcome("finished:completed", "N/A")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Flower home with one connection of each kind."""
+    found = tmp_path / "flower"
+    found.mkdir()
+    (tmp_path / "ca.crt").write_text("a certificate")
+    (found / "config.toml").write_text(
+        f"""
+[superlink]
+default = "lab"
+[superlink.lab]
+address = "192.0.2.7:8000"
+root-certificates = "{tmp_path}/ca.crt"
+[superlink.open]
+address = "127.0.0.1:8000"
+insecure = true
+[superlink.lost]
+address = "127.0.0.1:8000"
+root-certificates = "/nowhere/ca.crt"
+[superlink.local]
+address = ":local:"
+"""
+    )
+    monkeypatch.setenv("FLWR_HOME", str(found))
+    return found
+
+
+# -- connections --------------------------------------------------------------------------------
+
+
+def test_a_named_connection_is_flowers_own(home: Path, tmp_path: Path) -> None:
+    with connect("lab") as found:
+        assert found == Connection("lab", "192.0.2.7:8000", tmp_path / "ca.crt", False, home)
+        assert (found.host, found.port) == ("192.0.2.7", 8000)
+        assert found.url == "https://192.0.2.7:8000"
+
+
+def test_an_address_and_a_ca_make_a_home_for_the_time(tmp_path: Path) -> None:
+    import tomllib
+
+    from flwr.cli.flower_config import parse_superlink_connection
+
+    ca = tmp_path / "the ca.crt"
+    ca.write_text("x")
+    with connect("[::1]:8000", str(ca)) as found:
+        content = tomllib.loads((found.home / "config.toml").read_text())["superlink"]
+        flowers = parse_superlink_connection(content[found.name], found.name)
+        assert (flowers.address, flowers.root_certificates) == ("[::1]:8000", str(ca))
+        assert not flowers.insecure
+        assert (found.host, found.port) == ("::1", 8000)
+        assert found.client().environment["FLWR_HOME"] == str(found.home)
+    assert not found.home.exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "options", "said"),
+    [
+        ("nobody", {}, r"no connection 'nobody' in .*config\.toml"),
+        ("lap", {}, "did you mean lab"),
+        ("open", {}, r"has no TLS \(insecure = true\).*--insecure"),
+        ("lab", {"insecure": True}, "has TLS: leave --insecure out"),
+        ("lost", {}, "names /nowhere/ca.crt, which is not there"),
+        ("local", {}, "nectar simulate"),
+        ("lab", {"ca": "ca.crt"}, "--ca goes with HOST:PORT"),
+        ("127.0.0.1:8000", {}, "--ca ca.crt"),
+        ("127.0.0.1:8000", {"ca": "/nowhere"}, "There is no certificate /nowhere"),
+        ("127.0.0.1:8000", {"ca": "/x", "insecure": True}, "exclude each other"),
+    ],
+)
+def test_what_is_no_safe_connection_is_refused(
+    home: Path, word: str, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(LaunchError, match=said), connect(word, **options):
+        pass
+
+
+def test_without_tls_only_when_it_is_said(home: Path) -> None:
+    with connect("open", insecure=True) as found:
+        assert found.url == "http://127.0.0.1:8000"
+    with connect("127.0.0.1:8000", insecure=True) as found:
+        assert "insecure = true" in (found.home / "config.toml").read_text()
+
+
+# -- what is submitted --------------------------------------------------------------------------
+
+
+def test_no_path_of_this_machine_reaches_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", "/home/of-the-laptop")
+    order = order_of(["method=fedavg", "output_dir=~/runs", "federation.clients=3"])
+    assert order.run_config == {
+        "method": "fedavg",
+        "output-dir": "~/runs",
+        "set": "federation.clients=3",
+    }
+    assert described(order).endswith("; data-dir: each machine's own")
+
+
+@pytest.mark.parametrize(
+    ("word", "where"),
+    [
+        ("output-dir=runs", "the server"),
+        ("data-dir=./x", "every machine that reads a shared data set"),
+        ("resume=a/b", "the server"),
+    ],
+)
+def test_a_relative_path_of_another_machines_means_nothing(word: str, where: str) -> None:
+    with pytest.raises(ConfigError, match=f"is a path on {where}, which has to be absolute"):
+        order_of([word])
+
+
+def test_a_port_that_cannot_be_is_no_address(home: Path, tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="or give HOST:PORT"), connect("127.0.0.1:70000"):
+        pass
+
+
+def test_a_bad_setting_is_refused_before_anything_is_sent(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("subprocess.Popen", None)
+    assert nectar("submit", "lab", "partition.alfa=1") == 2
+    assert "did you mean partition.alpha" in capsys.readouterr().err
+    assert nectar("submit", "partition.alpha=1") == 2
+    assert "needs a connection first" in capsys.readouterr().err
+
+
+def test_what_is_resumed_is_the_servers_record() -> None:
+    """Its settings, with what was typed over them; its place, as the server names it."""
+    order = order_of(["resume=20260101-feddm", "rounds=9", "feddm.ipc=3"])
+    recorded = {"method": "feddm", "rounds": 4, "seed": 7, "set": "feddm.ipc=5", "resume": ""}
+    places = {"output-dir": "/old/place", "data-dir": "/home/of-the-server/nectar/data"}
+    again = resumed(order, "/srv/runs/20260101-feddm", {**recorded, **places})
+    assert "data-dir" not in again.run_config  # sites have their own
+    assert again.run_config == {
+        "method": "feddm",
+        "rounds": 9,
+        "seed": 7,
+        "set": "feddm.ipc=5 feddm.ipc=3",
+        "resume": "/srv/runs/20260101-feddm",
+        "output-dir": "/srv/runs",
+    }
+    assert again.config.settings.ipc == 3  # type: ignore[attr-defined]
+
+
+# -- Flower's client ----------------------------------------------------------------------------
+
+
+def client_saying(directory: Path, script: str) -> Client:
+    program = directory / "flwr"
+    program.write_text(f"#!{sys.executable}\nimport sys, time\n{script}\n")
+    program.chmod(0o755)
+    return Client(program, "lab", {"PATH": "/usr/bin:/bin"}, directory)
+
+
+def test_a_refusal_is_told_without_flowers_notes(tmp_path: Path) -> None:
+    answer = {"success": False, "error-message": "A note.\nUsing SuperLink: x\n[code: 23] Known."}
+    client = client_saying(tmp_path, f"print('hm'); print({json.dumps(answer)!r})")
+    with pytest.raises(Refused, match=r"^\[code: 23\] Known\.$"):
+        client.ask(["supernode", "register"], 60)
+    with pytest.raises(LaunchError, match=r"^Flower did not start the run: \[code: 23\] Known\.$"):
+        client.submit(tmp_path, [])
+
+
+@pytest.mark.parametrize("status", ["finished:failed", "finished:stopped"])
+def test_the_outcome_is_the_runs_own(tmp_path: Path, status: str) -> None:
+    entry = {"runs": [{"status": status, "status-details": "No heartbeat"}]}
+    outcome = client_saying(tmp_path, f"print({json.dumps(entry)!r})").outcome("17")
+    assert outcome.finished
+    assert not outcome.completed
+    assert outcome.reason == f"The run did not complete ({status[9:]}): No heartbeat"
+
+
+def test_a_run_is_ended_by_flowers_own_command(tmp_path: Path) -> None:
+    client_saying(tmp_path, "open('words', 'w').write(' '.join(sys.argv[1:])); print('{}')").stop(
+        "17"
+    )
+    assert (tmp_path / "words").read_text() == "stop 17 lab --format json"
+
+
+def test_a_silent_log_ends_when_its_superlink_is_gone(tmp_path: Path) -> None:
+    client = client_saying(tmp_path, "print('at work', flush=True); time.sleep(600)")
+    gone = threading.Event()
+    lines = client.log_lines("17", gone.wait)
+    assert next(lines) == "at work\n"
+    gone.set()
+    with pytest.raises(LogBroken):
+        next(lines)
+
+
+def test_flowers_own_words_about_a_broken_connection_are_no_log(tmp_path: Path) -> None:
+    script = "print('a\\nhalf', end='', flush=True); sys.exit('Error: unavailable')"
+    lines = client_saying(tmp_path, script).log_lines("17", threading.Event().wait)
+    assert (next(lines), next(lines)) == ("a\n", "half")
+    with pytest.raises(LogBroken, match="log of run 17 broke off"):
+        next(lines)
+    whole = client_saying(tmp_path, "print('a')").log_lines("17", threading.Event().wait)
+    assert list(whole) == ["a\n"]
+
+
+# -- a run that is watched ----------------------------------------------------------------------
+
+
+@dataclass
+class FakeClient:
+    """A SuperLink whose log breaks off: each reading gives the log from its beginning, and may end with an error."""
+
+    readings: list[list[str | LogBroken]]
+    outcomes: list[Outcome | LaunchError]
+    stopped: list[str] = field(default_factory=list)
+
+    def log_lines(self, run: str, watch: Any) -> Iterator[str]:
+        for line in self.readings.pop(0):
+            if isinstance(line, LogBroken):
+                raise line
+            yield line
+
+    def outcome(self, run: str) -> Outcome:
+        found = self.outcomes.pop(0)
+        if isinstance(found, LaunchError):
+            raise found
+        return found
+
+    def stop(self, run: str) -> None:
+        self.stopped.append(run)
+
+
+@pytest.fixture
+def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connection:
+    monkeypatch.setattr("nectar.flower.log._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(following, "_RETRY_SECONDS", 0.0)
+    return Connection("lab", "127.0.0.1:9", None, True, tmp_path)
+
+
+def through(monkeypatch: pytest.MonkeyPatch, client: object) -> None:
+    monkeypatch.setattr(Connection, "client", lambda self: client)
+
+
+def test_a_broken_log_is_taken_up_without_a_line_twice(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, cut = Outcome("running", ""), LogBroken("cut")
+    client = FakeClient(
+        [["a\n", "b", cut], ["a\n", cut], ["a\n", "b\n", "c\n", "end"]],
+        [running, LaunchError("away"), running, COMPLETED],
+    )
+    through(monkeypatch, client)
+    seen: list[str] = []
+    assert follow(connection, "17", seen.append) == COMPLETED
+    assert seen == ["a\n", "b\n", "c\n", "end"]
+
+
+def test_a_log_that_breaks_as_the_run_ends_is_read_to_its_end(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = LogBroken("cut")
+    through(monkeypatch, FakeClient([["a\n", cut], ["a\n", "b\n"]], [COMPLETED, COMPLETED]))
+    seen: list[str] = []
+    assert follow(connection, "17", seen.append) == COMPLETED
+    assert seen == ["a\n", "b\n"]
+    through(monkeypatch, FakeClient([["a\n", cut]] * 3, [COMPLETED] * 3))
+    assert follow(connection, "17", seen.append) == COMPLETED
+
+
+def test_a_superlink_that_stays_away_is_given_up(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_GONE_SECONDS", 0.0)
+    through(monkeypatch, FakeClient([["a\n"]], [LaunchError("no route")]))
+    with pytest.raises(LaunchError, match=r"127\.0\.0\.1:9 does not answer any more.*no route"):
+        follow(connection, "17", lambda line: None)
+
+
+def test_a_superlink_is_looked_at_until_it_is_gone(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three looks in a row must fail, and one that does not counts the others for nothing."""
+    health = iter(["away", "away", "", "away", "away", "away"])
+    monkeypatch.setattr(following, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(Connection, "health", lambda self: next(health))
+    following._watch(connection, threading.Event())
+    assert list(health) == []
+
+
+def test_a_superlink_is_looked_at_until_nobody_asks(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, looks = threading.Event(), iter(range(5))
+    monkeypatch.setattr(following, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(Connection, "health", lambda self: over.set() if next(looks) else "")
+    following._watch(connection, over)
+    assert next(looks) == 2
+
+
+def test_a_port_at_which_nobody_listens(connection: Connection) -> None:
+    assert "refused" in replace(connection, address="127.0.0.1:1").health().lower()
+
+
+def test_the_log_tells_where_the_record_lies(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["\x1b[92mINFO \x1b[0m:      the record is /srv/runs/2026-feddm\n", "INFO :      \n"]
+    through(monkeypatch, FakeClient([lines], [COMPLETED]))
+    out = io.StringIO()
+    watched = watch(connection, "17", verbose=False, out=out)
+    assert (watched.record, watched.output_dir) == ("2026-feddm", "/srv/runs")
+    assert out.getvalue() == "INFO :      the record is /srv/runs/2026-feddm\n"
+
+
+def test_what_a_site_says_cannot_pass_for_the_servers_word(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither as a line of its own, nor before the server names the record, nor to the operator's terminal."""
+    forged = "the record is /srv/other/20250101-feddm-old"
+    evil = f"no\r\nINFO :      {forged}\n\x1b]0;owned\x07 {forged}"
+    reply: Any = SimpleNamespace(error=SimpleNamespace(code=100, reason=evil))
+    log, out = io.StringIO(), io.StringIO()
+    handler = ConsoleHandler(stream=log)
+    logger = getLogger("a test's")
+    logger.addHandler(handler)
+    logger.setLevel("INFO")
+    logger.warning("node 5 failed the roll call: %s", reason_of(reply))
+    logger.warning("%s", PayloadError(evil))
+    logger.info("the record is /srv/runs/2026-feddm")
+    logger.warning("round 1: rejected north: %s", reason_of(reply))
+    through(monkeypatch, FakeClient([log.getvalue().splitlines(keepends=True)], [COMPLETED]))
+    watched = watch(connection, "17", verbose=False, out=out)
+    assert (watched.record, watched.output_dir) == ("2026-feddm", "/srv/runs")
+    assert len(out.getvalue().splitlines()) == 4
+    assert not any(c in out.getvalue() for c in "\x1b\x07\r")
+
+
+class Interrupting(FakeClient):
+    """A log in which Ctrl-C is pressed."""
+
+    def log_lines(self, run: str, watch: Any) -> Iterator[str]:
+        """Press it behind the first line."""
+        yield "a\n"
+        signal.raise_signal(signal.SIGINT)
+        yield "b\n"
+
+
+def test_ctrl_c_ends_the_watching_and_says_how_to_end_the_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Interrupting([], [])
+    through(monkeypatch, client)
+    assert nectar("submit", "lab", "--follow", "17") == 130
+    said = capsys.readouterr().out
+    assert "run 17 goes on at 192.0.2.7:8000." in said
+    assert "nectar submit lab --follow 17" in said
+    assert "nectar submit lab --stop 17" in said
+    assert client.stopped == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_terminal_is_asked_whether_the_run_is_to_end(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Interrupting([], [])
+    through(monkeypatch, client)
+    monkeypatch.setattr("builtins.input", lambda prompt: "y")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert nectar("submit", "lab", "--follow", "17") == 130
+    assert client.stopped == ["17"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [(COMPLETED, 0), (Outcome("finished:failed", "x"), 1)]
+)
+def test_the_exit_code_is_the_outcome(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Outcome,
+    code: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    through(monkeypatch, FakeClient([["a\n"]], [outcome]))
+    assert nectar("submit", "lab", "--follow", "17", "--no-fetch") == code
+    assert ("The run did not complete (failed): x" in capsys.readouterr().out) == bool(code)
+
+
+def test_a_record_that_does_not_come_home_is_told_and_counts(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise ConfigError("no room")
+
+    monkeypatch.setattr("nectar.commands.fetch.bring", fail)
+    through(monkeypatch, FakeClient([["INFO : the record is /srv/runs/r1\n"]], [COMPLETED]))
+    assert nectar("submit", "lab", "--follow", "17") == 1
+    said = capsys.readouterr().out
+    assert "The record stays on the server (/srv/runs/r1): no room" in said
+    assert "`nectar fetch lab r1 output-dir=/srv/runs` tries again." in said
+
+
+def test_the_line_that_tries_again_works_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "the ca.crt").write_text("x")
+    monkeypatch.chdir(tmp_path)
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise ConfigError("no room")
+
+    monkeypatch.setattr("nectar.commands.fetch.bring", fail)
+    through(monkeypatch, FakeClient([["INFO : the record is /srv/my runs/r1\n"]], [COMPLETED]))
+    words = ["127.0.0.1:9", "--ca", "the ca.crt", "--output", "here", "--without=samples"]
+    assert nectar("submit", *words, "--follow", "17") == 1
+    (line,) = re.findall("`(nectar fetch .*)` tries again", capsys.readouterr().out)
+    monkeypatch.setattr(Connection, "wait", lambda self, seconds: None)
+    brought: list[Any] = []
+    monkeypatch.setattr(
+        "nectar.commands.fetch.bring",
+        lambda connection, *rest, **options: brought.extend([connection.root_certificates, *rest]),
+    )
+    assert nectar(*shlex.split(line)[1:]) == 0
+    request = Request("r1", without=("samples",))
+    assert brought == [tmp_path / "the ca.crt", request, "here", "/srv/my runs"]
+
+
+def test_a_completed_run_that_named_no_record_is_no_success(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    through(monkeypatch, FakeClient([["a\n"]], [COMPLETED]))
+    assert nectar("submit", "lab", "--follow", "17") == 1
+    assert "named no record: `nectar fetch lab latest` brings" in capsys.readouterr().out
+
+
+def test_stop_ends_a_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient([], [])
+    through(monkeypatch, client)
+    assert nectar("submit", "lab", "--stop", "17") == 0
+    assert client.stopped == ["17"]
+    assert nectar("submit", "lab", "--stop", "seventeen") == 2
+    assert nectar("submit", "lab", "--stop", "17", "method=fedavg") == 2
+
+
+def test_what_runs_while_watched_is_left_undisturbed() -> None:
+    assert watching._undisturbed(lambda: COMPLETED) == (COMPLETED, 0)

@@ -1,0 +1,139 @@
+"""The one grammar of the command line, and its form for Flower."""
+
+from pathlib import Path
+
+import pytest
+from flwr.common.config import parse_config_args
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config import load
+from common.errors import ConfigError
+from nectar.words import parse_words, take_options, to_flwr
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+def test_words_become_a_run_config() -> None:
+    words = ["table1", "method=fedavg", "rounds=3", "partition.alpha=0.01", "feddm.ipc=5"]
+    assert parse_words(words) == {
+        "experiment": "table1",
+        "method": "fedavg",
+        "rounds": 3,
+        "set": "partition.alpha=0.01 feddm.ipc=5",
+    }
+    assert parse_words([]) == {}
+
+
+def test_paths_are_absolute_and_may_be_spelt_with_an_underscore(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    words = ["output_dir=runs", "data-dir=~/data", "resume=/a/b"]
+    assert parse_words(words, Path("/work here")) == {
+        "output-dir": "/work here/runs",
+        "data-dir": "/home/someone/data",
+        "resume": "/a/b",
+    }
+    monkeypatch.chdir("/")
+    assert parse_words(["resume=x"]) == {"resume": "/x"}
+
+
+def test_an_import_path_is_a_value_and_a_set_is_passed_on() -> None:
+    words = ["method=flwr.serverapp.strategy:FedAdam", "set=feddm.ipc=1 fedavg.lr=2", "feddm.ipc=3"]
+    assert parse_words(words) == {
+        "method": "flwr.serverapp.strategy:FedAdam",
+        "set": "feddm.ipc=1 fedavg.lr=2 feddm.ipc=3",
+    }
+
+
+def test_an_empty_value_unsets() -> None:
+    assert load(parse_words(["rounds=", "output-dir=", "resume="])) == load({})
+
+
+def test_the_last_of_two_counts() -> None:
+    config = load(parse_words(["rounds=3", "feddm.ipc=1", "rounds=4", "feddm.ipc=2"]))
+    assert (config.rounds, config.settings.model_dump()["ipc"]) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["method=fedavg", "digits"], "'digits' is no key=value"),
+        (["a", "b"], "'b' is no key=value"),
+        (["a", "experiment=b"], "two experiments, a and b"),
+        (["--quiet"], "--quiet is unknown: settings are given as key=value"),
+        (["-v"], "-v is unknown"),
+    ],
+)
+def test_other_words_are_refused(words: list[str], part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        parse_words(words)
+
+
+@given(TEXTS)
+def test_a_dotted_value_arrives_as_typed(value: str) -> None:
+    from common.config.text import parse_set, scalar
+
+    run_config = parse_words([f"strategy.label={value}"])
+    assert parse_set(str(run_config["set"])) == {"strategy.label": scalar(value)}
+
+
+# --- options
+
+
+def test_options_are_taken_off_wherever_they_stand() -> None:
+    words = ["--seeds", "3", "digits", "--quiet", "rounds=2", "--name=x=y"]
+    options, rest = take_options(words, flags=["--quiet"], values=["--seeds", "--name"])
+    assert options == {"--seeds": "3", "--quiet": "", "--name": "x=y"}
+    assert rest == ["digits", "rounds=2"]
+
+
+@pytest.mark.parametrize(
+    ("word", "part"),
+    [
+        ("--quite", "did you mean --quiet"),
+        ("--zzzzzz", "there are --quiet, --seeds"),
+        ("--seeds", "needs a value"),
+        ("--quiet=1", "--quiet takes no value"),
+    ],
+)
+def test_wrong_options_are_refused(word: str, part: str) -> None:
+    with pytest.raises(ConfigError, match=part):
+        take_options([word], flags=["--quiet"], values=["--seeds"])
+
+
+# --- for Flower
+
+
+def test_flower_gets_what_would_be_typed() -> None:
+    run_config = {"method": "fedavg", "rounds": 3, "resume": "", "set": "feddm.ipc=5 fedavg.lr=.1"}
+    assert to_flwr(run_config) == 'method="fedavg" rounds=3 set="feddm.ipc=5 fedavg.lr=.1"'
+
+
+VALUES = st.one_of(
+    TEXTS, st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.booleans()
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["experiment", "set", "output-dir", "seed"]), VALUES, min_size=1
+    )
+)
+def test_flowers_own_parser_reads_back_what_we_write(
+    run_config: dict[str, str | int | float | bool],
+) -> None:
+    text = to_flwr(run_config)
+    found = parse_config_args([text])
+    assert found == run_config
+    assert {key: type(value) for key, value in found.items()} == {
+        key: type(value) for key, value in run_config.items()
+    }
+
+
+@given(TEXTS.filter(lambda text: "\0" not in text))
+def test_a_value_survives_from_the_words_through_flower_to_the_configuration(value: str) -> None:
+    words = ["method=flwr.serverapp.strategy:FedAvg", f"strategy.weighted_by_key='{value}'"]
+    run_config = parse_config_args([to_flwr(parse_words(words))])
+    assert load(run_config).strategy == {"weighted_by_key": value.replace("''", "'")}

@@ -1,0 +1,137 @@
+"""A language model learned from texts of natural clients, from LEAF's files to the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import numbers, run
+
+from common.config import load as load_config
+from common.errors import ConfigError, FederationError
+from common.run import Run
+from nectar.cli import main
+from nectar.compare.archive import Entry
+from nectar.compare.figures import read_run
+from nectar.export.bundle import export
+from nectar.past_run import PastRun
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+from strategies.fedavg import FedAvg
+
+Asked = Callable[..., dict[str, Any]]
+
+
+def by_hand(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> tuple[float, float, int]:
+    """Return accuracy, loss and places of the test part, text by text and place by place."""
+    setup = Run(load_config(config))
+    model = setup.build_model()
+    model.load_state_dict(weights)
+    test = setup.dataset.test
+    right, loss, places = 0, 0.0, 0
+    for tokens, targets in zip(test.images, test.labels, strict=True):
+        with torch.no_grad():
+            (scores,) = model(torch.from_numpy(np.array(tokens, dtype=np.int64))[None])
+        for logits, target in zip(scores, targets.tolist(), strict=True):
+            if target:
+                loss -= float(logits.log_softmax(0)[target])
+                right += target == int(logits.argmax()) != 1
+                places += 1
+    return right / places, loss / places, places
+
+
+def test_a_language_model_is_learned_from_the_texts_of_natural_clients(asked: Asked) -> None:
+    config = asked()
+    record = run(config)
+    lines = record.metrics()
+    losses = [line["test"]["loss"] for line in lines]
+    assert losses[0] == pytest.approx(np.log(2000), rel=0.01)
+    assert losses[2] < losses[1] < losses[0]
+    weights = dict(Checkpoint.load(record.last).weights)
+    accuracy, loss, places = by_hand(weights, config)
+    last = lines[-1]["test"]
+    assert last["examples"] == places
+    assert last["accuracy"] == accuracy > 0
+    assert last["loss"] == pytest.approx(loss, rel=1e-5)
+    assert last["per_class"] == []
+
+
+def test_each_client_is_one_user_of_whom_the_server_held_back_its_share(asked: Asked) -> None:
+    """A quarter of 6, 10, 20 and 4 texts, by largest remainders, ties to the lower: 2, 2, 5, 1."""
+    content = json.loads((run(asked()).directory / "partition.json").read_text(encoding="utf-8"))
+    held = {name: row["examples"] for name, row in content["sites"].items()}
+    assert sorted(held.values()) == sorted([6 - 2, 10 - 2, 20 - 5, 4 - 1])
+    assert content["classes"] == []
+    assert content["simulated"] is True
+    assert all(list(row) == ["examples"] for row in content["sites"].values())
+
+
+def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(asked: Asked) -> None:
+    record = run(asked("evaluation.on=sites data.site_holdout=0.5"))
+    last = record.metrics()[-1]
+    assert last["test"] is None
+    assert last["sites"]["loss"] < np.log(2000)
+    assert 0 < last["sites"]["accuracy"] <= 1
+
+
+def test_the_same_command_gives_the_same_language_model(asked: Asked) -> None:
+    one, other = run(asked()), run(asked())
+    assert numbers(one) == numbers(other)
+
+
+def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: Asked) -> None:
+    record = run(asked())
+    assert main(["report", str(record.directory)]) == 0
+    page = (record.directory / "report.html").read_text(encoding="utf-8")
+    assert "The data set has no classes to tell apart: it is text." in page
+    assert "Sequences by site" in page
+    assert "number of sequences was reported" in page
+    assert "This was a simulation" in page
+    assert "Images by site and class" not in page
+    assert "Test accuracy by class" not in page
+    assert len(page) < 300_000
+
+
+def test_a_comparison_reads_a_language_models_run(asked: Asked) -> None:
+    record = run(asked())
+    found = read_run(_entry(record), 2)
+    assert found.completed
+    assert found.learned
+    assert found.final == record.metrics()[-1]["test"]["accuracy"]
+
+
+def _entry(record: Record) -> Entry:
+    provenance = json.loads((record.directory / "provenance.json").read_text(encoding="utf-8"))
+    return Entry(record.directory, provenance)
+
+
+def test_a_language_model_is_not_exported(asked: Asked) -> None:
+    record = run(asked())
+    with pytest.raises(ConfigError, match="language model of reddit2k, which cannot be exported"):
+        export(PastRun.open(record.directory))
+    assert not (record.directory / "export").exists()
+
+
+def test_a_method_of_images_is_refused_for_text(asked: Asked) -> None:
+    setup = Run(load_config(asked(method="feddm")))
+    with pytest.raises(ConfigError, match="method=feddm learns from images of each class"):
+        _ = setup.image_shape
+    assert Run(load_config({"dataset": "digits"})).image_shape == (1, 8, 8)
+
+
+def test_a_model_of_images_is_refused_for_text_before_anything_is_asked(asked: Asked) -> None:
+    config = asked("model.name=mlp")
+    with pytest.raises(ConfigError, match=r"model\.name=mlp takes images, this data set is text"):
+        run(config)
+
+
+def test_a_device_says_that_text_has_no_classes_to_count(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FedAvg, "needs_class_counts", True)
+    with pytest.raises(FederationError, match="reddit2k has no classes to count"):
+        run(asked())

@@ -1,0 +1,199 @@
+"""What a run leaves behind, and how it counts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from federation import numbers, run
+from flwr.app import ArrayRecord, RecordDict
+from PIL import Image
+
+from client_app.fedavg import FedAvgClient
+from client_app.state import ContextState
+from common.config import load
+from common.data import Samples, class_counts
+from common.errors import ConfigError, FederationError
+from common.run import Run
+from common.task import Evaluation
+from common.wire import Weights
+from nectar.past_run import PastRun
+from server_app import recorder
+from server_app.app import make_strategy
+from server_app.checkpoint import Checkpoint
+from server_app.evaluation import server_judge
+from server_app.loop import RoundResult
+from server_app.record import Record
+from strategies import foreign
+from strategies.exchange.sending import content_bytes
+
+Small = Callable[..., dict[str, Any]]
+
+
+def test_a_record_holds_what_the_run_did(small: Small) -> None:
+    record = run(small())
+    config = yaml.safe_load((record.directory / "config.yaml").read_text())
+    assert config["feddm"]["ipc"] == 2
+    provenance = json.loads((record.directory / "provenance.json").read_text())
+    assert provenance["outcome"] == "completed"
+    assert provenance["versions"]["flwr"].startswith("1.41")
+    assert len(provenance["data"]["sha256"]) == 64
+    assert [line["round"] for line in record.metrics()] == [0, 1, 2]
+    partition = json.loads((record.directory / "partition.json").read_text())
+    made = Run(load(small()))
+    parts = made.partition(3)
+    expected = class_counts(made.dataset.train.labels, parts, 10).tolist()
+    found = [partition["sites"][f"partition-{i}"] for i in range(3)]
+    assert [row["classes"] for row in found] == expected
+    assert [row["examples"] for row in found] == [sum(row) for row in expected]
+
+
+def test_floats_are_counted_as_the_paper_counts_them(small: Small) -> None:
+    """Table 3: the sum over sites of classes held x ipc x image size; for averaging, sites x parameters."""
+    record = run(small(rounds=1))
+    partition = json.loads((record.directory / "partition.json").read_text())
+    pairs = sum(sum(n > 0 for n in site["classes"]) for site in partition["sites"].values())
+    assert record.metrics()[1]["floats_up"] == pairs * 2 * 64
+    averaging = run(small(method="fedavg", rounds=1))
+    parameters = sum(p.numel() for p in Run(load(small())).build_model().parameters())
+    assert averaging.metrics()[1]["floats_up"] == 3 * parameters
+
+
+@pytest.mark.parametrize(("codec", "size"), [("float32", 4), ("float16", 2), ("uint8", 1)])
+def test_bytes_follow_the_codec(small: Small, codec: str, size: int) -> None:
+    line = run(small(rounds=1, set=f"wire.images={codec}")).metrics()[1]
+    pixels = line["floats_up"] * size
+    overhead = sum(line["bytes"]["up"].values()) - pixels
+    assert 0 < overhead < 3 * 1500
+
+
+def test_bytes_down_are_the_weights_and_little_more(small: Small) -> None:
+    line = run(small(rounds=1)).metrics()[1]
+    made = Run(load(small()))
+    weights = ArrayRecord(Weights.of(made.build_model()).encode()).count_bytes()
+    for sent in line["bytes"]["down"].values():
+        assert weights < sent < weights + 300
+
+
+def test_content_bytes_counts_keys_and_records() -> None:
+    from flwr.app import ConfigRecord, RecordDict
+
+    content = RecordDict({"config": ConfigRecord({"ab": "cde"})})
+    assert content_bytes(content) == len("config") + len("ab") + len("cde")
+
+
+def test_pictures_show_a_row_a_class(small: Small) -> None:
+    record = run(small(rounds=1))
+    partition = json.loads((record.directory / "partition.json").read_text())
+    for site, row in partition["sites"].items():
+        rows = sum(n > 0 for n in row["classes"])
+        with Image.open(record.directory / "samples" / "round-001" / f"{site}.png") as picture:
+            assert picture.height == (rows * 9 - 1) * 4
+            assert picture.width == (2 * 9 - 1) * 4
+            assert len(set(picture.convert("L").tobytes())) > 10
+
+
+def test_real_images_on_the_picture_are_the_sites_own(small: Small) -> None:
+    """REAL's grid, read back, holds pixels of the data set: mean and scale were undone."""
+    record = run(small(method="real", rounds=1))
+    with Image.open(record.directory / "samples" / "round-001" / "partition-0.png") as picture:
+        first = picture.convert("L").resize((picture.width // 4, picture.height // 4), 0)
+    tile = torch.tensor(list(first.crop((0, 0, 8, 8)).tobytes())).reshape(8, 8)
+    made = Run(load(small()))
+    known = torch.from_numpy(made.dataset.train.images[:].astype("float32"))[:, 0]
+    shown = (known * 255 / 16).round().to(torch.int64)
+    assert int((shown - tile).abs().amax(dim=(1, 2)).min()) <= 1
+
+
+def test_the_sites_own_log_says_what_left(small: Small) -> None:
+    record = run(small(method="fedavg"))
+    log = (record.directory / "state" / "partition-1" / "released.jsonl").read_text()
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert [line["kind"] for line in lines] == ["weights", "weights"]
+    assert [line["phase"] for line in lines] == ["train", "train"]
+    assert lines[0]["array-bytes"] > 0
+    assert lines[0]["figures"] == "num-examples seconds train-loss"
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_does_not(small: Small) -> None:
+    one, same, other = run(small()), run(small()), run(small(seed=1))
+    assert numbers(one) == numbers(same)
+    assert numbers(one) != numbers(other)
+
+
+def test_the_checkpoints_weights_give_the_rounds_figures(small: Small) -> None:
+    record = run(small(rounds=1))
+    weights = Checkpoint.load(record.last).weights
+    test, _ = server_judge(Run(load(small())))(ArrayRecord(dict(weights)))
+    assert test is not None
+    assert test.accuracy == record.metrics()[1]["test"]["accuracy"]
+    assert test.loss == record.metrics()[1]["test"]["loss"]
+
+
+def test_a_reader_finds_what_the_sites_sent(small: Small) -> None:
+    """The sets of the newest round are kept whole; weights leave none."""
+    record = run(small(rounds=2))
+    past = PastRun.open(record.directory)
+    assert past.completed
+    server_round, sets = past.synthetic()
+    assert server_round == 2
+    held = {name: row["classes"] for name, row in past.partition["sites"].items()}
+    for site, images in sets.items():
+        assert images.images.shape[1:] == (1, 8, 8)
+        expected = [c for c, n in enumerate(held[site]) for _ in range(2) if n]
+        assert sorted(images.labels.tolist()) == expected
+    assert past.config.digest() == load(small(rounds=2)).digest()
+    assert past.checkpoint().server_round == 2
+    assert PastRun.open(run(small(method="fedavg", rounds=1)).directory).synthetic() == (0, {})
+
+
+def test_no_record_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is not a run's record \(it has no readable provenance"):
+        PastRun.open(tmp_path)
+
+
+def test_a_strategy_by_path_is_told_from_a_method_of_the_same_name(small: Small) -> None:
+    ours = run(small(method="fedavg", rounds=1))
+    theirs = run(small(method="flwr.serverapp.strategy:FedAvg", rounds=1))
+    assert "-fedavg-digits-" in ours.id
+    assert "-flwr-fedavg-digits-" in theirs.id
+
+
+@pytest.mark.parametrize(("loss", "told"), [(math.nan, True), (math.inf, True), (1e30, False)])
+def test_a_model_that_diverged_is_said_to_have(
+    small: Small, monkeypatch: pytest.MonkeyPatch, loss: float, told: bool
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(recorder.logger, "warning", lambda text, *args: said.append(text % args))
+    made = Run(load(small()))
+    keep = recorder.Recorder(Record.create(made.config), make_strategy(made), rounds=1)
+    weights = ArrayRecord(dict(made.build_model().state_dict()))
+    keep(RoundResult(3, weights, Evaluation(loss, 0.1, (0.1,) * 10, 360), None))
+    assert any("round 3: the test loss is not finite" in text for text in said) == told
+
+
+@pytest.mark.parametrize(("norm", "told"), [("batch", True), ("instance", False)])
+def test_a_flower_strategy_s_way_with_running_statistics_is_told(
+    small: Small, monkeypatch: pytest.MonkeyPatch, norm: str, told: bool
+) -> None:
+    """Server momentum over a running variance made it negative: FedAvgM with batch norm lost the model."""
+    said: list[str] = []
+    monkeypatch.setattr(foreign.logger, "warning", lambda text, *args: said.append(text % args))
+    make_strategy(
+        Run(load(small(method="flwr.serverapp.strategy:FedAvgM", set=f"model.norm={norm}")))
+    )
+    assert any("running means and variances" in text for text in said) == told
+
+
+def test_a_client_says_which_settings_it_needs(small: Small) -> None:
+    made = Run(load(small(method="real")))
+    empty = Samples.of(torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64))
+    client = FedAvgClient(made, "a", empty, empty, ContextState(RecordDict()))
+    with pytest.raises(FederationError, match="FedAvgClient needs settings that inherit FedAvgSet"):
+        client.train(Weights.of(made.build_model()))

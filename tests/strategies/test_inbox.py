@@ -1,0 +1,94 @@
+"""Uploads that begin and do not end: they hold up neither the other sites, nor the deadline, nor the run's end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from federation import run
+from flwr.app import Message
+
+from nectar.local_grid import LocalGrid
+from strategies.exchange import inbox
+
+Small = Callable[..., dict[str, Any]]
+
+
+class Uploading(LocalGrid):
+    """A call that asks for partition-1's reply to an instruction to train does not return."""
+
+    held = threading.Event()
+    leaves = False
+    _unfinished: frozenset[str] = frozenset()
+    _pushed = 0.0
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Note what is never answered, and when."""
+        messages = list(messages)
+        ids = super().push_messages(messages)
+        self._pushed = time.monotonic()
+        train = [m for m in messages if m.metadata.message_type == "train"]
+        self._unfinished = frozenset(m.metadata.message_id for m in train[1:2])
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Have nothing at once, as no real device has."""
+        ids = set(message_ids)
+        if time.monotonic() - self._pushed < 0.05:
+            return []
+        if ids & self._unfinished:
+            self.held.wait(60)
+        return super().pull_messages(ids)
+
+    def get_node_ids(self) -> list[int]:
+        """Return all nodes, without the second one if that has left."""
+        found = super().get_node_ids()
+        return [found[0], *found[2:]] if self.leaves and self._unfinished else found
+
+
+@pytest.fixture(autouse=True)
+def _release() -> Iterator[None]:
+    Uploading.held.clear()
+    yield
+    Uploading.held.set()
+
+
+def rejected(config: dict[str, Any]) -> dict[str, str]:
+    """Run one round, see that the others' replies counted, and return the reasons of those that did not."""
+    begun = time.monotonic()
+    line = run(config, Uploading).metrics()[1]
+    assert time.monotonic() - begun < 30
+    assert line["accepted"] == ["partition-0", "partition-2"]
+    return dict(line["rejected"])
+
+
+def test_an_unfinished_upload_is_given_up_at_the_deadline(small: Small) -> None:
+    config = small(rounds=1, set="federation.round_deadline=6")
+    assert rejected(config) == {"partition-1": "no reply within 6 s"}
+
+
+def test_an_unfinished_upload_is_given_up_when_its_node_has_left(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "_PATIENCE", 0.2)
+    monkeypatch.setattr(Uploading, "leaves", True)
+    assert rejected(small(rounds=1)) == {
+        "partition-1": "the node went away while it sent its reply"
+    }
+
+
+def test_a_grid_that_fails_ends_the_run_with_its_error(small: Small) -> None:
+    class Failing(Uploading):
+        """Its calls raise, though not the first one."""
+
+        def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+            """Have nothing, then fail."""
+            if time.monotonic() - self._pushed < 0.05:
+                return []
+            raise ConnectionError("the SuperLink is gone")
+
+    with pytest.raises(ConnectionError, match="the SuperLink is gone"):
+        run(small(rounds=1), Failing)

@@ -1,0 +1,63 @@
+"""The server that keeps earlier rounds' sets: what it trains on, and how long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from common.config import load
+from common.data import Samples
+from common.run import Run
+from common.sites import Site
+from common.training import Trained, train
+from common.wire import SyntheticImages, Weights
+from strategies import surrogate
+from strategies.exchange.replies import Upload
+from strategies.feddm import FedDM
+
+
+class Spy:
+    """Notes what the server trains on, and trains."""
+
+    def __init__(self) -> None:
+        self.images: list[int] = []
+        self.steps: list[int] = []
+
+    def __call__(self, model: Any, samples: Samples, *args: Any, **kwargs: Any) -> Trained:
+        done = train(model, samples, *args, **kwargs)
+        self.images.append(len(samples))
+        self.steps.append(done.steps)
+        return done
+
+
+def uploads(images: int) -> list[Upload]:
+    site = Site("partition-0", 1, examples=10)
+    content = SyntheticImages(torch.randn(images, 1, 8, 8), torch.arange(images) % 10)
+    return [Upload(site, content, 10, {})]
+
+
+@pytest.mark.parametrize(
+    ("keep", "trained_on"), [(1, [5, 7, 3, 6]), (3, [5, 12, 15, 16]), (0, [5, 12, 15, 21])]
+)
+def test_equal_work_whatever_the_server_keeps(
+    monkeypatch: pytest.MonkeyPatch, keep: int, trained_on: list[int]
+) -> None:
+    """Sets of 5, 7, 3 and 6 images in four rounds: the union grows, the steps do not."""
+    spy = Spy()
+    monkeypatch.setattr(surrogate, "train", spy)
+    settings = f"model.width=8 feddm.keep={keep} feddm.server_steps=9 feddm.server_batch=4"
+    run = Run(load({"set": settings}))
+    server = FedDM(run)
+    weights = Weights.of(run.build_model())
+    for server_round, images in enumerate([5, 7, 3, 6], start=1):
+        weights = server.update(server_round, weights, uploads(images))
+    assert spy.images == trained_on
+    assert spy.steps == [9, 9, 9, 9]
+
+
+def test_no_server_work_leaves_the_weights() -> None:
+    run = Run(load({"set": "model.width=8 feddm.server_epochs=0"}))
+    weights = Weights.of(run.build_model())
+    assert FedDM(run).update(1, weights, uploads(3)) is weights
