@@ -25,7 +25,6 @@ from common.specs.fedsynth import spec_of
 from nectar import cli
 from server_app.app import make_strategy
 
-
 # -- what cannot be ---------------------------------------------------------------------------------
 
 

@@ -19,7 +19,6 @@ from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth
 
-
 # -- text -------------------------------------------------------------------------------------------
 
 TEXT = (
