@@ -8,7 +8,6 @@ from typing import Any, cast
 
 from common.errors import ConfigError
 from common.settings.base import Settings
-from common.settings.facts import Facts, Given
 
 
 @dataclass(frozen=True)
@@ -16,11 +15,20 @@ class Method:
     """A method's parts, as import paths ``package.module:Class``.
 
     A method whose devices train as FedAvg's names FedAvg's client, and its settings inherit FedAvgSettings.
+
+    Parameters
+    ----------
+    strategy, client, settings : str
+        The Strategy, the DeviceClient and the Settings.
+    facts : str
+        For a method of the user's own, the function that words what a report says of it, as those of
+        nectar.report.facts do; empty where there is none, and for the methods below, whose facts lie there.
     """
 
     strategy: str
     client: str
     settings: str
+    facts: str = ""
 
 
 METHODS: dict[str, Method] = {
@@ -77,12 +85,6 @@ def resolve(name: str) -> Method:
 def settings_class(name: str) -> type[Settings]:
     """Import the settings class of a method."""
     return cast("type[Settings]", load(resolve(name).settings))
-
-
-def facts_of(name: str, given: Given) -> Facts:
-    """Return what a method's settings module states of it; ``given`` returns a run's settings by name."""
-    module = settings_class(name).__module__
-    return cast("Facts", load(f"{module}:facts")(given))
 
 
 def load(path: str) -> Any:

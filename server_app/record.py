@@ -15,6 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -202,8 +203,15 @@ def _provenance(config: Config) -> dict[str, Any]:
             "server": config.compute.server_cores,
             "client": config.compute.client_cores,
         },
+        "privacy": _disclosed(config),
         "outcome": "running",
     }
+
+
+def _disclosed(config: Config) -> dict[str, Any] | None:
+    """Return what leaves the devices, by the method's settings; None for a method that does not say."""
+    disclosed = config.settings.disclosure()
+    return None if disclosed is None else asdict(disclosed)
 
 
 def _versions() -> dict[str, str]:

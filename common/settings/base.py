@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from common.settings.disclosure import Disclosure
+
 _SWITCH = {"on": True, "off": False}
 
 
@@ -26,6 +28,13 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
     )
+
+    def disclosure(self) -> Disclosure | None:
+        """State what leaves a device under these settings; None where they are no method's, or say nothing.
+
+        A method that inherits another's settings and sends something else states its own.
+        """
+        return None
 
 
 def setting(

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from common.settings.base import setting
-from common.settings.facts import Facts, Given
+from common.settings.disclosure import Disclosure
 from common.settings.training import SGDSettings
 
 
@@ -14,12 +14,6 @@ class FedAvgSettings(SGDSettings):
         "counts", "a site's weight in the average: its number of images, or one"
     )
 
-
-def facts(given: Given) -> Facts:
-    """Return what a report says of FedAvg."""
-    return Facts(
-        "FedAvg",
-        ("No training example left a device: weights travelled.",),
-        ("The trained weights of every device were sent, and are functions of private data.",),
-        carries="weights",
-    )
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device."""
+        return Disclosure("weights", update=True)

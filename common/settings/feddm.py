@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import field_validator
 
 from common.settings.base import Switch, setting
-from common.settings.facts import Facts, Given
-from common.settings.surrogate import SurrogateServerSettings, labels_sent
+from common.settings.disclosure import Disclosure
+from common.settings.surrogate import SurrogateServerSettings
 
 TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 """The transforms of differentiable siamese augmentation (Zhao & Bilen, 2021)."""
@@ -48,24 +48,13 @@ class FedDMSettings(SurrogateServerSettings):
             raise ValueError("unknown or repeated transform")
         return value
 
-
-def facts(given: Given) -> Facts:
-    """Return what a report says of FedDM."""
-    return Facts("FedDM", _protected(given), (_images(given), *labels_sent(given)))
-
-
-def _protected(given: Given) -> tuple[str, ...]:
-    if given("start") != "noise":
-        return ()
-    return (
-        "No real image left a device: the images sent started from noise, and were changed until the model "
-        "embedded them as it embeds the real ones.",
-    )
-
-
-def _images(given: Given) -> str:
-    if given("start") != "real":
-        return "The synthetic images are functions of private data."
-    if given("iterations") == 0:
-        return "Real images were sent as they are: start=real with iterations=0 changes nothing in them."
-    return "The images sent began as real ones (start=real), and look like them: do not call that private."
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device; real images that no step has changed are sent as they are."""
+        real = self.start == "real"
+        return Disclosure(
+            "synthetic images",
+            began_as="real examples" if real else "noise",
+            unchanged=real and self.iterations == 0,
+            labels=True,
+            class_counts=self.weighting == "counts",
+        )

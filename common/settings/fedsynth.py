@@ -3,7 +3,7 @@
 from typing import Literal
 
 from common.settings.base import Switch, setting
-from common.settings.facts import Facts, Given
+from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
 
 
@@ -65,25 +65,11 @@ class FedSynthSettings(FedAvgSettings):
         "loop", "the server's replay: site by site (the devices' bits), or all sites at once"
     )
 
-
-def facts(given: Given) -> Facts:
-    """Return what a report says of FedSynth."""
-    start = "They started from noise."
-    if given("start") == "statistics":
-        start = "They started from the mean of each of the device's classes (start=statistics), which is private data."
-    labels = "Each was sent with a trained label, from which the device's classes can be read."
-    if given("labels") == "fixed":
-        labels = (
-            "Their labels were drawn by the device's own class frequencies, which can be read off them; of text they "
-            "are words that it holds."
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device: batches that stand for its update, with labels that follow its classes."""
+        return Disclosure(
+            "synthetic batches",
+            began_as="noise" if self.start == "noise" else "class means",
+            labels=True,
+            update=True,
         )
-    return Facts(
-        "FedSynth",
-        ("No training example and no weights left a device: synthetic batches travelled.",),
-        (
-            "The synthetic batches are functions of private data, and stand for an update: whoever has them and the "
-            "round's weights has the update. The nearer it comes to the device's own, the more of its data they show.",
-            start,
-            labels,
-        ),
-    )

@@ -1,8 +1,8 @@
 """REAL's settings: FedDM's protocol with real images in place of synthetic ones."""
 
 from common.settings.base import Switch, setting
-from common.settings.facts import Facts, Given
-from common.settings.surrogate import SurrogateServerSettings, labels_sent
+from common.settings.disclosure import Disclosure
+from common.settings.surrogate import SurrogateServerSettings
 
 
 class RealSettings(SurrogateServerSettings):
@@ -10,15 +10,12 @@ class RealSettings(SurrogateServerSettings):
 
     redraw: Switch = setting(False, "draw afresh every round instead of once for the run")
 
-
-def facts(given: Given) -> Facts:
-    """Return what a report says of REAL."""
-    return Facts(
-        "REAL",
-        (),
-        (
-            "Real images were sent, as they are: the method gives data away, to be measured.",
-            *labels_sent(given),
-        ),
-        pictures="real images of the sites",
-    )
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device."""
+        return Disclosure(
+            "real images",
+            began_as="real examples",
+            unchanged=True,
+            labels=True,
+            class_counts=self.weighting == "counts",
+        )

@@ -3,7 +3,6 @@
 from typing import Literal
 
 from common.settings.base import Settings, setting
-from common.settings.facts import Given
 
 
 class SurrogateServerSettings(Settings):
@@ -32,14 +31,3 @@ class SurrogateServerSettings(Settings):
         "uniform", "weight of a received image: one (Eq. 10), or the real images it stands for"
     )
     keep: int = setting(1, "rounds whose sets the server trains on; 0: all so far", ge=0)
-
-
-def labels_sent(given: Given) -> tuple[str, ...]:
-    """Return what the labels of the sets that were sent give away."""
-    said = ("Which classes a device held is visible from the labels it sent.",)
-    if given("weighting") != "counts":
-        return said
-    return (
-        *said,
-        "With weighting=counts each device also told its number of images of every class.",
-    )

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from common.settings.base import setting
-from common.settings.facts import Facts, Given
+from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
 
 
@@ -22,15 +22,6 @@ class TopKSettings(FedAvgSettings):
     )
     values: Literal["float32", "float16"] = setting("float32", "how a number of the update travels")
 
-
-def facts(given: Given) -> Facts:
-    """Return what a report says of top-k."""
-    return Facts(
-        "top-k",
-        ("No training example left a device: a part of an update travelled.",),
-        (
-            "The largest values of the update of every device were sent, with their places, and are functions of "
-            "private data.",
-        ),
-        carries="a part of the update",
-    )
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device."""
+        return Disclosure("part of an update", update=True)

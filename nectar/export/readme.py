@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.config import Config
-from common.methods import facts_of
-from common.settings.feddm import FedDMSettings
-from common.settings.surrogate import SurrogateServerSettings
+from nectar.report.facts import facts_of, unknown
 
 _USE = """\
 ```python
@@ -83,15 +81,19 @@ def _accuracy(about: dict[str, Any]) -> str:
 
 def nature_of_images(config: Config) -> str:
     """Return in a sentence or two what the images are with regard to the sites' real ones."""
-    if config.method == "real":
+    disclosed = config.settings.disclosure()
+    if disclosed is None:
+        return unknown(config.method)
+    if disclosed.payload == "real images":
         return "THESE ARE REAL IMAGES of the sites' own data, sent as they are: treat them as that data."
-    if isinstance(config.settings, FedDMSettings) and config.settings.start == "real":
+    if disclosed.payload != "synthetic images":
+        facts = facts_of(config.method, disclosed, config.settings.model_dump().get)
+        return unknown(config.method) if facts is None else " ".join(facts.sent)
+    if disclosed.began_as == "real examples":
         return (
             "THEY BEGAN AS REAL IMAGES of the sites' own data (start=real) and may look like them: do not treat them "
             "as private."
         )
-    if not isinstance(config.settings, SurrogateServerSettings):
-        return " ".join(facts_of(config.method, config.settings.model_dump().get).sent)
     return (
         "They began as noise and were distilled; none is a real image. They are functions of private data all the "
         "same, and nothing about them is differentially private."

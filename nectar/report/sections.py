@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nectar.report import facts as privacy
+from nectar.report import privacy
 from nectar.report.html import Markup, facts, h, join, scroll, table, words
 from nectar.report.text import MISSING, is_number, number, plural, seconds, share, size, total
 from nectar.report.view import View, accuracy
@@ -256,7 +256,7 @@ def provenance(view: View) -> Markup:
     """Command, versions, source, hardware, threads, checksum of the data, continuations."""
     content = view.past.provenance
     pairs = [("command", h("code", shlex.join(map(str, content.get("command", [])))))]
-    left_out = ("command", "run-config", "outcome", "continued", "schema")
+    left_out = ("command", "run-config", "outcome", "continued", "schema", "privacy")
     for key, value in content.items():
         if key not in left_out:
             pairs += _flattened(key, value)

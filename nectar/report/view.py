@@ -12,10 +12,10 @@ import yaml
 from common.config import Config
 from common.data import DatasetInfo, describe
 from common.errors import NectarError
-from common.methods import METHODS, facts_of, is_import_path
+from common.methods import is_import_path
 from common.methods import section as section_of
-from common.settings.facts import Facts
 from nectar.past_run import PastRun
+from nectar.report.facts import Facts, facts_of, recorded_disclosure
 from nectar.report.text import is_number
 
 #: settings that make no other experiment: places, names, and the seed, which groups repeat
@@ -72,10 +72,10 @@ class View:
 
     @cached_property
     def facts(self) -> Facts | None:
-        """What the method's settings module states of it; None for a method this release does not know."""
-        if self.method not in METHODS and not self.foreign:
-            return None
-        return facts_of(self.method, self.setting)
+        """What is known of the method; None for one that this release does not know, or that states nothing."""
+        recorded = self.past.provenance.get("privacy")
+        disclosed = recorded_disclosure(self.method, self.setting, recorded)
+        return None if disclosed is None else facts_of(self.method, disclosed, self.setting)
 
     @property
     def title(self) -> str:

@@ -24,8 +24,8 @@ from nectar.commands import report
 from nectar.past_run import PastRun
 from nectar.report import page as pages
 from nectar.report import pictures
-from nectar.report.facts import exposed, protected
 from nectar.report.neighbours import RealImages, real_images
+from nectar.report.privacy import exposed, protected
 from nectar.report.view import View, groups
 from server_app.record import Record
 from server_app.screen import on_screen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nectar.report.facts import unknown
 from nectar.report.view import View
 
 
@@ -40,6 +41,4 @@ def exposed(view: View) -> list[str]:
 def _sent(view: View) -> tuple[str, ...]:
     if view.facts is not None:
         return view.facts.sent
-    return (
-        f"The report knows no facts about {view.method}: what its devices send is a function of private data.",
-    )
+    return (unknown(view.method),)

@@ -1,0 +1,56 @@
+"""What leaves a device in a run, as data: the record keeps it, and a report words it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+Origin = Literal["", "noise", "real examples", "class means"]
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """What a method's devices send under its settings; a settings class states it as ``disclosure()``.
+
+    Parameters
+    ----------
+    payload : str
+        The kind of thing that is sent: ``weights``, ``part of an update``, ``synthetic images``, ``synthetic
+        batches``, ``real images``, or what a method of the user's own sends.
+    began_as : Origin
+        What it was made from: noise, the device's real examples or the means of its classes; empty where it was
+        trained or computed, and began as nothing of its own.
+    unchanged : bool
+        Whether real examples are sent as they are.
+    labels : bool
+        Whether the classes that a device holds can be read from what it sends.
+    class_counts : bool
+        Whether a device tells its number of examples of every class.
+    update : bool
+        Whether the payload is the device's update, or the part of it that travels, or gives it to whoever has the
+        round's weights.
+    differentially_private : bool
+        Whether anything that is sent is.
+    """
+
+    payload: str
+    began_as: Origin = ""
+    unchanged: bool = False
+    labels: bool = False
+    class_counts: bool = False
+    update: bool = False
+    differentially_private: bool = False
+
+    @classmethod
+    def read(cls, recorded: Any) -> Disclosure | None:
+        """Return what a record states, or None where it states nothing that this release understands."""
+        if not isinstance(recorded, Mapping) or set(recorded) != {f.name for f in fields(cls)}:
+            return None
+        switches = {k: v for k, v in recorded.items() if k not in ("payload", "began_as")}
+        understood = (
+            isinstance(recorded["payload"], str)
+            and recorded["began_as"] in get_args(Origin)
+            and all(isinstance(value, bool) for value in switches.values())
+        )
+        return cls(**recorded) if understood else None

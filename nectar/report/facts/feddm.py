@@ -1,0 +1,29 @@
+"""What a report says of FedDM."""
+
+from __future__ import annotations
+
+from common.settings.disclosure import Disclosure
+from nectar.report.facts import Facts, Given
+from nectar.report.facts.surrogate import labels_sent
+
+
+def facts(disclosed: Disclosure, given: Given) -> Facts:
+    """Return it."""
+    return Facts("FedDM", _protected(disclosed), (_images(disclosed), *labels_sent(disclosed)))
+
+
+def _protected(disclosed: Disclosure) -> tuple[str, ...]:
+    if disclosed.began_as != "noise":
+        return ()
+    return (
+        "No real image left a device: the images sent started from noise, and were changed until the model "
+        "embedded them as it embeds the real ones.",
+    )
+
+
+def _images(disclosed: Disclosure) -> str:
+    if disclosed.unchanged:
+        return "Real images were sent as they are: start=real with iterations=0 changes nothing in them."
+    if disclosed.began_as == "real examples":
+        return "The images sent began as real ones (start=real), and look like them: do not call that private."
+    return "The synthetic images are functions of private data."

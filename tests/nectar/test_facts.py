@@ -1,0 +1,155 @@
+"""What a report says of a method: every method has its facts, and they follow from what the record states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from documents import written
+from federation import run
+from places import ROOT
+
+from common.config import load
+from common.errors import ConfigError
+from common.methods import METHODS, Method
+from common.settings.disclosure import Disclosure
+from common.settings.fedavg import FedAvgSettings
+from nectar.past_run import PastRun
+from nectar.report.facts import Facts, Given, facts_of, recorded_disclosure
+from nectar.report.view import View
+
+Small = Callable[..., dict[str, Any]]
+ADAM = "flwr.serverapp.strategy:FedAdam"
+
+
+def nothing(name: str) -> None:
+    return None
+
+
+def disclosed(**keys: Any) -> Disclosure:
+    found = load(keys).settings.disclosure()
+    assert found is not None
+    return found
+
+
+def own_facts(stated: Disclosure, given: Given) -> Facts:
+    return Facts("Mine", sent=(f"My {stated.payload} were sent.",))
+
+
+def no_facts(stated: Disclosure, given: Given) -> str:
+    return "weights"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_states_what_leaves_a_device_and_has_its_facts(method: str) -> None:
+    assert (ROOT / "nectar" / "report" / "facts" / f"{method}.py").is_file()
+    stated = disclosed(method=method)
+    assert not stated.differentially_private
+    facts = facts_of(method, stated, load({"method": method}).settings.model_dump().get)
+    assert facts is not None
+    assert facts.spoken
+    assert facts.sent
+    assert all(sentence.endswith(".") for sentence in (*facts.protected, *facts.sent))
+    assert bool(facts.carries) == (stated.payload in ("weights", "part of an update"))
+
+
+@pytest.mark.parametrize(
+    ("method", "chosen", "fields"),
+    [
+        (
+            "feddm",
+            "feddm.start=real",
+            {"began_as": "real examples", "unchanged": False, "class_counts": False},
+        ),
+        (
+            "feddm",
+            "feddm.start=noise feddm.iterations=0",
+            {"began_as": "noise", "unchanged": False},
+        ),
+        ("feddm", "feddm.start=real feddm.iterations=0", {"unchanged": True}),
+        ("feddm", "feddm.weighting=counts", {"class_counts": True}),
+        ("real", "", {"payload": "real images", "unchanged": True, "update": False}),
+        ("fedsynth", "", {"began_as": "noise", "update": True, "labels": True}),
+        ("fedsynth", "fedsynth.start=statistics", {"began_as": "class means"}),
+        ("topk", "", {"payload": "part of an update", "update": True}),
+        (ADAM, "", {"payload": "weights", "update": True, "labels": False}),
+    ],
+)
+def test_what_leaves_a_device_follows_the_settings(
+    method: str, chosen: str, fields: dict[str, Any]
+) -> None:
+    stated = asdict(disclosed(method=method, set=chosen))
+    assert fields.items() <= stated.items()
+
+
+def test_the_record_holds_it_and_the_report_goes_by_the_record(small: Small) -> None:
+    record = run(small(rounds=1, set="feddm.start=real feddm.weighting=counts"))
+    path = record.directory / "provenance.json"
+    provenance = json.loads(path.read_text())
+    stated = disclosed(set="feddm.start=real feddm.weighting=counts")
+    assert provenance["privacy"] == asdict(stated)
+    page = written(record).text
+    assert "do not call that private" in page
+
+    del provenance["privacy"]
+    path.write_text(json.dumps(provenance))
+    assert written(record).text == page, "a record of an earlier release is reported alike"
+
+    provenance["privacy"] = asdict(replace(stated, began_as="noise"))
+    path.write_text(json.dumps(provenance))
+    assert "No real image left a device" in written(record).text
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        None,
+        {},
+        "weights",
+        {**asdict(Disclosure("weights")), "epsilon": 1.0},
+        {**asdict(Disclosure("weights")), "labels": "no"},
+        {**asdict(Disclosure("weights")), "began_as": "hope"},
+        {**asdict(Disclosure("weights")), "payload": 3},
+    ],
+)
+def test_what_is_not_understood_in_a_record_is_told_from_its_settings(recorded: Any) -> None:
+    assert Disclosure.read(recorded) is None
+    values = {"start": "noise", "weighting": "counts"}
+    found = recorded_disclosure("feddm", values.get, recorded)
+    assert found == Disclosure("synthetic images", began_as="noise", labels=True, class_counts=True)
+
+
+def test_a_flower_strategy_s_devices_are_fedavg_s() -> None:
+    weights = Disclosure("weights", update=True)
+    assert recorded_disclosure(ADAM, nothing, None) == weights
+    assert facts_of(ADAM, weights, nothing) == facts_of("fedavg", weights, nothing)
+
+
+def test_a_method_of_one_s_own_names_its_facts_or_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = f"{FedAvgSettings.__module__}:FedAvgSettings"
+    own = Method("mine:Strategy", "mine:Client", settings)
+    monkeypatch.setattr("nectar.report.facts.resolve", lambda name: own)
+    stated = recorded_disclosure("mine:METHOD", nothing, None)
+    assert stated == Disclosure("weights", update=True)
+    assert facts_of("mine:METHOD", stated, nothing) is None
+
+    own = replace(own, facts=f"{__name__}:own_facts")
+    monkeypatch.setattr("nectar.report.facts.load", {f"{__name__}:own_facts": own_facts}.get)
+    assert facts_of("mine:METHOD", stated, nothing) == Facts(
+        "Mine", sent=("My weights were sent.",)
+    )
+    monkeypatch.setattr("nectar.report.facts.load", lambda path: no_facts)
+    with pytest.raises(ConfigError, match=r"own_facts must return nectar\.report\.facts\.Facts"):
+        facts_of("mine:METHOD", stated, nothing)
+
+
+def test_of_an_unknown_method_the_report_says_that_it_knows_nothing(small: Small) -> None:
+    record = run(small(method="fedavg", rounds=1))
+    for name in ("config.yaml", "provenance.json"):
+        path = record.directory / name
+        path.write_text(path.read_text().replace("fedavg", "fedzzz"))
+    assert View(PastRun.open(record.directory)).facts is None
+    assert "The report knows no facts about fedzzz" in written(record).text
