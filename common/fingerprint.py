@@ -1,4 +1,5 @@
-"""A fingerprint of the source that runs, so that a server can refuse devices that run another one.
+"""What runs, in 16 hex digits: the whole app, so that a server can refuse devices that run another one, and the code
+that can decide one run's numbers, so that a run is known again.
 
 Flower's simulation may import a ClientApp from another place than the ServerApp, and a site may have pinned an
 older release; both would give quietly different numbers.
@@ -7,47 +8,96 @@ older release; both would give quietly different numbers.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-_ROOT = Path(__file__).resolve().parent.parent
+from common.import_closure import PACKAGES, ROOT, Sources
+from common.methods import resolve
 
-PACKAGES = ("client_app", "common", "conf", "server_app", "strategies", "synth")
+if TYPE_CHECKING:
+    from common.config import Config
+
+APPS = ("server_app.app", "client_app.app")
+"""The modules of the two apps."""
+
 _SUFFIXES = (".py", ".yaml")
 
-#: what no number of a run hangs on, given its resolved configuration: files of settings, and what sends a record home
-_NOT_IN_NUMBERS = ("conf", "server_app/sending")
+#: what no number of a run hangs on, though the apps import it
+_NOT_IN_NUMBERS = (
+    # a resolved configuration states all that comes of them
+    "common.config",
+    # the parts that it names for a run are counted themselves
+    "common.methods",
+    # they say which code counts
+    "common.fingerprint",
+    "common.import_closure",
+    # what is shown of a run, and how its record goes home
+    "common.display_contrast",
+    "server_app.pictures",
+    "server_app.screen",
+    "server_app.sending",
+)
+
+#: what this process has read, which is what it has imported
+_LOADED = Sources()
 
 
 def source_files(root: Path) -> list[Path]:
-    """Return every source file below ``root``'s packages, in a fixed order."""
-    found = (p for package in PACKAGES for p in sorted((root / package).rglob("*")))
-    return [p for p in found if p.suffix in _SUFFIXES and p.is_file()]
+    """Return every file of the app below ``root`` in a fixed order: source, and the files of settings."""
+    folders = sorted([*PACKAGES, "conf"])
+    found = (path for folder in folders for path in sorted((root / folder).rglob("*")))
+    return [path for path in found if path.suffix in _SUFFIXES and path.is_file()]
 
 
-def code_files(root: Path) -> list[Path]:
-    """Return the source files that can decide a run's numbers once its configuration is resolved."""
-    apart = tuple(root / place for place in _NOT_IN_NUMBERS)
-    return [p for p in source_files(root) if not any(p.is_relative_to(place) for place in apart)]
-
-
-def fingerprint_of(root: Path, files: Sequence[Path]) -> str:
+def fingerprint_of(root: Path, files: Iterable[Path]) -> str:
     """Return 16 hex digits over the names and contents of ``files``, named from ``root``."""
-    digest = hashlib.sha256()
-    for path in files:
-        name, content = path.relative_to(root).as_posix().encode(), path.read_bytes()
-        digest.update(b"%d:%s%d:" % (len(name), name, len(content)) + content)
-    return digest.hexdigest()[:16]
+    return _digits((path.relative_to(root).as_posix(), path.read_bytes()) for path in files)
 
 
 @cache
 def source_fingerprint() -> str:
-    """Return the fingerprint of the source this process was loaded from, read once."""
-    return fingerprint_of(_ROOT, source_files(_ROOT))
+    """Return the fingerprint of the app this process was loaded from, read once."""
+    return fingerprint_of(ROOT, source_files(ROOT))
 
 
-@cache
-def code_fingerprint() -> str:
-    """Return the fingerprint of the part of it that decides numbers: with equal configurations, equal runs."""
-    return fingerprint_of(_ROOT, code_files(_ROOT))
+def code_fingerprint(config: Config, sources: Sources = _LOADED) -> str:
+    """Return the fingerprint of the code that can decide a run's numbers: with equal configurations, equal runs.
+
+    It is that of the two apps and of the run's own parts (its method's, its model, its data set) with all that they
+    import of the app or of a user's own modules; not other methods' files, comments, docstrings, or installed packages.
+
+    Parameters
+    ----------
+    config : Config
+        The run's.
+    sources : Sources
+        Where the source is read; by default as this process first read it.
+    """
+    modules = code_modules(config, sources)
+    return _digits((name, sources.of(name, path).digest.encode()) for name, path in modules.items())
+
+
+def code_modules(config: Config, sources: Sources = _LOADED) -> dict[str, Path]:
+    """Return the files that the fingerprint of a run's code is over, by module."""
+    return sources.closure([*APPS, *_parts(config)], apart=_decides_nothing)
+
+
+def _parts(config: Config) -> list[str]:
+    """Return the modules that a run's configuration names."""
+    method = resolve(config.method)
+    paths = [method.strategy, method.client, method.settings, config.model.name, config.dataset]
+    return [path.partition(":")[0] for path in paths if ":" in path]
+
+
+def _decides_nothing(module: str) -> bool:
+    return any(module == one or module.startswith(f"{one}.") for one in _NOT_IN_NUMBERS)
+
+
+def _digits(parts: Iterable[tuple[str, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for label, content in parts:
+        name = label.encode()
+        digest.update(b"%d:%s%d:" % (len(name), name, len(content)) + content)
+    return digest.hexdigest()[:16]

@@ -115,9 +115,10 @@ class Record:
                 "its own; only rounds, deadlines and resources may differ"
             )
         provenance = record._provenance()
-        if provenance.get("code") != code_fingerprint():
+        code = code_fingerprint(config)
+        if provenance.get("code") != code:
             raise FederationError(
-                f"{record.directory} was run by code {provenance.get('code')}, this is {code_fingerprint()}: "
+                f"{record.directory} was run by code {provenance.get('code')}, this is {code}: "
                 "continue it with the release that began it"
             )
         again = {
@@ -187,7 +188,7 @@ def _provenance(config: Config) -> dict[str, Any]:
         "run-config": dict(config.to_run_config()),
         "configuration": config.digest(),
         "source": source_fingerprint(),
-        "code": code_fingerprint(),
+        "code": code_fingerprint(config),
         "versions": {
             "python": platform.python_version(),
             **_versions(),

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from common.errors import ConfigError
-from common.fingerprint import code_fingerprint
 from nectar.compare.archive import Archive
 from nectar.compare.figures import read_run
 from nectar.compare.files import write_all
@@ -79,7 +78,7 @@ class Comparison:
         configs = {t.variant.label: t.config for t in reversed(tasks)}
         facts = {
             "command": results.command,
-            "code": code_fingerprint(),
+            "code": {t.variant.label: t.identity.code for t in tasks},
             "seeds": list(request.seeds),
             "search seeds": list(request.tune_seeds) if choices else [],
         }
@@ -137,7 +136,6 @@ class Comparison:
             chosen_target=asked is not None,
             choices=tuple(choices),
             failures=tuple(f"{name}: {reason}" for name, reason in scheduler.failures.items()),
-            notes=_strange(tasks),
         )
 
     def _digest(self) -> str:
@@ -177,12 +175,3 @@ def _title(tasks: Sequence[Task]) -> str:
     division = config.partition
     how = f"{division.kind} {division.alpha:g}" if division.kind == "dirichlet" else division.kind
     return f"{config.dataset}, {config.federation.clients} sites, {how}, {config.rounds} rounds"
-
-
-def _strange(tasks: Sequence[Task]) -> tuple[str, ...]:
-    labels = dict.fromkeys(task.variant.label for task in tasks if task.identity.strategy)
-    return tuple(
-        f"{label}: of its own source only the file of its class is compared when a run is looked up, not what that "
-        "imports."
-        for label in labels
-    )

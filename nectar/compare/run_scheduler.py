@@ -10,21 +10,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from common.compute import torch_device
-from common.fingerprint import code_files, code_fingerprint, fingerprint_of
 from nectar.compare.archive import ALONE, Archive, Entry, read_entry
-from nectar.compare.identity import STRATEGY_SOURCE, Identity
+from nectar.compare.identity import Identity
 from nectar.compare.live_processes import CHILD, others
 from nectar.compare.plan import Task
 from nectar.flower.log import plain
 from server_app.record import Record
-
-ROOT = Path(__file__).resolve().parents[2]
 
 _POLL = 0.5
 _GRACE = 20.0
@@ -100,8 +97,6 @@ class RunScheduler:
         self._logs.mkdir(parents=True, exist_ok=True)
         try:
             while pending or self._children:
-                if pending and code_fingerprint() != fingerprint_of(ROOT, code_files(ROOT)):
-                    self._give_up(pending)
                 for task in list(pending):
                     if len(self._children) < jobs and self._begin(task):
                         pending.remove(task)
@@ -114,15 +109,14 @@ class RunScheduler:
         """Return the completed record of a task."""
         return self._archive.completed(task.identity, alone=self._alone)
 
-    def _give_up(self, pending: list[Task]) -> None:
-        """Begin no more runs: their numbers would be another source's than those of the runs there are."""
-        reason = "not begun, because the source has changed meanwhile: give the same command again"
-        self._say(f"{len(pending)} runs are {reason}.")
-        self.failures[f"{len(pending)} runs"] = reason
-        pending.clear()
-
     def _begin(self, task: Task) -> bool:
-        """Start a task, or take note that it is done; False if another comparison is at it."""
+        """Start a task, or take note that it cannot be or is done; False if another comparison is at it."""
+        if task.identity.has_changed(task.config):
+            # Its numbers would be another source's than those of its row's other runs.
+            self._fail(
+                task, "not begun, because its source has changed: give the same command again"
+            )
+            return True
         lock = FileLock(self._locks / f"{task.identity.key}.lock")
         try:
             lock.acquire(timeout=0)
@@ -158,13 +152,16 @@ class RunScheduler:
         child.lock.release()
         if code != 0 or entry is None:
             reason = _last_sentence(child.log) if code else "its source has changed while it ran"
-            self.failures[task.name] = f"{reason} (exit code {code}; log: {child.log})"
-            self._finish(task, f"FAILED: {self.failures[task.name]}")
+            self._fail(task, f"{reason} (exit code {code}; log: {child.log})")
             return
         accuracy = _accuracy(entry)
         said = "" if accuracy is None else f"accuracy {accuracy:.4f}, "
         again = ", continued" if child.resumed else ""
         self._finish(task, f"{said}{time.monotonic() - child.started:.0f} s{again}")
+
+    def _fail(self, task: Task, reason: str) -> None:
+        self.failures[task.name] = reason
+        self._finish(task, f"FAILED: {reason}")
 
     def _finish(self, task: Task, words: str) -> None:
         self._done += 1
@@ -217,12 +214,9 @@ def _note(child: _Child) -> Entry | None:
     """Note in an ended child's record what only the comparison knows; None if it made no record of its task."""
     found = _RECORD.findall(plain(child.log.read_text(encoding="utf-8", errors="replace")))
     entry = read_entry(Path(found[-1])) if found else None
-    source = child.task.identity.strategy
-    unnoted = replace(child.task.identity, strategy="")
-    if entry is None or not unnoted.is_of({**entry.provenance, STRATEGY_SOURCE: ""}):
+    if entry is None or not child.task.identity.is_of(entry.provenance):
         return None
-    fields = {ALONE: child.alone} | ({STRATEGY_SOURCE: source} if source else {})
-    Record(entry.directory).note(**fields)
+    Record(entry.directory).note(**{ALONE: child.alone})
     return entry
 
 

@@ -41,8 +41,6 @@ class Results:
         What the searches chose.
     failures : tuple of str
         A sentence for each run that failed.
-    notes : tuple of str
-        Further footnotes.
     """
 
     title: str
@@ -53,7 +51,6 @@ class Results:
     chosen_target: bool
     choices: tuple[Choice, ...] = ()
     failures: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,7 +124,7 @@ def footnotes(results: Results) -> list[str]:
     if len(hardware) > 1:
         notes.append(f"Seconds come from different machines: {', '.join(hardware)}.")
     notes += [note for choice in results.choices for note in _search_notes(choice)]
-    return [*notes, *results.notes, *(f"Failed: {failure}." for failure in results.failures)]
+    return [*notes, *(f"Failed: {failure}." for failure in results.failures)]
 
 
 def _search_notes(choice: Choice) -> list[str]:

@@ -1,21 +1,29 @@
-"""The fingerprint of the source: the same wherever the app is unpacked, another for another source."""
+"""Two fingerprints: of the whole app, and of the code that decides one run's numbers."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from places import ROOT
 
+from common.config import load
 from common.fingerprint import (
-    PACKAGES,
-    code_files,
+    code_fingerprint,
+    code_modules,
     fingerprint_of,
     source_files,
     source_fingerprint,
 )
+from common.import_closure import PACKAGES, Sources
+from common.methods import METHODS
+
+FOLDERS = (*PACKAGES, "conf")
 
 
 def whole(root: Path) -> str:
@@ -24,8 +32,8 @@ def whole(root: Path) -> str:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, tmp_path / package)
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     return tmp_path
 
 
@@ -52,27 +60,89 @@ def test_the_flower_app_carries_every_file_it_covers() -> None:
     """Plain `flwr run` loads the server from the bundle and the devices from the folder: both must agree."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     carried = {p for glob in project["tool"]["flwr"]["app"]["fab-include"] for p in ROOT.glob(glob)}
-    assert set(source_files(ROOT)) <= carried
+    assert set(source_files(ROOT)) == carried
     never = [
         p for p in source_files(ROOT) if p.name.startswith("test_") or p.stem.endswith("_test")
     ]
     assert never == []
 
 
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("synth/ball.py", True),
-        ("server_app/evaluation.py", True),
-        ("conf/dataset/digits.yaml", False),
-        ("server_app/sending/packing.py", False),
-    ],
-)
-def test_the_code_s_fingerprint_goes_by_what_decides_numbers(
-    copy: Path, name: str, counts: bool
+def codes(sources: Sources) -> dict[str, str]:
+    return {name: code_fingerprint(load({"method": name}), sources) for name in METHODS}
+
+
+def test_a_change_of_code_makes_new_runs_of_the_methods_that_it_belongs_to(copy: Path) -> None:
+    """One method's files those of that method alone; what writes, shows or sends makes none new."""
+    sources = Sources(copy, again=True)
+    before = codes(sources)
+    everywhere = set(METHODS)
+    for name, methods in {
+        "strategies/topk.py": {"topk"},
+        "client_app/topk.py": {"topk"},
+        "common/wire/synthetic_batches.py": {"fedsynth"},
+        "common/settings/fedavg.py": {"fedavg", "fedsynth", "masking", "topk"},
+        "strategies/surrogate.py": {"feddm", "real"},
+        "client_app/device.py": everywhere,
+        "server_app/evaluation.py": everywhere,
+        "common/data/partitions.py": everywhere,
+        "server_app/sending/packing.py": set(),
+        "common/methods.py": set(),
+        "common/config/problems.py": set(),
+        "conf/dataset/digits.yaml": set(),
+    }.items():
+        with (copy / name).open("a") as file:
+            file.write("\nadded = 1\n")
+        after = codes(sources)
+        assert {method for method in METHODS if after[method] != before[method]} == methods, name
+        before = after
+
+
+def test_a_comment_makes_none_new(copy: Path) -> None:
+    sources = Sources(copy, again=True)
+    before = codes(sources)
+    for path in source_files(copy):
+        with path.open("a") as file:
+            file.write("\n# Why.\n" + ('"""What."""\n' if path.suffix == ".py" else ""))
+    assert codes(sources) == before == codes(Sources())
+
+
+def test_what_a_person_uses_is_none_of_it() -> None:
+    everything = {name for method in METHODS for name in code_modules(load({"method": method}))}
+    assert {name.partition(".")[0] for name in everything} == set(PACKAGES)
+
+
+def test_a_users_own_strategy_counts_with_what_it_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new experiment file or another report must not make finished runs strangers."""
-    before = fingerprint_of(copy, code_files(copy))
-    with (copy / name).open("a") as file:
-        file.write("\n")
-    assert (fingerprint_of(copy, code_files(copy)) != before) == counts
+    (tmp_path / "strategy_of_a_test.py").write_text(
+        "from flwr.serverapp.strategy import FedAvg\nimport step_of_a_test\nclass Mine(FedAvg): ...\n"
+    )
+    (tmp_path / "step_of_a_test.py").write_text("step = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = load({"method": "strategy_of_a_test:Mine"})
+    sources = Sources(again=True)
+    assert {"strategy_of_a_test", "step_of_a_test"} <= set(code_modules(config, sources))
+    before = code_fingerprint(config, sources)
+    (tmp_path / "step_of_a_test.py").write_text("step = 2  # twice\n")
+    assert code_fingerprint(config, sources) != before
+
+
+@pytest.mark.slow
+def test_it_is_the_same_in_another_process_at_another_place(copy: Path, tmp_path: Path) -> None:
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            "from common.config import load\nfrom common.fingerprint import *\n"
+            "print(code_fingerprint(load({'method': 'topk'})), source_fingerprint(), ROOT)",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, source, root = said.stdout.split()
+    assert (code, source) == (code_fingerprint(load({"method": "topk"})), source_fingerprint())
+    assert root == str(copy.resolve())

@@ -417,7 +417,7 @@ def test_a_run_is_continued_by_the_release_that_began_it(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = run(small(rounds=1))
-    monkeypatch.setattr("server_app.record.code_fingerprint", lambda: "0123456789abcdef")
+    monkeypatch.setattr("server_app.record.code_fingerprint", lambda config: "0123456789abcdef")
     said = "this is 0123456789abcdef: continue it with the release that began it"
     with pytest.raises(FederationError, match=said):
         run(with_recorded({"resume": str(record.directory), "rounds": 2}))

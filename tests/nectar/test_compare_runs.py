@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +21,12 @@ from places import ROOT
 from small import SMALL
 
 from common.errors import ConfigError
+from common.import_closure import PACKAGES, Sources
+from nectar.compare import identity as identities
 from nectar.compare import run_scheduler
 from nectar.compare.archive import Archive
 from nectar.compare.comparison import Comparison
-from nectar.compare.identity import STRATEGY_SOURCE, Identity
+from nectar.compare.identity import Identity
 from nectar.compare.live_processes import command_lines, may_be_written
 from nectar.compare.request import parse
 from nectar.compare.run_scheduler import RunScheduler
@@ -89,20 +92,15 @@ def test_another_source_configuration_or_data_is_another_run(small: Small) -> No
     record = run(small())
     archive = Archive(record.directory.parent)
     provenance = json.loads((record.directory / "provenance.json").read_text())
-    mine = Identity(
-        provenance["configuration"], provenance["code"], "", provenance["data"]["sha256"]
-    )
+    mine = Identity(provenance["configuration"], provenance["code"], provenance["data"]["sha256"])
     assert archive.completed(mine).directory == record.directory  # type: ignore[union-attr]
     assert archive.completed(mine, alone=True) is None
     for other in (
-        Identity("0", mine.code, "", mine.data),
-        Identity(mine.configuration, "0", "", mine.data),
-        Identity(mine.configuration, mine.code, "0", mine.data),
-        Identity(mine.configuration, mine.code, "", "0"),
+        Identity("0", mine.code, mine.data),
+        Identity(mine.configuration, "0", mine.data),
+        Identity(mine.configuration, mine.code, "0"),
     ):
         assert archive.completed(other) is None
-    record.note(**{STRATEGY_SOURCE: "0"})
-    assert archive.completed(mine) is None
 
 
 def test_a_record_that_a_living_process_writes_is_left_alone(small: Small) -> None:
@@ -151,6 +149,42 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
     archive = Archive(tmp_path / "runs")
     RunScheduler(archive, tmp_path / "runs", tmp_path / "logs", 1, False, say).carry_out([task])
     assert said[-1].endswith("made by another comparison")
+
+
+def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a comparison goes on, somebody adds a comment to one method and mends another."""
+    app = tmp_path / "app"
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, app / package)
+    monkeypatch.setattr(identities, "_ON_DISK", Sources(app, again=True))
+    words = ["topk", "fedavg", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1"]
+    said: list[str] = []
+    comparison = Comparison(parse([*words, *SMALL.split()]), words, said.append)
+    tasks = comparison._tasks
+    assert [task.identity.has_changed(task.config) for task in tasks] == [False, False]
+    with (app / "strategies" / "fedavg.py").open("a") as file:
+        file.write("# Why.\n")
+    assert [task.identity.has_changed(task.config) for task in tasks] == [False, False]
+    with (app / "strategies" / "topk.py").open("a") as file:
+        file.write("mended = 1\n")
+    begun: list[str] = []
+
+    def start(task: Any, resume: Any, log: Path) -> Any:
+        begun.append(task.variant.label)
+        log.write_text("nectar: no such run\n")
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+
+    monkeypatch.setattr(run_scheduler, "_start", start)
+    archive = Archive(tmp_path / "runs")
+    scheduler = RunScheduler(archive, tmp_path / "runs", tmp_path / "logs", 1, False, said.append)
+    scheduler.carry_out(tasks)
+    assert begun == ["fedavg"]
+    assert (
+        "its source has changed: give the same command again" in scheduler.failures["topk, seed 0"]
+    )
+    assert "no such run" in scheduler.failures["fedavg, seed 0"]
 
 
 def test_two_rows_that_are_one_run_are_refused(tmp_path: Path) -> None:
@@ -280,7 +314,6 @@ def test_a_run_that_fails_keeps_none_from_going_on(tmp_path: Path) -> None:
     assert process.returncode == 1, process.stdout + process.stderr
     assert "strange:Broken, seed 0: FAILED: " in process.stdout
     assert "the strategy broke" in process.stdout
-    assert "only the file of its class is compared" in " ".join(process.stdout.split())
     outcomes = {p["run-config"]["method"]: p for p in _records(runs).values()}
     assert outcomes["fedavg"]["outcome"] == "completed"
-    assert len(outcomes["strange:Broken"][STRATEGY_SOURCE]) == 16
+    assert outcomes["strange:Broken"]["code"] != outcomes["fedavg"]["code"]

@@ -1,0 +1,65 @@
+"""The bundle that Flower ships to every site holds what runs there or at the server, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+from common.fingerprint import APPS
+from common.import_closure import Sources
+from common.methods import METHODS
+from nectar.flower.job import scripts_directory
+
+MOST_BYTES = 700_000
+
+
+def carried() -> set[Path]:
+    """Return the files that travel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return {p for glob in project["tool"]["flwr"]["app"]["fab-include"] for p in ROOT.glob(glob)}
+
+
+def named() -> set[str]:
+    """Return the modules that the registries name by import path."""
+    return {
+        path.partition(":")[0]
+        for method in METHODS.values()
+        for path in (method.strategy, method.client, method.settings)
+    }
+
+
+def test_every_file_of_code_is_imported_by_one_of_the_apps() -> None:
+    needed = Sources(ROOT).closure([*APPS, *named()], windows=True)
+    idle = {path for path in carried() if path.suffix == ".py"} - set(needed.values())
+    assert sorted(path.relative_to(ROOT).as_posix() for path in idle) == [], (
+        "move to nectar/ what only a person uses"
+    )
+
+
+def test_every_file_that_the_apps_import_travels() -> None:
+    needed = Sources(ROOT).closure([*APPS, *named()], windows=True)
+    assert set(needed.values()) <= carried()
+
+
+@pytest.mark.slow
+def test_it_is_small_enough_to_be_read(tmp_path: Path) -> None:
+    """A site that pins the app has to read it."""
+    for path in [*carried(), ROOT / "pyproject.toml", ROOT / "LICENSE"]:
+        to = tmp_path / "app" / path.relative_to(ROOT)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, to)
+    subprocess.run(
+        [scripts_directory() / "flwr", "build", "--app", tmp_path / "app"],
+        cwd=tmp_path,
+        env=os.environ | {"FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"},
+        check=True,
+        capture_output=True,
+    )
+    (bundle,) = tmp_path.rglob("*.fab")
+    assert bundle.stat().st_size < MOST_BYTES
