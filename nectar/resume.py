@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from common.config.keys import CONFIG
 from common.errors import ConfigError
 
 Scalar = str | int | float | bool
@@ -29,6 +30,21 @@ def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
         raise ConfigError(
             f"resume={directory} is not a run's record: give the directory that the run printed"
         ) from None
-    given = {key: value for key, value in run_config.items() if value != ""}
+    return over_recorded(recorded, run_config)
+
+
+def over_recorded(
+    recorded: Mapping[str, Scalar], typed: Mapping[str, Scalar]
+) -> dict[str, Scalar]:
+    """Return a record's run config with what was typed over it, setting by setting.
+
+    Raises
+    ------
+    ConfigError
+        If a file of settings was named: a run is continued with its own.
+    """
+    given = {key: value for key, value in typed.items() if value != ""}
+    if CONFIG in given:
+        raise ConfigError("resume continues a run with its own settings: leave --config out.")
     settings = " ".join(str(s["set"]) for s in (recorded, given) if s.get("set"))
     return {**recorded, **given, "set": settings}

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from common.config.keys import PATH_KEYS
+from common.config.keys import CONFIG, PATH_KEYS, TYPED
 from common.config.problems import nearest
 from common.config.text import from_home, scalar
 from common.errors import ConfigError
@@ -64,6 +64,35 @@ def take_options(
         else:
             raise _unknown_option(word, [*flags, *values])
     return options, rest
+
+
+def with_file_as_word(words: Iterable[str]) -> list[str]:
+    """Return the words with ``--config FILE`` as the last one, ``config=FILE``; the grammar is then one.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, or there are two.
+    """
+    option, rest, queue = f"--{CONFIG}", list[str](), list(words)
+    files = []
+    while queue:
+        word = queue.pop(0)
+        name, equals, value = word.partition("=")
+        if name != option:
+            rest.append(word)
+        elif not value and (equals or not queue):
+            raise ConfigError(f"{option} needs a value: a YAML file of settings.")
+        else:
+            files.append(value if equals else queue.pop(0))
+    if len(files) > 1:
+        raise ConfigError(f"two files of settings, {files[0]} and {files[1]}: name one.")
+    return [*rest, *(f"{CONFIG}={file}" for file in files)]
+
+
+def typed(command: str, words: Iterable[str]) -> RunConfig:
+    """Return what a run config holds of the words that were typed after ``nectar COMMAND``."""
+    return {TYPED: shlex.join(["nectar", command, *words])}
 
 
 def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfig:
@@ -120,7 +149,7 @@ def _run_value(key: str, text: str, directory: Path) -> str | int | float | bool
     if key in _NUMBER_KEYS:
         value = scalar(text)
         return text if value is None else value
-    if key in PATH_KEYS and text:
+    if key in (*PATH_KEYS, CONFIG) and text:
         return str(directory / from_home(text))
     return text
 

@@ -11,8 +11,20 @@ PATH_KEYS = ("output-dir", "data-dir", "resume")
 FETCH = "fetch"
 """The key of a run that trains nothing: its ServerApp sends a record home."""
 
-RUN_KEYS = ("experiment", *RunSettings.model_fields, *PATH_KEYS, "set", FETCH)
-"""The run config's keys, as in pyproject.toml."""
+CONFIG = "config"
+"""The key that names a file of settings of the user's own; it is read where it was typed, and never travels."""
+
+RESOLVED, YES = "resolved", "yes"
+"""The key, and its value, of a run config that states all there is to state: no file of settings is read for it."""
+
+TYPED = "typed"
+"""The key with the words that a user typed; only the record takes note of them."""
+
+INTERNAL_KEYS = (FETCH, RESOLVED, TYPED)
+"""What programs say to each other."""
+
+RUN_KEYS = ("experiment", *RunSettings.model_fields, *PATH_KEYS, "set", CONFIG, *INTERNAL_KEYS)
+"""The run config's keys: those of pyproject.toml, and ``config``."""
 
 STRATEGY = "strategy"
 """The section with the constructor's arguments of a strategy named by import path."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.config.keys import RUN_KEYS, STRATEGY, Leaf
+from common.config.keys import INTERNAL_KEYS, RUN_KEYS, STRATEGY, Leaf
 from common.config.problems import COMMAND_LINE, show, unknown, where_phrase
 from common.config.text import parse_set, read_yaml
 from common.errors import ConfigError
@@ -139,7 +139,8 @@ def unknown_run_key(key: str) -> ConfigError:
         return ConfigError(
             f"{key} {where_phrase(COMMAND_LINE)} lacks its section: write {' or '.join(homes)}."
         )
-    return unknown("key", key, COMMAND_LINE, RUN_KEYS)
+    typed = [known for known in RUN_KEYS if known not in INTERNAL_KEYS]
+    return unknown("key", key, COMMAND_LINE, typed)
 
 
 def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:

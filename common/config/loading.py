@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from common.config.keys import FETCH, PATH_KEYS, STRATEGY, Leaf
+from common.config.keys import CONFIG, FETCH, PATH_KEYS, RESOLVED, STRATEGY, TYPED, YES, Leaf
 from common.config.layers import (
     Layer,
     experiment_layers,
@@ -16,6 +17,7 @@ from common.config.layers import (
     read_run_config,
     run_config_layers,
 )
+from common.config.own_file import OwnFile, read_own_file
 from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phrase
 from common.config.resolved import Config
 from common.config.schema import build, section_classes, taken_over, unknown_problems
@@ -38,14 +40,16 @@ def load(run_config: Mapping[str, Any]) -> Config:
 
     Merges, the later over the earlier: the settings classes' defaults,
     ``conf/dataset/<dataset>.yaml``, ``conf/experiment/<experiment>.yaml`` (below it the experiment
-    that its key ``base`` names, if it has one), the run config's own keys, its ``set``. The
-    settings of every method may stand anywhere; all are checked, the chosen method's are used.
+    that its key ``base`` names, if it has one), the user's own file that ``config`` names, the run
+    config's own keys, its ``set``. The settings of every method may stand anywhere; all are
+    checked, the chosen method's are used.
 
     Parameters
     ----------
     run_config : mapping
         Flower's run config: experiment, method, dataset, rounds, seed, output-dir, data-dir,
-        resume, set. A missing key and the empty text both mean unset.
+        resume, set, config. A missing key and the empty text both mean unset. With ``resolved`` no file is read, and
+        the experiment is but a name: it is what :meth:`Config.to_run_config` returned.
 
     Raises
     ------
@@ -61,13 +65,26 @@ def load(run_config: Mapping[str, Any]) -> Config:
     experiment = given.get("experiment", "")
     if not isinstance(experiment, str):
         raise ConfigError(f"experiment must be a name, not {show(experiment)}.")
-    own, assigned = run_config_layers(given)
-    layers = [own, assigned]
-    if experiment:
-        layers = [*experiment_layers(experiment), *layers]
-    layers.insert(0, _dataset_layer(layers))
-    leaves = merge(layers)
-    return _resolve(experiment, leaves, _paths(given))
+    layers = [*run_config_layers(given)]
+    if _is_resolved(given):
+        config = _resolve(experiment, merge(layers), _paths(given, {}))
+    else:
+        file = read_own_file(given[CONFIG], experiment) if CONFIG in given else OwnFile()
+        named = experiment_layers(experiment) if experiment else []
+        layers = [*named, *file.layers, *layers]
+        layers.insert(0, _dataset_layer(layers))
+        label = experiment or file.experiment
+        config = _resolve(label, merge(layers), _paths(given, file.paths))
+    return replace(config, typed=str(given.get(TYPED, "")))
+
+
+def _is_resolved(given: Mapping[str, Any]) -> bool:
+    value = given.get(RESOLVED, "")
+    if value not in ("", YES) or (value and CONFIG in given):
+        raise ConfigError(
+            f"{RESOLVED} is what `nectar` submits a run with, as {RESOLVED}={YES}: leave it out."
+        )
+    return bool(value)
 
 
 def _dataset_layer(layers: list[Layer]) -> Layer:
@@ -141,12 +158,16 @@ def _method_arguments(method: str, leaves: dict[str, Leaf]) -> dict[str, Scalar]
     return arguments
 
 
-def _paths(given: Mapping[str, Any]) -> dict[str, tuple[Path | str, str]]:
+def _paths(
+    given: Mapping[str, Any], in_file: Mapping[str, Leaf]
+) -> dict[str, tuple[Path | str, str]]:
     """Return the run's three paths, each with where it was given (empty for a default)."""
     found: dict[str, tuple[Path | str, str]] = {"resume": ("", "")}
     for key in PATH_KEYS:
         if key in given:
             found[key] = (_absolute(key, given[key], where_phrase(COMMAND_LINE)), COMMAND_LINE)
+        elif key in in_file:
+            found[key] = (Path(in_file[key].value), in_file[key].where)
         elif key in _DEFAULT_PATHS:
             found[key] = _from_variable(*_DEFAULT_PATHS[key])
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 from common.config.consistency import check_evaluation, check_federation
 from common.config.images import check_images
+from common.config.keys import RESOLVED, TYPED, YES
 from common.config.text import Scalar, join_set, yaml_line
 from common.methods import section
 from common.settings.base import Settings
@@ -43,6 +44,8 @@ class Config:
         Constructor arguments of such a strategy; empty for Nectar's own methods.
     origin : mapping of str to str
         Where each value that is no class default was given, by dotted key.
+    typed : str
+        The words that the user typed, as a shell takes them; empty where nobody typed any.
     """
 
     experiment: str
@@ -64,6 +67,7 @@ class Config:
     settings: Settings
     strategy: Mapping[str, Scalar]
     origin: Mapping[str, str] = field(compare=False)
+    typed: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse settings that are each allowed but cannot hold together.
@@ -127,10 +131,10 @@ class Config:
         return f"{line}  # {self.origin[key]}" if origins and key in self.origin else line
 
     def to_run_config(self) -> dict[str, str | int]:
-        """Return a run config that resolves to this configuration, whatever its files say by then.
+        """Return a run config that resolves to this configuration in any process: it has no file read.
 
-        ``set`` states every setting in use that has another value than its class gives it, and
-        every one that a file or the command line states.
+        ``set`` states every setting in use that has another value than its class gives it, and every one that a
+        file or the command line states. The experiment is kept as a name.
         """
         departures: dict[str, Scalar] = {}
         for name, values in self.sections().items():
@@ -149,6 +153,8 @@ class Config:
             "data-dir": str(self.data_dir),
             "resume": self.resume,
             "set": join_set(departures),
+            RESOLVED: YES,
+            TYPED: self.typed,
         }
 
     def digest(self) -> str:

@@ -142,6 +142,8 @@ def read_yaml(path: Path, name: str) -> dict[str, Any]:
     """
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{name} cannot be read: it is not UTF-8 text.") from None
     except yaml.YAMLError as error:
