@@ -129,10 +129,3 @@ class LocalGrid(Grid):
     ) -> list[Message]:
         """Push, then pull; nothing is ever waited for."""
         return self.pull_messages(self.push_messages(messages))
-
-
-def server_context(run_config: UserConfig) -> Context:
-    """Return a context to call a ServerApp with, beside a LocalGrid."""
-    return Context(
-        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config)
-    )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from nectar.compare.request import parse
-from nectar.flower.job import require_app
+from nectar.flower.app import project
 from nectar.interrupt import Interrupted, Interrupts
 
 SUMMARY = "run methods over seeds, what is not there yet, and set them side by side"
@@ -35,14 +33,13 @@ by its resolved configuration and the source that decides its numbers, and conti
   nectar compare feddm fedavg feddm-mnist-small --tune fedavg.lr=0.03,0.1,0.3
 """
 
-_APP = Path(__file__).resolve().parents[2]
 _INCOMPLETE = 1
 
 
 def main(words: list[str]) -> int:
     """Compare what ``words`` name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
     request = parse(words)
-    require_app(_APP)
+    project()  # without which no run can be started
     from nectar.compare.comparison import Comparison
     from nectar.compare.tables import terminal
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.config.text import from_home
 from common.errors import ConfigError
-from nectar.flower.job import require_app
+from nectar.flower.app import app_folder
 from nectar.words import take_options
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ left out can be fetched later; files of your own beside the record's stay.
   nectar fetch 192.0.2.7:8000 20260102-030405-feddm-digits-seed0-a1b2c3 --ca keys/ca.crt --without checkpoint
 """
 
-_APP = Path(__file__).resolve().parents[2]
-
 
 def main(words: list[str]) -> int:
     """Fetch what ``words`` say; return the exit code."""
@@ -52,7 +50,7 @@ def main(words: list[str]) -> int:
             f"nectar fetch needs a connection and a record: its id, or {LATEST}; `nectar fetch --help` shows how."
         )
     request = Request(checked_record(named[1]), parts_of(options.get("--without", "")))
-    require_app(_APP)
+    app_folder()  # refused, if it is, before anything is asked
     with connect(named[0], options.get("--ca"), insecure="--insecure" in options) as connection:
         connection.wait(0)
         bring(
@@ -85,7 +83,9 @@ def bring(
 
     to = Path.cwd() / from_home(output) if output else load({}).output_dir
     began = time.monotonic()
-    fetched = fetch(connection, _APP, request, to, server_output=server_output, replace=replace)
+    fetched = fetch(
+        connection, app_folder(), request, to, server_output=server_output, replace=replace
+    )
     if fetched.left_out:
         print(f"links and odd names stay on the server: {', '.join(fetched.left_out)}")
     if fetched.written:

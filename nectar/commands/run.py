@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-import tomllib
 from logging import getLogger
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from common.config import load
-from nectar.flower.job import require_app
 from nectar.resume import with_recorded
 from nectar.words import parse_words
-
-if TYPE_CHECKING:
-    from flwr.clientapp import ClientApp
 
 SUMMARY = "run a federation inside this process"
 
@@ -29,35 +21,18 @@ Runs the apps and the messages of a federation without its processes, and gives 
   nectar run resume=DIRECTORY                 continue a run behind its last checkpoint
 """
 
-_APP = Path(__file__).resolve().parents[2]
-
 
 def main(words: list[str]) -> int:
     """Run what ``words`` say; return the exit code."""
     run_config = with_recorded(parse_words(words))
-    config = load(run_config)
-    require_app(_APP)
-    from nectar.local_grid import LocalGrid, server_context
-    from nectar.preflight import check
-    from server_app.app import app as server_app
+    load(run_config)  # refused, if it is, before torch is there
+    from nectar.local_run import run_here
 
-    check(config)
     progress = _show_progress if sys.stderr.isatty() else None
     if progress is None:
         _log_without_colours()
-    grid = LocalGrid(client_app(), config.federation.clients, run_config, progress=progress)
-    server_app(grid, server_context(run_config))
+    run_here(run_config, progress)
     return 0
-
-
-def client_app() -> ClientApp:
-    """Return the ClientApp as Flower finds it: by its import path in pyproject.toml."""
-    components = tomllib.loads((_APP / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-        "flwr"
-    ]["app"]
-    module, _, name = components["components"]["clientapp"].partition(":")
-    app: ClientApp = getattr(importlib.import_module(module), name)
-    return app
 
 
 def _log_without_colours() -> None:

@@ -2,11 +2,11 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from common.config import Config, load
 from common.errors import ConfigError
-from nectar.flower.job import Job, Resources, Scalar, require_app
+from nectar.flower.app import app_folder
+from nectar.flower.job import Job, Resources, Scalar
 from nectar.resume import with_recorded
 from nectar.simulation.simulate import simulate
 from nectar.words import parse_words, take_options
@@ -26,9 +26,6 @@ The exit code is the run's outcome: 0 only if it completed.
   nectar simulate method=fedavg compute.workers=2
 """
 
-# The app is the source folder that holds this package: what `flwr run` submits.
-APP = Path(__file__).resolve().parents[2]
-
 
 def main(words: list[str]) -> int:
     """Run what `words` say.
@@ -47,7 +44,6 @@ def main(words: list[str]) -> int:
     options, settings = take_options(words, flags=("--print", "--verbose"))
     run_config = with_recorded(parse_words(settings))
     job = job_of(run_config)
-    require_app(job.app)
     print(job.plain_command(), flush=True)
     if "--print" in options:
         return 0
@@ -75,7 +71,7 @@ def job_of(run_config: Mapping[str, Scalar]) -> Job:
         stated["resume"] = config.resume
     if _splits_devices(config):
         stated["set"] = f"{stated.get('set', '')} compute.device=cpu".strip()
-    return Job(APP, stated, resources(config, available_cores()))
+    return Job(app_folder(), stated, resources(config, available_cores()))
 
 
 def _splits_devices(config: Config) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, NectarError
-from nectar.flower.job import require_app
+from nectar.flower.app import app_folder
 from nectar.words import RunConfig, take_options, to_flwr
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ resume=RECORD-ID continues a run whose record lies on the server.
 _FLAGS = ("--insecure", "--no-fetch", "--replace", "--verbose")
 _VALUES = ("--ca", "--output", "--without", "--follow", "--stop")
 
-_APP = Path(__file__).resolve().parents[2]
-
 
 def main(words: list[str]) -> int:
     """Submit what ``words`` say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
@@ -69,7 +66,7 @@ def main(words: list[str]) -> int:
                 f"{option} takes the number of a run that was submitted, and no settings."
             )
     order, without = order_of(settings), parts_of(options.get("--without", ""))
-    require_app(_APP)
+    app_folder()  # refused, if it is, before anything is asked
     with connect(name, options.get("--ca"), insecure="--insecure" in options) as connection:
         if "--stop" in options:
             return _stop(connection, options["--stop"])
@@ -95,7 +92,7 @@ def _submit(connection: Connection, order: Order) -> str:
     if order.resumes:
         order = _resumed(connection, order)
     print(f"submitting to {connection.address}: {described(order)}", flush=True)
-    run = connection.client().submit(_APP, ["--run-config", to_flwr(order.run_config)])
+    run = connection.client().submit(app_folder(), ["--run-config", to_flwr(order.run_config)])
     print(f"run {run}", flush=True)
     return run
 
@@ -111,7 +108,7 @@ def _resumed(connection: Connection, order: Order) -> Order:
 
     folder, _, record = order.resumes.rstrip("/").rpartition("/")
     request = Request(checked_record(record), only=("provenance.json",))
-    head, content = ask(connection, _APP, request, folder or order.output_dir)
+    head, content = ask(connection, app_folder(), request, folder or order.output_dir)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         recorded: RunConfig = dict(json.loads(archive.read("provenance.json"))["run-config"])
     return resumed(order, head.directory, recorded)

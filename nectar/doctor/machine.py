@@ -8,19 +8,19 @@ import re
 import shutil
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 from common.errors import ConfigError
 from common.fingerprint import source_fingerprint
 from nectar.doctor.check import Check
+from nectar.flower.app import project
+from nectar.flower.job import LaunchError
 
 _PYTHON = ((3, 11), (3, 15))
 _ROOM_FAILS, _ROOM_WARNS = 100_000_000, 2_000_000_000
-
-_APP = Path(__file__).resolve().parents[2]
 
 
 def versions() -> Iterator[Check]:
@@ -45,10 +45,8 @@ def versions() -> Iterator[Check]:
 
 def flower_wanted() -> str:
     """Return the major.minor of Flower that the app is written for."""
-    project = _APP / "pyproject.toml"
-    if project.is_file():
-        content = tomllib.loads(project.read_text(encoding="utf-8"))
-        for requirement in content["project"]["dependencies"]:
+    with suppress(LaunchError):
+        for requirement in project()["project"]["dependencies"]:
             if match := re.match(r"flwr\b[^>]*>=(\d+\.\d+)", requirement):
                 return match[1]
     return _minor(metadata.version("flwr"))

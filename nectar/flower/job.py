@@ -2,7 +2,6 @@
 
 import shlex
 import sysconfig
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,26 +91,3 @@ class Job:
 def scripts_directory() -> Path:
     """Give the directory of this environment's programs (``flwr``, ``flower-superlink``)."""
     return Path(sysconfig.get_path("scripts"))
-
-
-def require_app(app: Path) -> None:
-    """Check that a Flower app lies at `app`.
-
-    Raises
-    ------
-    LaunchError
-        No pyproject.toml, or one without the app's components.
-    """
-    project = app / "pyproject.toml"
-    if not project.is_file():
-        raise LaunchError(
-            f"There is no pyproject.toml in {app}: a simulation submits the project's source, so "
-            "install Nectar from its source folder (`uv sync` or `pip install -e .` there)."
-        )
-    try:
-        tomllib.loads(project.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["components"]
-    except (KeyError, TypeError, tomllib.TOMLDecodeError) as error:
-        raise LaunchError(
-            f"{project} describes no Flower app ([tool.flwr.app.components] cannot be read: "
-            f"{error}); run from an unchanged source folder."
-        ) from error

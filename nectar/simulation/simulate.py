@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from nectar.flower.app import require_app
 from nectar.flower.client import Outcome
-from nectar.flower.job import Job, require_app
+from nectar.flower.job import Job
 from nectar.flower.log import Screen, follow_lines
 from nectar.interrupt import Interrupted, Interrupts
 from nectar.simulation import workspace

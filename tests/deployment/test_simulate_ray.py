@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nectar.commands.simulate import APP
+from nectar.flower.app import SOURCE
 from nectar.simulation import processes
 
 pytestmark = pytest.mark.slow
@@ -103,7 +103,7 @@ def wrapper(app: Path, mode: str, home: Path) -> "Iterator[subprocess.Popen[str]
     with (home.parent / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", WRAPPER, str(app), mode],
-            cwd=APP,
+            cwd=SOURCE,
             env={**os.environ, "HOME": str(home)},
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.app import app as client_app
@@ -74,6 +74,13 @@ def run(
     config = load(run_config)
     federation = grid(app, config.federation.clients, run_config, **grid_options)
     return serve(federation, config)
+
+
+def server_context(run_config: Mapping[str, Any]) -> Context:
+    """Return a context to call the ServerApp with, where no grid is needed."""
+    return Context(
+        run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config)
+    )
 
 
 def numbers(record: Record) -> list[dict[str, Any]]:

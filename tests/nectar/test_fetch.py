@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from deployment import nectar
-from federation import run
+from federation import run, server_context
 
 from common.config import load
 from common.errors import ConfigError, FederationError
@@ -392,7 +392,7 @@ def test_the_server_app_prints_it_and_nothing_else_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Through the ServerApp's own entry point, with a Grid that would fail at the first touch."""
-    from nectar.local_grid import server_context
+
     from server_app.app import app
 
     record = a_record(tmp_path / "runs", mb=1)

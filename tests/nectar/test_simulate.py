@@ -15,12 +15,12 @@ from flwr.common.config import parse_config_args
 
 from common.config import load
 from common.errors import ConfigError
-from nectar.commands.simulate import APP, available_cores, job_of, main, resources
+from nectar.commands.simulate import available_cores, job_of, main, resources
+from nectar.flower.app import SOURCE, require_app
 from nectar.flower.job import (
     Job,
     LaunchError,
     Resources,
-    require_app,
 )
 from nectar.flower.log import NoiseFilter, plain
 from nectar.interrupt import Interrupted, Interrupts
@@ -78,7 +78,7 @@ def test_paths_of_this_environment_are_stated(
     monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "runs"))
     job = job_of({"method": "fedavg", "rounds": 2, "set": "federation.clients=5"})
-    assert job.app == APP
+    assert job.app == SOURCE
     assert job.run_config == {
         "method": "fedavg",
         "rounds": 2,
@@ -95,12 +95,12 @@ def test_a_bad_setting_is_refused_before_anything_starts() -> None:
 
 
 def test_an_installation_without_source_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"pyproject\.toml.*source folder"):
+    with pytest.raises(LaunchError, match=r"no pyproject\.toml.*install Nectar anew"):
         require_app(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     with pytest.raises(LaunchError, match="no Flower app"):
         require_app(tmp_path)
-    require_app(APP)
+    require_app(SOURCE)
 
 
 # -- the environment ----------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_the_remains_of_a_killed_wrapper_are_swept_and_nobody_elses() -> None:
         "print(workspace.create(), flush=True); time.sleep(60)"
     )
     wrapper = subprocess.Popen(
-        [sys.executable, "-c", create_and_print], stdout=subprocess.PIPE, text=True, cwd=APP
+        [sys.executable, "-c", create_and_print], stdout=subprocess.PIPE, text=True, cwd=SOURCE
     )
     assert wrapper.stdout is not None
     directory = Path(wrapper.stdout.readline().strip())
@@ -390,6 +390,6 @@ def test_a_superlink_that_dies_ends_the_run(
     out = io.StringIO()
     began = time.monotonic()
     with pytest.raises(LaunchError, match=r"SuperLink ended before the run.*out of memory"):
-        simulate(Job(APP, {}, TINY), out=out)
+        simulate(Job(SOURCE, {}, TINY), out=out)
     assert time.monotonic() - began < 30
     assert out.getvalue() == "at work\n"

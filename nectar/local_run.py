@@ -1,0 +1,41 @@
+"""A federation inside this process: what `nectar run` and `nectar.run` both carry out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from common.config import load
+from nectar.flower.app import client_app
+from nectar.local_grid import LocalGrid
+from nectar.preflight import check
+from server_app.app import serve
+from server_app.record import Record
+
+
+def run_here(
+    run_config: Mapping[str, str | int | float | bool],
+    progress: Callable[[int, int], None] | None = None,
+) -> Record:
+    """Run ``run_config`` to its end.
+
+    Parameters
+    ----------
+    run_config : mapping
+        The run config, with what a resumed record states.
+    progress : callable, optional
+        Told (devices that have worked, devices asked together) after each one.
+
+    Returns
+    -------
+    Record
+        The run's record.
+
+    Raises
+    ------
+    NectarError
+        If the run cannot start, or stops.
+    """
+    config = load(run_config)
+    app = client_app()
+    check(config)
+    return serve(LocalGrid(app, config.federation.clients, run_config, progress=progress), config)
