@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from common.errors import ConfigError
-from common.files import write_text
+from nectar.report.writing import NAME, destination, write
 from nectar.words import take_options
 
 SUMMARY = "write what runs did as one HTML file: curves, images, bytes, what was private"
@@ -46,32 +46,14 @@ def main(words: list[str]) -> int:
         raise ConfigError(f"{twice[0]} is named twice: name each run once.")
     to = _output(options.get("--output"), directories)
     from nectar.past_run import PastRun
-    from nectar.report.page import page
-    from nectar.report.view import View
 
-    views = [View(PastRun.open(directory)) for directory in directories]
-    text = page(views)
-    try:
-        write_text(to, text)
-    except OSError as error:
-        raise ConfigError(
-            f"{to} cannot be written ({error.strerror}): choose another place with --output."
-        ) from None
+    write([PastRun.open(directory) for directory in directories], to, "--output")
     print(to)
     return 0
 
 
 def _output(given: str | None, directories: list[Path]) -> Path:
     """Return where the report goes, refusing a place that cannot take it before any work."""
-    if given is None:
-        return (
-            directories[0] / "report.html"
-            if len(directories) == 1
-            else Path.cwd() / "nectar-report.html"
-        )
-    to = Path(given).expanduser().absolute()
-    if to.suffix.lower() not in (".html", ".htm") or to.is_dir():
-        raise ConfigError(f"--output={given} must name an HTML file, such as report.html.")
-    if not to.parent.is_dir():
-        raise ConfigError(f"--output={given} lies in a directory that is not there: make it first.")
-    return to
+    if given is not None:
+        return destination(given, "--output")
+    return directories[0] / NAME if len(directories) == 1 else Path.cwd() / "nectar-report.html"

@@ -1,0 +1,268 @@
+"""The library: what ``import nectar`` offers, in the grammar of the command line."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.config.text import scalar_text
+from common.errors import ConfigError
+from nectar.compare.comparison import Comparison
+from nectar.compare.request import parse
+from nectar.compare.tables import Results, terminal
+from nectar.interrupt import Interrupted, Interrupts
+from nectar.local_run import run_here
+from nectar.past_run import PastRun
+from nectar.recorded_run import RecordedRun
+from nectar.resume import with_recorded
+from nectar.words import parse_words
+
+
+def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> RecordedRun:
+    """Run a federation in this process, as the command ``nectar run`` does.
+
+    Parameters
+    ----------
+    method : str, optional
+        A method's name, or a Flower strategy as ``package.module:Class``; left out, the configuration's.
+    progress : bool
+        Whether a line is printed for each round.
+    **settings
+        What stands as ``key=value`` on the command line: ``dataset``, ``rounds``, ``seed``, ``experiment``,
+        ``output_dir``, ``data_dir``, ``resume``; a section's as ``feddm={"ipc": 5}`` or ``**{"feddm.ipc": 5}``.
+
+    Returns
+    -------
+    RecordedRun
+        The run.
+
+    Raises
+    ------
+    NectarError
+        In the sentences of the command line, if the run cannot start (before any work is done) or stops.
+    """
+    if method and "method" in settings:
+        raise ConfigError(
+            f"two methods, {method} and {settings['method']}: name one, as the first argument."
+        )
+    named = {"method": method} if method else {}
+    run_config = with_recorded(parse_words(_words(named | settings)))
+    threads = torch.get_num_threads()
+    try:
+        with _lines(progress):
+            record = run_here(run_config)
+    finally:
+        torch.set_num_threads(threads)
+    return open_record(record.directory)
+
+
+def open_record(record: str | Path) -> RecordedRun:
+    """Return the run whose record lies in a directory, such as one that ``nectar run`` printed.
+
+    Raises
+    ------
+    ConfigError
+        If it is no run's record.
+    """
+    return RecordedRun(PastRun.open(Path(record)))
+
+
+@dataclass(frozen=True, repr=False)
+class ComparisonResult:
+    """Methods side by side; shown, it is their tables.
+
+    Parameters
+    ----------
+    results : Results
+        The rows with all figures of their runs.
+    directory : Path
+        Where tables, figures by round and plots lie.
+    """
+
+    results: Results
+    directory: Path
+
+    def __repr__(self) -> str:
+        return self.table
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.table)}</pre>"
+
+    @property
+    def table(self) -> str:
+        """The tables as text of 120 columns: accuracy, cost, accuracy by round."""
+        return terminal(self.results)
+
+    @property
+    def accuracies(self) -> dict[str, dict[int, float]]:
+        """The accuracy after the last round, by row and seed; a seed whose run failed is left out."""
+        return {
+            row.label: {
+                seed: run.final
+                for seed, run in zip(row.seeds, row.runs, strict=True)
+                if run is not None and run.completed
+            }
+            for row in self.results.rows
+        }
+
+    @property
+    def runs(self) -> dict[str, dict[int, RecordedRun]]:
+        """The runs, by row and seed; a seed that has none is left out."""
+        return {
+            row.label: {
+                seed: open_record(run.directory)
+                for seed, run in zip(row.seeds, row.runs, strict=True)
+                if run is not None
+            }
+            for row in self.results.rows
+        }
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A sentence for each run that failed."""
+        return self.results.failures
+
+
+def compare(
+    *rows: str,
+    seeds: int | None = None,
+    target: float | None = None,
+    jobs: int | None = None,
+    alone: bool = False,
+    output: str | Path | None = None,
+    tune: str | Sequence[str] = (),
+    tune_seeds: int | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> ComparisonResult:
+    """Run methods over seeds, what is not there yet, and set them side by side, as ``nectar compare`` does.
+
+    A run that fails keeps no other from going on: look at ``failures``.
+
+    Parameters
+    ----------
+    *rows : str
+        As on the command line: ``"feddm"``, ``"feddm:start=real"``, ``"mine=feddm:ipc=5"``.
+    seeds, target, jobs, alone, output, tune, tune_seeds
+        The command's options of these names.
+    progress : bool
+        Whether a line is printed for each run.
+    **settings
+        For all rows, as :func:`run` takes them; ``seed`` is the first seed.
+
+    Returns
+    -------
+    ComparisonResult
+        The rows and their tables.
+
+    Raises
+    ------
+    NectarError
+        In the sentences of the command line, if the comparison cannot be.
+    """
+    options: dict[str, Any] = {
+        "--seeds": seeds,
+        "--target": target,
+        "--jobs": jobs,
+        "--output": output,
+        "--tune-seeds": tune_seeds,
+    }
+    words = [*rows, *_words(settings)]
+    for name, value in options.items():
+        words += [] if value is None else [name, str(value)]
+    for search in [tune] if isinstance(tune, str) else tune:
+        words += ["--tune", search]
+    words += ["--alone"] if alone else []
+    comparison = Comparison(parse(words), words, _say if progress else _say_nothing)
+    return ComparisonResult(_carried_out(comparison), comparison.output)
+
+
+def _carried_out(comparison: Comparison) -> Results:
+    """Carry out a comparison; a signal ends its runs in order first, then does what it does anywhere."""
+    interrupts = Interrupts()
+    try:
+        with interrupts:
+            return comparison.carry_out()
+    except Interrupted as interrupted:
+        interrupts.restore()
+        signal.raise_signal(interrupted.number)
+        raise KeyboardInterrupt from None  # the signal's own handler let the program go on
+    finally:
+        interrupts.restore()
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)
+
+
+def _say_nothing(sentence: str) -> None:
+    pass
+
+
+def _words(settings: Mapping[str, Any]) -> list[str]:
+    """Return keyword arguments as they would be typed; None leaves a key of the run unset."""
+    words: list[str] = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            words += [
+                f"{key}.{inner}={_text(f'{key}.{inner}', one)}" for inner, one in value.items()
+            ]
+        elif value is not None or "." in key:
+            words.append(f"{key}={_text(key, value)}")
+    return words
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, str | Path):
+        # Behind a dot the command line reads YAML, where the text "3" is not the number 3.
+        return scalar_text(str(value)) if "." in key else str(value)
+    if value is None or isinstance(value, bool):
+        return scalar_text(value)
+    if isinstance(value, Integral):
+        return scalar_text(int(value))
+    if isinstance(value, Real):
+        return scalar_text(float(value))
+    raise ConfigError(
+        f"{key}={value!r} must be a number, a text, a truth value or None, not {type(value).__name__}."
+    )
+
+
+class _Printer(logging.Handler):
+    """Prints the log's lines where the caller's own prints go at that moment, such as a notebook's cell."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a line."""
+        mark = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        print(f"{mark}{self.format(record)}", flush=True)
+
+
+@contextmanager
+def _lines(shown: bool) -> Iterator[None]:
+    """Print the lines of a run's log plainly and once, and leave its logger as it was found.
+
+    Flower's own handler writes colour codes, and what the caller has at the root logger would say each line again.
+    """
+    logger = logging.getLogger("flwr")
+    flowers = [handler for handler in logger.handlers if hasattr(handler, "colored")]
+    printer, propagate = _Printer(logging.INFO), logger.propagate
+    for handler in flowers:
+        logger.removeHandler(handler)
+    if shown:
+        logger.addHandler(printer)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
+        logger.propagate = propagate
+        for handler in flowers:
+            logger.addHandler(handler)
