@@ -11,11 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol, cast
 
-from common.config.problems import nearest
-from common.errors import NectarError
+from nectar.own_packages import hidden
 
 _COMMANDS = Path(__file__).parent / "commands"
 _REFUSED, _INTERRUPTED, _READER_GONE = 2, 130, 141
+
+# Of Nectar nothing is imported here but what asks whether the packages of these names are Nectar's.
 
 
 class Command(Protocol):
@@ -35,6 +36,11 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``nectar`` with the given words (default: those of the process); return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if sentence := hidden():
+        print(f"nectar: {sentence}", file=sys.stderr)
+        return _REFUSED
+    from common.errors import NectarError
+
     try:
         return _dispatch(words)
     except NectarError as error:
@@ -63,6 +69,9 @@ def _dispatch(words: list[str]) -> int:
         name, rest = rest[0], ["--help", *rest[1:]]
     known = commands()
     if name not in known:
+        from common.config.problems import nearest
+        from common.errors import NectarError
+
         guess = nearest(name, known)
         hint = f"did you mean `nectar {guess}`?" if guess else "`nectar --help` lists all."
         raise NectarError(f"there is no command {name!r}: {hint}")
