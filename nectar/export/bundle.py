@@ -15,7 +15,18 @@ from safetensors.torch import save_file
 from common.data import DatasetInfo, decode
 from common.errors import ConfigError, FederationError
 from common.files import write_json, write_text
-from common.models import build, classifier, cnn, convnet, initial, leafcnn, lstm, mlp, registry
+from common.models import (
+    build,
+    building,
+    classifier,
+    cnn,
+    convnet,
+    initial,
+    leafcnn,
+    lstm,
+    mlp,
+    registry,
+)
 from common.run import Run
 from common.wire import SyntheticImages
 from nectar.export import pictures, plain
@@ -28,7 +39,7 @@ from server_app.checkpoint import Checkpoint
 from server_app.screen import hard
 from server_app.synthetic_sets import contrast_of
 
-NETWORKS = (classifier, cnn, convnet, leafcnn, lstm, mlp, initial, registry, plain)
+NETWORKS = (classifier, cnn, convnet, leafcnn, lstm, mlp, initial, registry, building, plain)
 """What model.py is made of."""
 
 _LICENCE = "Written by `nectar export` from Nectar's own source, Apache-2.0."

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from common.models.building import build
 from common.models.classifier import Classifier
-from common.models.registry import build
 
 MODEL_SCHEMA = 1
 

@@ -1,0 +1,84 @@
+"""Nectar's own models, built by name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+
+import torch
+
+from common.models.classifier import Classifier
+from common.models.initial import initialise
+from common.models.registry import MODELS, names, network
+
+
+def build(
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    depth: int = 3,
+    width: int = 128,
+    norm: str = "instance",
+    embedding: int = 0,
+    tied: bool = True,
+    generator: torch.Generator | None = None,
+) -> Classifier:
+    """Return the model ``name`` for inputs of ``shape``, in training mode.
+
+    It lies on the generator's device. The process-wide random state is neither read nor moved: two
+    calls with generators in one state give equal weights, in any process or thread.
+
+    Args:
+        name: One of `MODELS`.
+        shape: An image's (channels, height, width), or a text's (tokens,).
+        classes: The number of classes or of tokens in the vocabulary, at least 2.
+        depth: Blocks of the ConvNet, layers of the LSTM; a model takes no notice of what it lacks.
+        width: Channels of the ConvNet's blocks; hidden units of the MLP and the LSTM.
+        norm: The ConvNet's normalisation: "instance", "group", "batch" or "none".
+        embedding: The size of the LSTM's token vectors; 0 for ``width``.
+        tied: Whether the LSTM's output layer uses the embedding's matrix.
+        generator: The source of the initial weights. None stands for seed 0, for a model whose
+            weights are loaded next.
+
+    Raises:
+        ValueError: An unknown name, or a model that cannot be built for such inputs.
+    """
+    if min(shape) < 1 or classes < 2:
+        raise ValueError(
+            f"a classifier needs images with pixels and at least 2 classes, "
+            f"not shape {shape} and {classes} classes"
+        )
+    _check_kind(name, shape)
+    cls = network(name)
+    given = {"depth": depth, "width": width, "norm": norm, "embedding": embedding, "tied": tied}
+    taken = {key: given[key] for key in inspect.signature(cls).parameters if key in given}
+    # On "meta" a layer's own start costs no draw from the process-wide generator.
+    with torch.device("meta"):
+        model: Classifier = cls(shape, classes, **taken)
+    generator = generator or torch.Generator().manual_seed(0)
+    # As Module.to_empty, whose empty_like imports half a second of symbolic algebra for a tensor on "meta".
+    empty = {
+        name: torch.empty(value.shape, dtype=value.dtype, device=generator.device)
+        for name, value in model.state_dict().items()
+    }
+    model.load_state_dict(empty, assign=True)
+    initialise(model, generator)
+    return model
+
+
+def _check_kind(name: str, shape: tuple[int, ...]) -> None:
+    """Refuse an unknown name, a model of images for text and the reverse, saying which to choose."""
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.0)
+        raise ValueError(
+            f"unknown model {name!r}: did you mean {near[0]!r}? "
+            f"There are {', '.join(MODELS)} (model.name)"
+        )
+    kind = "text" if len(shape) == 1 else "images"
+    takes = MODELS[name].takes
+    if takes != kind:
+        raise ValueError(
+            f"model.name={name} takes {takes}, this data set is {kind}: choose {names(kind)}, or name a model "
+            "of your own"
+        )
