@@ -12,6 +12,7 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
+from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.state import ContextState, DeviceState, DirectoryState
 from common.compute import torch_device
 from common.config import load
@@ -30,8 +31,10 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 @lru_cache(maxsize=4)
-def _run(items: RunItems, device: str | None, cores: int | None) -> Run:
-    config = load(dict(items))
+def _run(
+    items: RunItems, device: str | None, cores: int | None, allowed: tuple[str, ...] | None
+) -> Run:
+    config = load(dict(items), judge=None if allowed is None else judge_of(allowed))
     compute = config.compute.model_dump()
     compute |= {} if device is None else {"device": device}
     compute |= {} if cores is None else {"client_cores": cores}
@@ -41,15 +44,17 @@ def _run(items: RunItems, device: str | None, cores: int | None) -> Run:
 def run_of(context: Context) -> Run:
     """Return the run that ``context`` configures, the same object for equal configurations.
 
-    A site's own ``device`` and ``cores`` stand over the run's ``compute.device`` and ``compute.client_cores``.
+    A site's own ``device`` and ``cores`` stand over the run's ``compute.device`` and ``compute.client_cores``. A
+    simulation imports whatever the run names; it is its user's own machine.
 
     Raises
     ------
     FederationError
-        If one of them is none that there can be.
+        If one of them is none that there can be, or the run names a module that the site does not import.
     """
     items = tuple(sorted(context.run_config.items()))
-    return _run(items, _own_device(context), _own_cores(context))
+    allowed = None if is_simulated(context) else allowed_imports(context.node_config)
+    return _run(items, _own_device(context), _own_cores(context), allowed)
 
 
 def _own_device(context: Context) -> str | None:
