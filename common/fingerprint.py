@@ -35,7 +35,9 @@ _NOT_IN_NUMBERS = (
     "common.import_closure",
     # what is shown of a run, and how its record goes home
     "common.display_contrast",
+    "server_app.marked_lines",
     "server_app.pictures",
+    "server_app.redaction",
     "server_app.screen",
     "server_app.sending",
 )

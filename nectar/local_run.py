@@ -15,6 +15,7 @@ from server_app.record import Record
 def run_here(
     run_config: Mapping[str, str | int | float | bool],
     progress: Callable[[int, int], None] | None = None,
+    begun: Callable[[Record], object] = lambda record: None,
 ) -> Record:
     """Run ``run_config`` to its end.
 
@@ -24,6 +25,8 @@ def run_here(
         The run config, with what a resumed record states.
     progress : callable, optional
         Told (devices that have worked, devices asked together) after each one.
+    begun : callable, optional
+        Told the record as soon as there is one.
 
     Returns
     -------
@@ -38,4 +41,6 @@ def run_here(
     config = load(run_config)
     app = client_app()
     check(config)
-    return serve(LocalGrid(app, config.federation.clients, run_config, progress=progress), config)
+    clients = config.federation.clients
+    grid = LocalGrid(app, clients, config.to_run_config(), progress=progress)
+    return serve(grid, config, begun)

@@ -13,6 +13,7 @@ from common.errors import ConfigError
 from common.wire import SyntheticImages
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+from server_app.redaction import redacted
 from server_app.synthetic_sets import load_sets
 
 
@@ -51,8 +52,9 @@ class PastRun:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """provenance.json: command, versions, source, hardware, outcome."""
-        return self._json("provenance.json")
+        """provenance.json: command, versions, source, hardware, outcome; secrets of old records are left out."""
+        content: dict[str, Any] = redacted(self._json("provenance.json"))
+        return content
 
     @cached_property
     def partition(self) -> dict[str, Any]:

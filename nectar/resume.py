@@ -33,9 +33,7 @@ def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return over_recorded(recorded, run_config)
 
 
-def over_recorded(
-    recorded: Mapping[str, Scalar], typed: Mapping[str, Scalar]
-) -> dict[str, Scalar]:
+def over_recorded(recorded: Mapping[str, Scalar], typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return a record's run config with what was typed over it, setting by setting.
 
     Raises

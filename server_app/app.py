@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from logging import getLogger
 from typing import Any
 
@@ -12,7 +13,7 @@ from common.compute import use_threads
 from common.config import Config, load
 from common.config.keys import FETCH
 from common.data import class_counts, report
-from common.errors import NectarError
+from common.errors import NectarError, one_line
 from common.methods import is_import_path, resolve
 from common.methods import load as load_path
 from common.run import Run
@@ -20,6 +21,7 @@ from common.sites import Site
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import server_judge
 from server_app.loop import federate
+from server_app.marked_lines import tell
 from server_app.record import Record
 from server_app.recorder import Recorder
 from server_app.sending.send import send
@@ -41,14 +43,31 @@ def main(grid: Grid, context: Context) -> None:
         if context.run_config.get(FETCH):
             send(context.run_config)
             return
-        serve(grid, load(context.run_config))
+        serve(grid, load(context.run_config), begun=_tell_of)
     except NectarError as error:
         logger.error("the run stopped: %s", error)
+        tell("stopped", reason=one_line(str(error)))
         raise
 
 
-def serve(grid: Grid, config: Config) -> Record:
-    """Run ``config`` and return its record; what fails is noted there and raised."""
+def _tell_of(record: Record) -> None:
+    tell("record", directory=str(record.directory))
+
+
+def serve(
+    grid: Grid, config: Config, begun: Callable[[Record], object] = lambda record: None
+) -> Record:
+    """Run ``config`` and return its record; what fails is noted there and raised.
+
+    Parameters
+    ----------
+    grid : Grid
+        The federation.
+    config : Config
+        The configuration.
+    begun : callable, optional
+        Told the record as soon as there is one.
+    """
     use_threads(config.compute.server_cores)
     run = Run(config)
     judge = server_judge(run)
@@ -58,6 +77,7 @@ def serve(grid: Grid, config: Config) -> Record:
     record = Record.open(run.config) if config.resume else Record.create(run.config)
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
+    begun(record)
     strategy.summary()
     try:
         checkpoint = _take_up(record, strategy) if config.resume else None
@@ -82,7 +102,10 @@ def serve(grid: Grid, config: Config) -> Record:
         stopped = isinstance(error, KeyboardInterrupt | SystemExit)
         record.note(outcome="interrupted" if stopped else f"failed: {reason}")
         raise
-    record.note(outcome="completed")
+    else:
+        record.note(outcome="completed")
+    finally:
+        record.close()
     logger.info("done: %s", record.directory)
     return record
 

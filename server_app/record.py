@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import sys
 import time
 import uuid
@@ -22,20 +23,30 @@ from typing import Any
 
 import torch
 import yaml
+from filelock import FileLock, Timeout
 
 from common.compute import torch_device
 from common.config import Config
+from common.config.keys import TYPED
 from common.errors import FederationError
 from common.files import write_json, write_text
 from common.fingerprint import code_fingerprint, source_fingerprint
 from common.settings.describe import operational
+from server_app.redaction import redacted
 
 SCHEMA = 1
 
 #: settings that a continued run may have otherwise than the run it continues
 _MAY_DIFFER = ("rounds", "resume", "output-dir", "data-dir", "experiment")
 
+#: the beginning of the names of Flower's programs in which a ServerApp runs
+_FLOWER = ("flwr", "flower")
+
 _PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
+
+
+#: held by the process that writes the record, whatever becomes of that process
+_WRITER = ".writer.lock"
 
 
 class Record:
@@ -43,6 +54,7 @@ class Record:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._writer = FileLock(directory / _WRITER, timeout=0)
 
     @property
     def id(self) -> str:
@@ -86,6 +98,7 @@ class Record:
             raise FederationError(
                 f"the record {record.directory} cannot be made ({error.strerror}): choose another output-dir"
             ) from None
+        record._writer.acquire()
         write_text(record.directory / "config.yaml", f"schema: {SCHEMA}\n{config.dump_yaml()}")
         write_json(record.directory / "provenance.json", _provenance(config))
         return record
@@ -97,7 +110,8 @@ class Record:
         Raises
         ------
         FederationError
-            If it is no record, or is another configuration's, naming the settings that differ.
+            If it is no record, or is another configuration's, naming the settings that differ; or another process
+            writes it.
         """
         record = cls(Path(config.resume))
         recorded = record._config()
@@ -121,11 +135,34 @@ class Record:
                 f"{record.directory} was run by code {provenance.get('code')}, this is {code}: "
                 "continue it with the release that began it"
             )
+        record._begin_writing()
         again = {
             key: _provenance(config)[key] for key in ("started", "command", "hardware", "threads")
         }
         record.note(continued=[*provenance.get("continued", []), again])
         return record
+
+    def _begin_writing(self) -> None:
+        try:
+            self._writer.acquire()
+        except Timeout:
+            raise FederationError(
+                f"{self.directory} is being written by a run that still goes on: wait for its end, or end it"
+            ) from None
+
+    def close(self) -> None:
+        """Let others write the record."""
+        self._writer.release()
+
+    def is_being_written(self) -> bool:
+        """Tell whether a process of this machine writes the record; yes where that cannot be known."""
+        probe = FileLock(self.directory / _WRITER, timeout=0)
+        try:
+            probe.acquire()
+        except (Timeout, OSError):
+            return True
+        probe.release()
+        return False
 
     def _config(self) -> dict[str, Any]:
         try:
@@ -146,7 +183,7 @@ class Record:
 
     def note(self, **fields: Any) -> None:
         """Add to the provenance, such as the outcome or the checksum of the data."""
-        write_json(self.directory / "provenance.json", self._provenance() | fields)
+        write_json(self.directory / "provenance.json", redacted(self._provenance()) | fields)
 
     def partition(self, content: Mapping[str, Any]) -> None:
         """Write partition.json."""
@@ -184,8 +221,8 @@ def _provenance(config: Config) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        "run-config": dict(config.to_run_config()),
+        "command": _command(config),
+        "run-config": {k: v for k, v in config.to_run_config().items() if k != TYPED},
         "configuration": config.digest(),
         "source": source_fingerprint(),
         "code": code_fingerprint(config),
@@ -213,6 +250,13 @@ def _disclosed(config: Config) -> dict[str, Any] | None:
     """Return what leaves the devices, by the method's settings; None for a method that does not say."""
     disclosed = config.settings.disclosure()
     return None if disclosed is None else asdict(disclosed)
+
+
+def _command(config: Config) -> list[str]:
+    """Return the words that were typed, else the program: never a process's own words, which may hold a token."""
+    if config.typed:
+        return shlex.split(config.typed)
+    return ["flwr", "run"] if Path(sys.argv[0]).name.startswith(_FLOWER) else ["python"]
 
 
 def _versions() -> dict[str, str]:

@@ -58,7 +58,9 @@ def read_own_file(named: Any, experiment: str) -> OwnFile:
     where = _checked(named)
     values = flatten(read_yaml(from_home(where), where), where)
     if (schema := values.pop("schema", SCHEMA)) != SCHEMA:
-        raise ConfigError(f"schema={show(schema)} in {where} is another release's: this one reads {SCHEMA}.")
+        raise ConfigError(
+            f"schema={show(schema)} in {where} is another release's: this one reads {SCHEMA}."
+        )
     paths = {key: _path(key, values.pop(key), where) for key in PATH_KEYS if key in values}
     label = _label(values, where)
     layers = []
@@ -67,7 +69,9 @@ def read_own_file(named: Any, experiment: str) -> OwnFile:
         if not isinstance(base, str):
             raise ConfigError(f"{BASE} in {where} must be a name, not {show(base)}.")
         if experiment and experiment != base:
-            raise ConfigError(f"two experiments, {experiment} and {base} ({BASE} in {where}): name one.")
+            raise ConfigError(
+                f"two experiments, {experiment} and {base} ({BASE} in {where}): name one."
+            )
         layers = experiment_layers(base, where)
     stated = {key: leaf for key, leaf in paths.items() if leaf.value}
     return OwnFile((*layers, Layer(where, values)), stated, label)

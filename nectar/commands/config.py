@@ -17,15 +17,18 @@ from common.settings.base import Settings
 from common.settings.describe import Description, describe
 from common.settings.sections import SECTIONS, RunSettings
 from nectar.resume import with_recorded
-from nectar.words import parse_words
+from nectar.words import parse_words, with_file_as_word
 
 SUMMARY = "print the resolved configuration and where each value was given"
 USAGE = """\
-Usage: nectar config [EXPERIMENT] [key=value ...]
+Usage: nectar config [EXPERIMENT] [key=value ...] [--config FILE]
        nectar config --help [METHOD | SECTION | package.module:Strategy]
 
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says
 where a value was given; a value without one is the default of its settings class.
+
+What it prints runs again as it is: `nectar config ... > my.yaml`, then `nectar run --config my.yaml`. A FILE of your
+own may state a few settings only, as an experiment does; its `base: NAME` departs from one. Words stand over it.
 """
 
 _RUN = "run"
@@ -50,7 +53,8 @@ _PATHS = (
 
 def main(words: list[str]) -> int:
     """Print the configuration that the words resolve to."""
-    print(load(with_recorded(parse_words(words))).dump_yaml(origins=True), end="")
+    run_config = with_recorded(parse_words(with_file_as_word(words)))
+    print(load(run_config).dump_yaml(origins=True), end="")
     return 0
 
 

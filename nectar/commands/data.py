@@ -11,7 +11,7 @@ from common.config.text import from_home
 from common.errors import ConfigError
 from common.files import write_atomically
 from nectar.resume import with_recorded
-from nectar.words import parse_words, take_options
+from nectar.words import parse_words, take_options, with_file_as_word
 
 if TYPE_CHECKING:
     from common.data import Dataset
@@ -29,6 +29,7 @@ the classes that each simulated site would hold.
   nectar data dataset=images images.folder=/abs/path images.classes=cat,dog --samples samples.png
   nectar data dataset=images images.classes=cat,dog --folder /abs/own    a site's own folder
 
+  --config FILE        a YAML file of settings: as an experiment, or what `nectar config` printed
   --draw FILE          the counts as a picture, .png or .svg; two with a comma between them
   --samples FILE.png   ten images of each class, as the model sees them
   --folder PATH        check PATH/<class>/* as the site would that names it as its own data
@@ -40,7 +41,9 @@ _CHARTS = (".png", ".svg")
 
 def main(words: list[str]) -> int:
     """Prepare, describe and draw what ``words`` say; return the exit code."""
-    options, rest = take_options(words, values=("--draw", "--samples", "--folder"))
+    options, rest = take_options(
+        with_file_as_word(words), values=("--draw", "--samples", "--folder")
+    )
     charts = [_target(text, _CHARTS) for text in options.get("--draw", "").split(",") if text]
     sheets = [_target(text, _SAMPLES) for text in [options.get("--samples", "")] if text]
     config = load(with_recorded(parse_words(rest)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from common.config import Config, load
 from common.config.text import from_home
 from common.errors import ConfigError
-from nectar.words import parse_words, take_options
+from nectar.words import parse_words, take_options, with_file_as_word
 
 if TYPE_CHECKING:
     from nectar.doctor.check import Check
@@ -24,6 +24,7 @@ A line a check: ok, warn, or fail with what to mend. The exit code is 1 if somet
 A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; settings are those of the run to come
 (compute.device, images.classes).
 
+  --config FILE    a YAML file of settings: as an experiment, or what `nectar config` printed
   --site           this is a site's machine, not the operator's
   --keys DIR       a directory of keys: modes, dates, pairs, the certificate's host names
   --data FOLDER    a site's own folder of images: can it be used, which classes does it have
@@ -42,7 +43,7 @@ def main(words: list[str]) -> int:
     from nectar.doctor.check import shown
 
     options, rest = take_options(
-        words,
+        with_file_as_word(words),
         flags=("--site", "--insecure"),
         values=("--keys", "--data", "--state", "--ca"),
     )

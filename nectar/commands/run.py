@@ -4,35 +4,50 @@ from __future__ import annotations
 
 import sys
 from logging import getLogger
+from pathlib import Path
 
 from common.config import load
+from common.files import write_text
 from nectar.resume import with_recorded
-from nectar.words import parse_words
+from nectar.words import parse_words, take_options, typed, with_file_as_word
 
 SUMMARY = "run a federation inside this process"
 
 USAGE = """\
-Usage: nectar run [EXPERIMENT] [key=value ...]
+Usage: nectar run [EXPERIMENT] [key=value ...] [--config FILE] [--note-record FILE]
 
 Runs the apps and the messages of a federation without its processes, and gives the same numbers.
+
+  --config FILE        a YAML file of settings: written as an experiment is (base: NAME departs from one), or what
+                       `nectar config` printed, or a record's config.yaml; words stand over it
+  --note-record FILE   write the record's directory into FILE as soon as there is one, for a script
 
   nectar run                                  the default: FedDM on digits, 10 clients
   nectar run method=fedavg partition.alpha=0.01 seed=3
   nectar run resume=DIRECTORY                 continue a run behind its last checkpoint
 """
 
+_NOTE = "--note-record"
+
 
 def main(words: list[str]) -> int:
     """Run what ``words`` say; return the exit code."""
-    run_config = with_recorded(parse_words(words))
+    options, settings = take_options(with_file_as_word(words), values=(_NOTE,))
+    run_config = with_recorded(typed("run", words) | parse_words(settings))
     load(run_config)  # refused, if it is, before torch is there
     from nectar.local_run import run_here
 
     progress = _show_progress if sys.stderr.isatty() else None
     if progress is None:
         _log_without_colours()
-    run_here(run_config, progress)
+    note = Path(options[_NOTE]) if _NOTE in options else None
+    run_here(run_config, progress, lambda record: _note(record.directory, note))
     return 0
+
+
+def _note(directory: Path, to: Path | None) -> None:
+    if to is not None:
+        write_text(to, f"{directory}\n")
 
 
 def _log_without_colours() -> None:

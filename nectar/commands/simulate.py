@@ -2,23 +2,26 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 
 from common.config import Config, load
 from common.errors import ConfigError
+from common.settings.sections import ComputeSettings
 from nectar.flower.app import app_folder
 from nectar.flower.job import Job, Resources, Scalar
 from nectar.resume import with_recorded
 from nectar.simulation.simulate import simulate
-from nectar.words import parse_words, take_options
+from nectar.words import parse_words, take_options, typed, with_file_as_word
 
 SUMMARY = "run a federation on Flower's simulation engine, Ray"
 
 USAGE = """\
-Usage: nectar simulate [EXPERIMENT] [key=value ...] [--print] [--verbose]
+Usage: nectar simulate [EXPERIMENT] [key=value ...] [--config FILE] [--print] [--verbose]
 
 Runs the Flower app as `flwr run` does, on a SuperLink and a Ray of its own, and ends both with it.
 The exit code is the run's outcome: 0 only if it completed.
 
+  --config FILE  a YAML file of settings: as an experiment, or what `nectar config` printed
   --print      print the plain flwr command that this stands for, and run nothing
   --verbose    show every line of Flower's and Ray's log
 
@@ -41,8 +44,8 @@ def main(words: list[str]) -> int:
         The configuration is not valid (before any process is started), or the run could not be
         started.
     """
-    options, settings = take_options(words, flags=("--print", "--verbose"))
-    run_config = with_recorded(parse_words(settings))
+    options, settings = take_options(with_file_as_word(words), flags=("--print", "--verbose"))
+    run_config = with_recorded(typed("simulate", words) | parse_words(settings))
     job = job_of(run_config)
     print(job.plain_command(), flush=True)
     if "--print" in options:
@@ -54,10 +57,9 @@ def main(words: list[str]) -> int:
 
 
 def job_of(run_config: Mapping[str, Scalar]) -> Job:
-    """Turn a run configuration into what Flower is to run.
+    """Turn a run configuration into what Flower is to run: the configuration that it resolves to.
 
-    The paths that the configuration resolves to are stated, because they may hang on this
-    process's environment and the apps do not run in it.
+    All is stated that may hang on this process's environment or on a user's file, since the apps do not run here.
 
     Raises
     ------
@@ -65,12 +67,10 @@ def job_of(run_config: Mapping[str, Scalar]) -> Job:
         The configuration is not valid.
     """
     config = load(run_config)
-    stated = {key: value for key, value in run_config.items() if value != ""}
-    stated |= {"output-dir": str(config.output_dir), "data-dir": str(config.data_dir)}
-    if config.resume:
-        stated["resume"] = config.resume
     if _splits_devices(config):
-        stated["set"] = f"{stated.get('set', '')} compute.device=cpu".strip()
+        on_cpu = config.compute.model_dump() | {"device": "cpu"}
+        config = replace(config, compute=ComputeSettings.model_validate(on_cpu))
+    stated = {key: value for key, value in config.to_run_config().items() if value != ""}
     return Job(app_folder(), stated, resources(config, available_cores()))
 
 

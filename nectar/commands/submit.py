@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, NectarError
 from nectar.flower.app import app_folder
-from nectar.words import RunConfig, take_options, to_flwr
+from nectar.words import RunConfig, take_options, to_flwr, typed, with_file_as_word
 
 if TYPE_CHECKING:
     from nectar.flower.connection import Connection
@@ -30,6 +30,8 @@ with --ca FILE. output-dir is a path on the server, data-dir one on every machin
 are absolute, and left out each machine has its own.
 resume=RECORD-ID continues a run whose record lies on the server.
 
+  --config FILE    a YAML file of settings: as an experiment, or what `nectar config` printed; paths in it are not the
+                   server's, and stay here
   --ca FILE        the authority's certificate, for a connection given as HOST:PORT
   --insecure       the SuperLink has no TLS, and that is meant
   --output DIR     where the record comes to on this machine (as `nectar run` has its records)
@@ -54,7 +56,7 @@ def main(words: list[str]) -> int:
     from nectar.remote.order import order_of
     from server_app.sending.request import LATEST, parts_of
 
-    options, rest = take_options(words, flags=_FLAGS, values=_VALUES)
+    options, rest = take_options(with_file_as_word(words), flags=_FLAGS, values=_VALUES)
     if not rest or "=" in rest[0]:
         raise ConfigError(
             "nectar submit needs a connection first: a name, or HOST:PORT --ca ca.crt."
@@ -65,7 +67,10 @@ def main(words: list[str]) -> int:
             raise ConfigError(
                 f"{option} takes the number of a run that was submitted, and no settings."
             )
-    order, without = order_of(settings), parts_of(options.get("--without", ""))
+    order, without = (
+        order_of(settings, typed("submit", words)),
+        parts_of(options.get("--without", "")),
+    )
     app_folder()  # refused, if it is, before anything is asked
     with connect(name, options.get("--ca"), insecure="--insecure" in options) as connection:
         if "--stop" in options:

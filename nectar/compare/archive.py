@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nectar.compare.identity import Identity
-from nectar.compare.live_processes import may_be_written
+from server_app.record import Record
 
 #: in a record's provenance: whether no other run went on beside it, so that its seconds are its own
 ALONE = "alone"
@@ -48,7 +48,7 @@ class Archive:
     def unfinished(self, identity: Identity) -> Entry | None:
         """Return the record of a run that broke off, and that no process writes: the one that got furthest."""
         found = [entry for entry in self._of(identity) if not entry.completed]
-        found = [entry for entry in found if not may_be_written(entry.provenance)]
+        found = [entry for entry in found if not Record(entry.directory).is_being_written()]
         return max(found, key=lambda e: (_rounds(e.directory), e.directory.name), default=None)
 
     def _of(self, identity: Identity) -> list[Entry]:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 _PROC = Path("/proc")
 
@@ -28,21 +27,6 @@ def command_lines() -> dict[int, tuple[str, ...]]:
         if text and int(entry.name) != os.getpid():
             found[int(entry.name)] = tuple(text.removesuffix("\0").split("\0"))
     return found
-
-
-def may_be_written(provenance: dict[str, Any]) -> bool:
-    """Tell whether the process that began, or last continued, a record may still live.
-
-    A process with the same words counts as that one, and without /proc nothing is known: to begin anew costs time,
-    to write into a record that another writes costs both.
-    """
-    if provenance.get("outcome") != "running":
-        return False
-    last = (provenance.get("continued") or [provenance])[-1]
-    words = tuple(last.get("command") or ())[1:]
-    if not _PROC.is_dir() or not words:
-        return True
-    return any(line[-len(words) :] == words for line in command_lines().values())
 
 
 def others(own: Collection[int]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from common.config import Config, load
+from common.config.keys import TYPED
 from common.errors import ConfigError
 from nectar.compare.identity import Identity
 from nectar.compare.request import Request
@@ -24,8 +25,6 @@ class Task:
         The row.
     seed : int
         The seed.
-    words : tuple of str
-        What ``nectar run`` is called with.
     config : Config
         The resolved configuration.
     identity : Identity
@@ -34,7 +33,6 @@ class Task:
 
     variant: Variant
     seed: int
-    words: tuple[str, ...]
     config: Config
     identity: Identity
 
@@ -42,6 +40,12 @@ class Task:
     def name(self) -> str:
         """The run as messages call it."""
         return f"{self.variant.label}, seed {self.seed}"
+
+    @property
+    def words(self) -> list[str]:
+        """What ``nectar run`` is called with: the resolved configuration, whatever becomes of the files meanwhile."""
+        run_config = self.config.to_run_config()
+        return [f"{key}={value}" for key, value in run_config.items() if value != ""]
 
     @property
     def cores(self) -> int:
@@ -62,14 +66,14 @@ def tasks_of(request: Request, variants: Sequence[Variant], seeds: Iterable[int]
 
 
 def _task(request: Request, variant: Variant, seed: int) -> Task:
-    words = request.words(variant, seed)
-    config = load(parse_words(words))
+    words = parse_words(request.words(variant, seed))
+    config = load({TYPED: request.typed} | words)
     if config.evaluation.on == "none":
         raise ConfigError(
             "evaluation.on=none leaves nothing to compare: choose server, sites or both."
         )
     check(config)
-    return Task(variant, seed, tuple(words), config, Identity.of(config))
+    return Task(variant, seed, config, Identity.of(config))
 
 
 def refuse_duplicates(tasks: Iterable[Task]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from common.config.text import from_home, scalar
 from common.errors import ConfigError
 from nectar.compare.variants import Variant, is_setting, read_variant
-from nectar.words import take_options
+from nectar.words import take_options, with_file_as_word
 
 _VALUES = ("--seeds", "--target", "--jobs", "--output", "--tune-seeds")
 _FLAGS = ("--alone",)
@@ -44,6 +45,8 @@ class Request:
         Where the files go; None: below the output directory.
     alone : bool
         Whether only runs count whose seconds are their own.
+    typed : str
+        The words that asked for it, as a shell takes them.
     """
 
     variants: tuple[Variant, ...]
@@ -55,6 +58,7 @@ class Request:
     jobs: int = 0
     output: Path | None = None
     alone: bool = False
+    typed: str = ""
 
     def words(self, variant: Variant, seed: int) -> list[str]:
         """Return the words of one run, as for ``nectar run``."""
@@ -69,7 +73,7 @@ def parse(words: Sequence[str]) -> Request:
     ConfigError
         If an option, a row or a setting is none, a row is named twice, or the seeds of the search are reported ones.
     """
-    tune, rest = _take_tune(words)
+    tune, rest = _take_tune(with_file_as_word(words))
     options, rest = take_options(rest, flags=_FLAGS, values=(*_VALUES, _TUNE))
     variants, shared, first = _sort(rest)
     if not variants:
@@ -101,6 +105,7 @@ def parse(words: Sequence[str]) -> Request:
         jobs=1 if alone else _count(options, "--jobs", 0),
         output=Path.cwd() / from_home(options["--output"]) if "--output" in options else None,
         alone=alone,
+        typed=shlex.join(["nectar", "compare", *words]),
     )
 
 

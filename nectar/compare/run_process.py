@@ -23,7 +23,6 @@ def main(words: list[str]) -> int:
     # Both ask for an orderly end, also where a shell made its background jobs ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.argv = ["nectar", *words]  # so the record states a command that can be typed
     return cli.main(words)
 
 

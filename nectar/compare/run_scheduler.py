@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -28,8 +27,6 @@ _GRACE = 20.0
 
 #: beside the records: a lock a run, held by the comparison that carries it out
 LOCKS = ".compare"
-
-_RECORD = re.compile(r"the record is (.+?)\s*$", re.MULTILINE)
 
 Say = Callable[[str], None]
 
@@ -193,11 +190,13 @@ def most_jobs(tasks: Sequence[Task]) -> int:
 
 
 def _start(task: Task, resume: Path | None, log: Path) -> subprocess.Popen[bytes]:
-    words = [*task.words, *([f"resume={resume}"] if resume else [])]
+    words = [f"--note-record={_note_of(log)}", *task.words]
+    words += [f"resume={resume}"] if resume else []
     # The child imports what this process does, wherever it was started.
     path = os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
     cores = str(task.cores)
     environment = os.environ | {"OMP_NUM_THREADS": cores, "MKL_NUM_THREADS": cores}
+    _note_of(log).unlink(missing_ok=True)  # of an earlier run
     with log.open("wb") as file:
         # A session of its own: Ctrl-C goes to the comparison alone, which ends things in order.
         return subprocess.Popen(
@@ -210,10 +209,17 @@ def _start(task: Task, resume: Path | None, log: Path) -> subprocess.Popen[bytes
         )
 
 
+def _note_of(log: Path) -> Path:
+    """Return the file into which the run of a log writes where its record is."""
+    return log.with_suffix(".record")
+
+
 def _note(child: _Child) -> Entry | None:
     """Note in an ended child's record what only the comparison knows; None if it made no record of its task."""
-    found = _RECORD.findall(plain(child.log.read_text(encoding="utf-8", errors="replace")))
-    entry = read_entry(Path(found[-1])) if found else None
+    try:
+        entry = read_entry(Path(_note_of(child.log).read_text(encoding="utf-8").rstrip("\n")))
+    except OSError:  # it ended before it had a record
+        return None
     if entry is None or not child.task.identity.is_of(entry.provenance):
         return None
     Record(entry.directory).note(**{ALONE: child.alone})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.config.keys import TYPED
 from common.errors import NectarError
 from nectar.words import to_flwr
 
@@ -65,9 +66,9 @@ class Job:
     run_config: Mapping[str, Scalar]
     resources: Resources
 
-    def options(self) -> list[str]:
-        """Give the options of ``flwr run`` that carry this job."""
-        overrides = to_flwr(self.run_config)
+    def options(self, *without: str) -> list[str]:
+        """Give the options of ``flwr run`` that carry this job, but for some keys of its run configuration."""
+        overrides = to_flwr({k: v for k, v in self.run_config.items() if k not in without})
         config = ["--run-config", overrides] if overrides else []
         return [*config, "--federation-config", self.resources.federation_config()]
 
@@ -78,7 +79,7 @@ class Job:
         clean-up can make a run that went well be reported as failed. The scripts' directory leads
         PATH because Flower finds its own programs there.
         """
-        words = ["flwr", "run", str(self.app), *self.options(), "--stream"]
+        words = ["flwr", "run", str(self.app), *self.options(TYPED), "--stream"]
         return " ".join(
             [
                 f'env PATH={shlex.quote(str(scripts_directory()))}:"$PATH"',

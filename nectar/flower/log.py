@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from nectar.flower.client import LogBroken, Outcome
+from server_app.marked_lines import is_marked
 
 _RETRY_SECONDS = 2.0
 
@@ -76,7 +77,9 @@ class Screen:
         self._noise = NoiseFilter()
 
     def show(self, line: str) -> None:
-        """Show a line of the log, line end included; colours are for terminals alone."""
+        """Show a line of the log, line end included; colours are for terminals alone, marked lines for programs."""
+        if is_marked(line):
+            return
         if self._noise.shows(line) or self._verbose:
             self._out.write(line if self._out.isatty() else plain(line))
             self._out.flush()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,10 +11,10 @@ from pathlib import Path
 from nectar.flower.client import Client, Outcome
 from nectar.flower.connection import Connection
 from nectar.flower.job import LaunchError
-from nectar.flower.log import plain
 from nectar.remote.following import follow
 from nectar.remote.unpacking import unpack
 from nectar.words import to_flwr
+from server_app.marked_lines import told
 from server_app.sending.lines import Arrival, FetchError, Head
 from server_app.sending.request import Request, checked_record
 
@@ -24,8 +23,6 @@ _READINGS = 3
 
 #: what a run that only packs and prints may take
 _SECONDS = 600.0
-
-_STOPPED = re.compile(r"the run stopped: (?P<reason>.*)")
 
 
 @dataclass(frozen=True)
@@ -102,8 +99,8 @@ def _read(connection: Connection, run: str) -> tuple[Arrival, Outcome, str]:
     arrival, reasons = Arrival(), list[str]()
 
     def see(line: str) -> None:
-        if not arrival.take(line) and (found := _STOPPED.search(plain(line))):
-            reasons.append(found["reason"])
+        if not arrival.take(line) and (reason := told(line, "stopped").get("reason")):
+            reasons.append(str(reason))
 
     outcome = follow(connection, run, see)
     return arrival, outcome, next(iter(reasons), "")

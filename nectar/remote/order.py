@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from common.config import Config, load
 from common.config.keys import PATH_KEYS
 from common.errors import ConfigError
+from nectar.resume import over_recorded
 from nectar.words import RunConfig, parse_words
 
 RESUME, OUTPUT, DATA = "resume", "output-dir", "data-dir"
@@ -20,28 +21,42 @@ class Order:
 
     Attributes
     ----------
-    run_config : dict
+    typed : dict
         What was typed; its paths are the server's, word for word.
     config : Config
         What it resolves to here, but for the paths that nobody typed.
     """
 
-    run_config: RunConfig
+    typed: RunConfig
     config: Config
+
+    @property
+    def run_config(self) -> RunConfig:
+        """What is submitted: all that the configuration states, and of the paths those that were typed."""
+        stated = self.config.to_run_config()
+        paths = {key: self.typed.get(key, "") for key in PATH_KEYS}
+        return {key: value for key, value in {**stated, **paths}.items() if value != ""}
 
     @property
     def resumes(self) -> str:
         """The record that is continued: its id, or its directory on the server; empty if none."""
-        return str(self.run_config.get(RESUME, ""))
+        return str(self.typed.get(RESUME, ""))
 
     @property
     def output_dir(self) -> str:
         """The server's output directory, empty for the server's own default."""
-        return str(self.run_config.get(OUTPUT, ""))
+        return str(self.typed.get(OUTPUT, ""))
 
 
-def order_of(words: Sequence[str]) -> Order:
+def order_of(words: Sequence[str], typed: RunConfig | None = None) -> Order:
     """Read ``[EXPERIMENT] [key=value ...]`` for a server elsewhere, and check it.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words.
+    typed : dict, optional
+        What a run config holds of the words as they were typed.
 
     Raises
     ------
@@ -57,7 +72,9 @@ def order_of(words: Sequence[str]) -> Order:
             paths[name] = _server_path(name, value)
         else:
             rest.append(word)
-    run_config = parse_words(rest) | {key: value for key, value in paths.items() if value}
+    run_config = (
+        (typed or {}) | parse_words(rest) | {key: value for key, value in paths.items() if value}
+    )
     # A record is named by its id too: which settings it was run with, only the server knows.
     checked = {key: value for key, value in run_config.items() if key != RESUME}
     return Order(run_config, load(checked))
@@ -76,11 +93,9 @@ def resumed(order: Order, directory: str, recorded: RunConfig) -> Order:
         The run config in its provenance; what was typed stands over it. Its data-dir is the server's and no site's,
         so it is left out.
     """
-    typed = {key: value for key, value in order.run_config.items() if value != ""}
     recorded = {key: value for key, value in recorded.items() if key != DATA}
-    settings = " ".join(str(s["set"]) for s in (recorded, typed) if s.get("set"))
-    run_config = {**recorded, **typed, "set": settings, RESUME: directory}
-    run_config[OUTPUT] = order.output_dir or str(PurePosixPath(directory).parent)
+    output_dir = order.output_dir or str(PurePosixPath(directory).parent)
+    run_config = over_recorded(recorded, order.typed) | {RESUME: directory, OUTPUT: output_dir}
     return Order(run_config, load(run_config))
 
 
@@ -88,9 +103,7 @@ def described(order: Order) -> str:
     """Say what is submitted, and whose paths count."""
     config = order.config
     unstated = {OUTPUT: "the server's own", DATA: "each machine's own"}
-    whose = "".join(
-        f"; {key}: {own}" for key, own in unstated.items() if key not in order.run_config
-    )
+    whose = "".join(f"; {key}: {own}" for key, own in unstated.items() if key not in order.typed)
     experiment = f"experiment={config.experiment} " if config.experiment else ""
     chosen = f"method={config.method} dataset={config.dataset} rounds={config.rounds}"
     return f"{experiment}{chosen} seed={config.seed}{whose}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +9,10 @@ from typing import TextIO
 
 from nectar.flower.client import Outcome
 from nectar.flower.connection import Connection
-from nectar.flower.log import Screen, plain
+from nectar.flower.log import Screen
 from nectar.interrupt import Interrupted, Interrupts
 from nectar.remote.following import follow
-
-#: what the ServerApp says of its record, as a line of its own: what sites say is quoted within other lines
-_RECORD = re.compile(r"INFO\s[\d:, -]*:\s+the record is (?P<directory>\S.*/(?P<id>[^/\s]+))\s*")
+from server_app.marked_lines import told
 
 
 @dataclass(frozen=True)
@@ -49,16 +46,16 @@ def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None
         The SuperLink has gone and did not come back.
     """
     screen = Screen(out or sys.stdout, verbose=verbose)
-    found = {"id": "", "directory": ""}
+    directories: list[str] = []
 
     def see(line: str) -> None:
-        if not found["id"] and (match := _RECORD.fullmatch(plain(line))):
-            found.update(match.groupdict())
+        if directory := str(told(line, "record").get("directory", "")):
+            directories.append(directory)
         screen.show(line)
 
     outcome, signal = _undisturbed(lambda: follow(connection, run, see))
-    directory = found["directory"].rpartition("/")[0]
-    return Watched(outcome, found["id"], directory, signal)
+    output_dir, _, record = next(iter(directories), "").rpartition("/")
+    return Watched(outcome, record, output_dir, signal)
 
 
 def _undisturbed(work: Callable[[], Outcome]) -> tuple[Outcome | None, int]:

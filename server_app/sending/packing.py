@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import FederationError
+from server_app.redaction import holds_words, redacted_file
 from server_app.sending.request import LATEST, Request
 
 LIMIT = 100_000_000
@@ -89,6 +90,9 @@ def _zipped(directory: Path, files: list[Path], limit: int) -> bytes:
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
             info.create_system = 3  # as on Unix, wherever this runs
             info.file_size = path.stat().st_size
+            if holds_words(info.filename):
+                archive.writestr(info, redacted_file(info.filename, path.read_bytes()))
+                continue
             with path.open("rb") as source, archive.open(info, "w") as target:
                 while piece := source.read(_PIECE):
                     target.write(piece)
