@@ -3,12 +3,13 @@
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 
 from common.config import Config, load
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
 from nectar.flower.app import app_folder
-from nectar.flower.job import Job, Resources, Scalar
+from nectar.flower.job import Job, LaunchError, Resources, Scalar
 from nectar.resume import with_recorded
 from nectar.simulation.simulate import simulate
 from nectar.words import parse_words, take_options, typed, with_file_as_word
@@ -41,12 +42,14 @@ def main(words: list[str]) -> int:
     Raises
     ------
     NectarError
-        The configuration is not valid (before any process is started), or the run could not be
-        started.
+        The configuration is not valid or Ray is not installed (before any process is started), or
+        the run could not be started.
     """
     options, settings = take_options(with_file_as_word(words), flags=("--print", "--verbose"))
     run_config = with_recorded(typed("simulate", words) | parse_words(settings))
     job = job_of(run_config)
+    if "--print" not in options:
+        _require_ray()
     print(job.plain_command(), flush=True)
     if "--print" in options:
         return 0
@@ -72,6 +75,15 @@ def job_of(run_config: Mapping[str, Scalar]) -> Job:
         config = replace(config, compute=ComputeSettings.model_validate(on_cpu))
     stated = {key: value for key, value in config.to_run_config().items() if value != ""}
     return Job(app_folder(), stated, resources(config, available_cores()))
+
+
+def _require_ray() -> None:
+    if find_spec("ray") is None:
+        raise LaunchError(
+            "`nectar simulate` runs on Ray, which is not installed: get it with `pip install 'flwr[simulation]'` "
+            "(in a clone `.uv/bin/uv pip install 'flwr[simulation]'`), or type `nectar run` with the same words, "
+            "which needs no Ray and gives the same numbers."
+        )
 
 
 def _splits_devices(config: Config) -> bool:

@@ -15,6 +15,7 @@ from flwr.common.config import parse_config_args
 
 from common.config import load
 from common.errors import ConfigError
+from nectar import cli
 from nectar.commands.simulate import available_cores, job_of, main, resources
 from nectar.flower.app import SOURCE, require_app
 from nectar.flower.job import (
@@ -356,6 +357,19 @@ def test_print_only_prints(
     assert config["set"] == "federation.clients=3"
     assert config["output-dir"] == "/runs"
     assert "num-supernodes=3" in words[words.index("--federation-config") + 1]
+
+
+def test_without_ray_a_sentence_says_how_to_get_it_and_nothing_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert cli.main(["simulate", "rounds=1", f"output-dir={tmp_path / 'runs'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "pip install 'flwr[simulation]'" in said
+    assert "`nectar run`" in said
+    assert not (tmp_path / "runs").exists()
 
 
 SUPERLINK = """
