@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from common.config import Judge
 from common.errors import FederationError
-from common.fingerprint import PACKAGES
+from common.import_closure import PACKAGES
 
 KEY = "allow-imports"
 """The node config's key: modules and packages, with spaces or commas between them."""

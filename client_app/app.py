@@ -22,9 +22,10 @@ from client_app.device import DeviceClient, Metrics, log_release
 from client_app.site import run_of, site_samples, state_of
 from common.compute import use_threads
 from common.data import Samples
-from common.errors import FederationError, NectarError
+from common.errors import ConfigError, FederationError, NectarError
 from common.fingerprint import source_fingerprint
-from common.methods import load, resolve
+from common.imports import load
+from common.methods import resolve
 from common.run import Run
 from common.sites import site_name
 
@@ -70,7 +71,12 @@ def client_of(message: Message, context: Context) -> DeviceClient:
             f"the server names its run {record_id[:40]!r}, which cannot be part of a file name"
         )
     state = state_of(run, record_id, site, context)
-    cls: type[DeviceClient] = load(resolve(run.config.method).client)
+    method = resolve(run.config.method)
+    cls = load(method.client)
+    if not (isinstance(cls, type) and issubclass(cls, DeviceClient)):
+        raise ConfigError(
+            f"{method.client} cannot be the client of {method.name}: it must inherit client_app.device.DeviceClient"
+        )
     return cls(run, site, train, holdout, state)
 
 

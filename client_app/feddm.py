@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from client_app.device import DeviceClient, phase
+from common.seeding import process_wide
 from common.settings.feddm import FedDMSettings
 from common.wire import SyntheticImages, Weights
 from synth.distribution_matching import distil, noise_start, real_start
@@ -23,22 +24,24 @@ class FedDMClient(DeviceClient):
         """Return S_k, matched to the site's images around ``w`` (Eq. 9)."""
         settings = self.settings(FedDMSettings)
         start, labels = self._start(settings)
-        distilled = distil(
-            self.model(w),
-            self.samples.inputs,
-            self.samples.labels,
-            start,
-            labels,
-            iterations=settings.iterations,
-            image_lr=settings.image_lr,
-            image_momentum=settings.image_momentum,
-            real_batch=settings.real_batch,
-            syn_batch=settings.syn_batch,
-            rho=settings.rho,
-            augment=settings.augment,
-            real_precision=getattr(torch, settings.real_precision),
-            generator=self.generator("matching"),
-        )
+        rng = self.generator("matching")
+        with process_wide(rng.initial_seed(), "layers"):
+            distilled = distil(
+                self.model(w),
+                self.samples.inputs,
+                self.samples.labels,
+                start,
+                labels,
+                iterations=settings.iterations,
+                image_lr=settings.image_lr,
+                image_momentum=settings.image_momentum,
+                real_batch=settings.real_batch,
+                syn_batch=settings.syn_batch,
+                rho=settings.rho,
+                augment=settings.augment,
+                real_precision=getattr(torch, settings.real_precision),
+                generator=rng,
+            )
         if len(distilled.losses):
             self.report(matching_loss=float(distilled.losses[-1]))
         if settings.warm:

@@ -2,106 +2,147 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from common.errors import ConfigError
+from common.imports import is_import_path, load
 from common.settings.base import Settings
 
+__all__ = [
+    "FOREIGN_CLIENT",
+    "METHODS",
+    "Method",
+    "is_foreign",
+    "is_import_path",
+    "load",
+    "own_method",
+    "resolve",
+    "section",
+    "settings_class",
+    "settings_of",
+]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, init=False)
 class Method:
-    """A method's parts, as import paths ``package.module:Class``.
+    """A method's name and its parts, as import paths ``package.module:Class``; a class may be given for its path.
 
-    A method whose devices train as FedAvg's names FedAvg's client, and its settings inherit FedAvgSettings.
+    A method whose devices train as FedAvg's names FedAvg's client, and its settings inherit FedAvgSettings. A
+    user's own method is such an object in a module of theirs, and the run's ``method`` is its import path.
 
     Parameters
     ----------
-    strategy, client, settings : str
-        The Strategy, the DeviceClient and the Settings.
-    facts : str
-        For a method of the user's own, the function that words what a report says of it, as those of
+    name : str
+        Names the section of its settings.
+    strategy : str or type
+        A ``strategies.base.Strategy``.
+    client : str or type
+        A ``client_app.device.DeviceClient``.
+    settings : str or type
+        A ``common.settings.base.Settings``.
+    facts : str or function
+        For a method of the user's own, what words a report's sentences of it, as the functions of
         nectar.report.facts do; empty where there is none, and for the methods below, whose facts lie there.
     """
 
+    name: str
     strategy: str
     client: str
     settings: str
-    facts: str = ""
+    facts: str
+
+    def __init__(
+        self, name: str, strategy: Any, client: Any, settings: Any, facts: Any = ""
+    ) -> None:
+        parts = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
+        object.__setattr__(self, "name", name)
+        for part, given in parts.items():
+            object.__setattr__(self, part, given if isinstance(given, str) else _path_of(given))
+
+
+def _path_of(named: Any) -> str:
+    """Return the import path of a class or function."""
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _own(name: str, cls: str) -> Method:
+    """Return one of Nectar's methods, whose parts lie in files of its name."""
+    return Method(
+        name,
+        f"strategies.{name}:{cls}",
+        f"client_app.{name}:{cls}Client",
+        f"common.settings.{name}:{cls}Settings",
+    )
 
 
 METHODS: dict[str, Method] = {
-    "feddm": Method(
-        "strategies.feddm:FedDM",
-        "client_app.feddm:FedDMClient",
-        "common.settings.feddm:FedDMSettings",
-    ),
-    "real": Method(
-        "strategies.real:Real", "client_app.real:RealClient", "common.settings.real:RealSettings"
-    ),
-    "fedavg": Method(
-        "strategies.fedavg:FedAvg",
-        "client_app.fedavg:FedAvgClient",
-        "common.settings.fedavg:FedAvgSettings",
-    ),
-    "fedsynth": Method(
-        "strategies.fedsynth:FedSynth",
-        "client_app.fedsynth:FedSynthClient",
-        "common.settings.fedsynth:FedSynthSettings",
-    ),
-    "masking": Method(
-        "strategies.masking:Masking",
-        "client_app.masking:MaskingClient",
-        "common.settings.masking:MaskingSettings",
-    ),
-    "topk": Method(
-        "strategies.topk:TopK", "client_app.topk:TopKClient", "common.settings.topk:TopKSettings"
-    ),
+    method.name: method
+    for method in (
+        _own("feddm", "FedDM"),
+        _own("real", "Real"),
+        _own("fedavg", "FedAvg"),
+        _own("fedsynth", "FedSynth"),
+        _own("masking", "Masking"),
+        _own("topk", "TopK"),
+    )
 }
 
 FOREIGN_CLIENT = "fedavg"
 """The method whose devices and local training serve a Flower strategy named by import path."""
 
 
-def is_import_path(name: str) -> bool:
-    """Tell a strategy's import path, ``package.module:Class``, from a method's name."""
-    return ":" in name
+def own_method(path: str) -> Method | None:
+    """Return the method of a user's own that an import path names; None where it names something else.
 
-
-def section(name: str) -> str:
-    """Return the section that holds a method's settings: its own name, or for a path FedAvg's."""
-    return FOREIGN_CLIENT if is_import_path(name) else name
-
-
-def resolve(name: str) -> Method:
-    """Return the parts of a method, given by its name or by a Flower strategy's import path."""
-    if not is_import_path(name):
-        return METHODS[name]
-    own = METHODS[FOREIGN_CLIENT]
-    return Method(strategy=name, client=own.client, settings=own.settings)
-
-
-def settings_class(name: str) -> type[Settings]:
-    """Import the settings class of a method."""
-    return cast("type[Settings]", load(resolve(name).settings))
-
-
-def load(path: str) -> Any:
-    """Import what an import path names.
 
     Raises
     ------
     ConfigError
-        If the module cannot be imported or does not have the name.
+        If it cannot be imported.
     """
-    module_name, _, attribute = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's own module may raise anything while it is imported
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ConfigError(f"{path} cannot be imported: {reason}.") from error
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        raise ConfigError(f"{path} does not exist: {module_name} has no {attribute!r}.") from None
+    if path.partition(":")[0].partition(".")[0] == "flwr":
+        return None
+    found = load(path)
+    return found if isinstance(found, Method) else None
+
+
+def resolve(name: str) -> Method:
+    """Return a method by its name, its import path, or that of a Flower strategy, which FedAvg's devices serve."""
+    if not is_import_path(name):
+        return METHODS[name]
+    served = METHODS[FOREIGN_CLIENT]
+    foreign = Method(served.name, name, served.client, served.settings, served.facts)
+    return own_method(name) or foreign
+
+
+def is_foreign(name: str) -> bool:
+    """Tell a Flower strategy's import path from all of Nectar's kind: methods by name, and users' own."""
+    return is_import_path(name) and own_method(name) is None
+
+
+def section(name: str) -> str:
+    """Return the section that holds a method's settings: its own name, or for a Flower strategy FedAvg's."""
+    return resolve(name).name
+
+
+def settings_class(name: str) -> type[Settings]:
+    """Import the settings class of a method."""
+    return settings_of(resolve(name))
+
+
+def settings_of(method: Method) -> type[Settings]:
+    """Import the settings class of a method.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be imported, or is none.
+    """
+    found = load(method.settings)
+    if not (isinstance(found, type) and issubclass(found, Settings)):
+        raise ConfigError(
+            f"{method.settings} cannot hold the settings of {method.name}: it must inherit "
+            "common.settings.base.Settings."
+        )
+    return found

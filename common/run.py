@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -25,7 +26,10 @@ from common.data import (
     validation_split,
 )
 from common.errors import ConfigError, DataError
-from common.seeding import generator
+from common.imports import is_import_path
+from common.imports import load as load_path
+from common.models import own
+from common.seeding import generator, process_wide
 from common.task import Task, task_of
 from common.wire import WeightsSpec
 
@@ -112,21 +116,32 @@ class Run:
             If the model cannot be built for the data set's images or texts.
         """
         settings = self.config.model
+        if is_import_path(settings.name):
+            return copy.deepcopy(self._own_model).to(self.device)
         try:
             model = models.build(
-                settings.name,
-                self.info.shape,
-                len(self.info.classes),
-                depth=settings.depth,
-                width=settings.width,
-                norm=settings.norm,
-                embedding=settings.embedding,
-                tied=settings.tied,
+                shape=self.info.shape,
+                classes=len(self.info.classes),
                 generator=generator(self.config.seed, "model"),
+                **settings.model_dump(),
             )
         except ValueError as error:
-            raise ConfigError(f"the model does not fit {self.config.dataset}: {error}") from None
+            raise self._misfit(error) from None
         return model.to(self.device)
+
+    @cached_property
+    def _own_model(self) -> models.Classifier:
+        """A model of the user's own with the run's initial weights, made and looked at once a process."""
+        path, shape, classes = self.config.model.name, self.info.shape, len(self.info.classes)
+        maker = load_path(path)
+        try:
+            with process_wide(self.config.seed, "model"):
+                return own.adopt(own.make(maker, path, shape, classes), path, shape, classes)
+        except ValueError as error:
+            raise self._misfit(error) from error
+
+    def _misfit(self, error: ValueError) -> ConfigError:
+        return ConfigError(f"the model does not fit {self.config.dataset}: {error}")
 
     @cached_property
     def _cut(self) -> tuple[Indices, Indices]:

@@ -8,6 +8,9 @@ answer, or the process in which they run, changes nothing.
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -35,3 +38,28 @@ def generator(
 def numpy_generator(seed: int, *purpose: str | int) -> np.random.Generator:
     """Return a NumPy generator for ``purpose``."""
     return np.random.default_rng(derive(seed, *purpose))
+
+
+@contextmanager
+def process_wide(seed: int, *purpose: str | int) -> Iterator[None]:
+    """Let the process-wide generators of torch, NumPy and Python start from ``purpose``; put them back afterwards.
+
+    For code that asks no generator of ours: a user's own network, its initial weights and its dropout.
+    """
+    drawn = derive(seed, *purpose)
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    cuda = torch.cuda.get_rng_state_all() if on_gpu else []
+    random.seed(drawn)
+    np.random.seed(drawn % 2**32)  # noqa: NPY002
+    torch.default_generator.manual_seed(drawn)
+    if on_gpu:
+        torch.cuda.manual_seed_all(drawn)
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+        torch.set_rng_state(before[2])
+        if on_gpu:
+            torch.cuda.set_rng_state_all(cuda)

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from common.compute import autocast
 from common.data import Samples
+from common.models import couples_samples
+from common.seeding import process_wide
 from common.settings.training import SGDSettings
 from common.task import Evaluation, Task
 from synth.descent import SGD
@@ -52,8 +54,8 @@ def train(
 ) -> Trained:
     """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes of SGD, or for ``steps`` steps if given.
 
-    ``generator`` orders the batches. ``after_step`` runs behind every optimiser step. The loss that is returned is
-    the mean over the last pass, or over what of it was run.
+    ``generator`` orders the batches, and its seed decides what layers such as dropout draw. ``after_step`` runs
+    behind every optimiser step. The loss that is returned is the mean over the last pass, or over what of it was run.
     """
     device = samples.labels.device
     optimiser = SGD(
@@ -66,22 +68,32 @@ def train(
     a_pass = -(-len(samples) // settings.batch)
     last = steps or settings.epochs * a_pass
     done, seen, total = 0, 0, torch.zeros((), device=device)
-    while done < last:
-        seen, total = 0, torch.zeros((), device=device)
-        order = batches(len(samples), settings.batch, generator, device)
-        for positions in islice(order, last - done):
-            optimiser.zero_grad()
-            with autocast(device, precision):
-                outputs = model(samples.inputs(positions))
-                loss = objective(outputs, samples.labels[positions], positions)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            if after_step is not None:
-                after_step()
-            done += 1
-            seen += len(positions)
-            total += loss.detach() * len(positions)
+    with process_wide(generator.initial_seed(), "layers"):
+        while done < last:
+            seen, total = 0, torch.zeros((), device=device)
+            order = batches(len(samples), settings.batch, generator, device)
+            for positions in islice(order, last - done):
+                optimiser.zero_grad()
+                batch = _without_lone(model, positions)
+                with autocast(device, precision):
+                    outputs = model(samples.inputs(batch))
+                    loss = objective(outputs, samples.labels[batch], batch)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+                if after_step is not None:
+                    after_step()
+                done += 1
+                seen += len(positions)
+                total += loss.detach() * len(positions)
     return Trained(done, float(total) / max(1, seen))
+
+
+def _without_lone(model: nn.Module, positions: Tensor) -> Tensor:
+    """Return a batch's positions, a single one twice where samples couple.
+
+    Its mean loss and what batch norm makes of it are the same then, and torch takes no batch of one value a channel.
+    """
+    return positions.repeat(2) if len(positions) == 1 and couples_samples(model) else positions
 
 
 def plain(task: Task) -> Objective:

@@ -40,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"nectar: {sentence}", file=sys.stderr)
         return _REFUSED
     from common.errors import NectarError
+    from common.imports import search
 
+    if argv is None:
+        search(str(Path.cwd()))  # for the user's own models and methods
     try:
         return _dispatch(words)
     except NectarError as error:

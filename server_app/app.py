@@ -13,9 +13,9 @@ from common.compute import use_threads
 from common.config import Config, load
 from common.config.keys import FETCH
 from common.data import class_counts, report
-from common.errors import NectarError, one_line
-from common.methods import is_import_path, resolve
-from common.methods import load as load_path
+from common.errors import ConfigError, NectarError, one_line
+from common.imports import load as load_path
+from common.methods import resolve
 from common.run import Run
 from common.sites import Site
 from server_app.checkpoint import Checkpoint
@@ -111,10 +111,21 @@ def serve(
 
 
 def make_strategy(run: Run) -> Strategy:
-    """Return the method's strategy, or an adapter around a Flower strategy named by import path."""
-    if is_import_path(run.config.method):
+    """Return the method's strategy, or an adapter around a Flower strategy named by import path.
+
+    Raises
+    ------
+    ConfigError
+        If a method of the user's own names something else.
+    """
+    method = resolve(run.config.method)
+    if method.strategy == run.config.method:
         return ForeignStrategy(run)
-    cls: type[Strategy] = load_path(resolve(run.config.method).strategy)
+    cls = load_path(method.strategy)
+    if not (isinstance(cls, type) and issubclass(cls, Strategy)):
+        raise ConfigError(
+            f"{method.strategy} cannot be the strategy of {method.name}: it must inherit strategies.base.Strategy"
+        )
     return cls(run)
 
 

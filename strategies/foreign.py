@@ -18,7 +18,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.config.strategy import constructor_parameters
 from common.errors import FederationError, PayloadError
-from common.methods import load
+from common.imports import load
 from common.run import Run
 from common.seeding import derive
 from common.sites import Site
@@ -57,10 +57,9 @@ class ForeignStrategy(Strategy):
         self._fresh = snapshot(self.inner)
         if any(buffer.is_floating_point() for buffer in run.build_model().buffers()):
             logger.warning(
-                "%s treats the running means and variances of model.norm=%s as it treats weights: a momentum or an "
-                "adaptive step at the server can make a variance negative; choose another norm",
+                "%s treats the running means and variances of batch norm as it treats weights: a momentum or an "
+                "adaptive step at the server can make a variance negative; choose another norm, or another model",
                 run.config.method,
-                run.config.model.norm,
             )
         self._asked: list[tuple[Message, Site]] = []
         self._arrays: ArrayRecord | None = None

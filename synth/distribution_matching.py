@@ -81,9 +81,13 @@ def features(model: Embedder, images: Tensor, precision: torch.dtype = torch.flo
     if precision not in (torch.float32, torch.bfloat16):
         raise ValueError(f"features are computed in float32 or bfloat16, not {precision}")
     mixed = precision == torch.bfloat16
+    n = len(images)
+    if n == 1 and model.couples_samples:
+        # Batch norm makes the same of an image given twice, and torch takes no batch of one value a channel.
+        images = images.repeat(2, 1, 1, 1)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
         h = model.embed(images)
-        return torch.cat((h, model.classify(h)), 1)
+        return torch.cat((h, model.classify(h)), 1)[:n]
 
 
 def matching_loss(

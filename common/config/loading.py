@@ -18,13 +18,15 @@ from common.config.layers import (
     run_config_layers,
 )
 from common.config.own_file import OwnFile, read_own_file
+from common.config.own_parts import Judge, chosen_method, judge_all, model_problems
 from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phrase
 from common.config.resolved import Config
 from common.config.schema import build, section_classes, taken_over, unknown_problems
 from common.config.strategy import check_arguments, check_strategy
 from common.config.text import Scalar, from_home
 from common.errors import ConfigError
-from common.methods import METHODS, is_import_path, section
+from common.imports import is_import_path
+from common.methods import METHODS, section
 from common.settings.base import Settings
 from common.settings.sections import SECTIONS, RunSettings
 
@@ -35,7 +37,7 @@ _DEFAULT_PATHS = {
 """Where a path comes from when it is not given: the variable, else the place."""
 
 
-def load(run_config: Mapping[str, Any]) -> Config:
+def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config:
     """Resolve a run config.
 
     Merges, the later over the earlier: the settings classes' defaults,
@@ -50,6 +52,10 @@ def load(run_config: Mapping[str, Any]) -> Config:
         Flower's run config: experiment, method, dataset, rounds, seed, output-dir, data-dir,
         resume, set, config. A missing key and the empty text both mean unset. With ``resolved`` no file is read, and
         the experiment is but a name: it is what :meth:`Config.to_run_config` returned.
+    judge : callable, optional
+        A site's own: told (key, import path) of each thing that is named by import path before it is imported, and
+        raises for what may not be. Where there is one, a Flower strategy is not imported at all, nor are its
+        arguments checked: it is the server's.
 
     Raises
     ------
@@ -66,15 +72,19 @@ def load(run_config: Mapping[str, Any]) -> Config:
     if not isinstance(experiment, str):
         raise ConfigError(f"experiment must be a name, not {show(experiment)}.")
     layers = [*run_config_layers(given)]
-    if _is_resolved(given):
-        config = _resolve(experiment, merge(layers), _paths(given, {}))
-    else:
-        file = read_own_file(given[CONFIG], experiment) if CONFIG in given else OwnFile()
+    label, file = experiment, OwnFile()
+    if not _is_resolved(given):
+        file = read_own_file(given[CONFIG], experiment) if CONFIG in given else file
         named = experiment_layers(experiment) if experiment else []
         layers = [*named, *file.layers, *layers]
-        layers.insert(0, _dataset_layer(layers))
         label = experiment or file.experiment
-        config = _resolve(label, merge(layers), _paths(given, file.paths))
+        if judge is not None:
+            judge_all(merge(layers), judge)
+        layers.insert(0, _dataset_layer(layers))
+    leaves = merge(layers)
+    if judge is not None:
+        judge_all(leaves, judge)
+    config = _resolve(label, leaves, _paths(given, file.paths), judge)
     return replace(config, typed=str(given.get(TYPED, "")))
 
 
@@ -103,15 +113,19 @@ def _dataset_layer(layers: list[Layer]) -> Layer:
 
 
 def _resolve(
-    experiment: str, leaves: dict[str, Leaf], paths: dict[str, tuple[Path | str, str]]
+    experiment: str,
+    leaves: dict[str, Leaf],
+    paths: dict[str, tuple[Path | str, str]],
+    judge: Judge | None,
 ) -> Config:
     """Check every value and build the configuration; ``paths`` carry where each was given."""
-    problems = unknown_problems(leaves)
-    taken = taken_over(leaves)
+    own = chosen_method(leaves, judge)
+    problems = [*unknown_problems(leaves, own), *model_problems(leaves)]
+    taken = taken_over(leaves, own)
     leaves = {**taken, **leaves}
     sections: dict[str, Settings] = {}
     repeated: list[str] = []
-    for name, cls in {"": cast("type[Settings]", RunSettings), **section_classes()}.items():
+    for name, cls in {"": cast("type[Settings]", RunSettings), **section_classes(own)}.items():
         built = build(name, cls, leaves)
         if isinstance(built, Settings):
             sections[name] = built
@@ -122,7 +136,11 @@ def _resolve(
     if told:
         fail(told)
     run = cast(RunSettings, sections[""])
-    strategy = _method_arguments(run.method, leaves)
+    foreign = is_import_path(run.method) and own is None
+    if foreign and judge is not None:
+        strategy = _strategy_leaves(leaves)
+    else:
+        strategy = _method_arguments(run.method, leaves, foreign)
     places = {key: where for key, (_, where) in paths.items() if where}
     places |= {"experiment": COMMAND_LINE} if experiment else {}
     return Config(
@@ -138,13 +156,23 @@ def _resolve(
     )
 
 
-def _method_arguments(method: str, leaves: dict[str, Leaf]) -> dict[str, Scalar]:
-    """Check that the method exists; return the constructor arguments of an import path's class."""
-    if not is_import_path(method):
-        if method not in METHODS:
+def _strategy_leaves(leaves: dict[str, Leaf]) -> dict[str, Scalar]:
+    """Return the arguments of a strategy as they were given."""
+    prefix = f"{STRATEGY}."
+    return {
+        key.removeprefix(prefix): cast(Scalar, leaf.value)
+        for key, leaf in leaves.items()
+        if key.startswith(prefix)
+    }
+
+
+def _method_arguments(method: str, leaves: dict[str, Leaf], foreign: bool) -> dict[str, Scalar]:
+    """Check that the method exists; return the constructor arguments of a Flower strategy's class."""
+    if not foreign:
+        if method not in METHODS and not is_import_path(method):
             where = leaves["method"].where
-            foreign = ", and any Flower strategy as package.module:Class"
-            raise unknown("method", method, where, list(METHODS), foreign)
+            others = ", and any Flower strategy or method of your own as package.module:NAME"
+            raise unknown("method", method, where, list(METHODS), others)
         for key, leaf in leaves.items():
             if key.startswith(f"{STRATEGY}."):
                 raise ConfigError(

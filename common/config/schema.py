@@ -9,48 +9,54 @@ from pydantic import ValidationError
 
 from common.config.keys import RUN_KEYS, STRATEGY, Leaf
 from common.config.problems import nearest_key, show, where_phrase
-from common.methods import METHODS, settings_class
+from common.methods import METHODS, Method, settings_of
 from common.settings.base import Settings
 from common.settings.describe import allowed
 from common.settings.sections import SECTIONS, RunSettings
 
 
-def section_classes() -> dict[str, type[Settings]]:
+def method_classes(own: Method | None = None) -> dict[str, type[Settings]]:
+    """Return every method's settings class by the method's name; ``own`` is a user's own one, if it is chosen."""
+    known = METHODS if own is None else {**METHODS, own.name: own}
+    return {name: settings_of(method) for name, method in known.items()}
+
+
+def section_classes(own: Method | None = None) -> dict[str, type[Settings]]:
     """Return every section with its class: the run-wide ones, then one for each method."""
-    return SECTIONS | {name: settings_class(name) for name in METHODS}
+    return SECTIONS | method_classes(own)
 
 
-def known_keys() -> list[str]:
+def known_keys(own: Method | None = None) -> list[str]:
     """List every key of the configuration, dotted; the strategy's free arguments excepted."""
     dotted = [
         f"{section}.{name}"
-        for section, cls in section_classes().items()
+        for section, cls in section_classes(own).items()
         for name in cls.model_fields
     ]
     return [*RunSettings.model_fields, *dotted]
 
 
-def taken_over(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+def taken_over(leaves: Mapping[str, Leaf], own: Method | None = None) -> dict[str, Leaf]:
     """Return what methods take over from the method whose settings class theirs inherits, by their own dotted keys.
 
     What a file says of FedAvg's local training thus holds for every method that trains as FedAvg does, unless it is
     given a value of its own: a variant is compared at equal settings, not with its class's defaults.
     """
-    classes = {name: settings_class(name) for name in METHODS}
+    classes = method_classes(own)
     names = {cls: name for name, cls in classes.items()}
     found: dict[str, Leaf] = {}
     for name, cls in classes.items():
         for parent in (base for base in cls.__mro__[1:] if base in names):
             for field in parent.model_fields:
-                own, theirs = f"{name}.{field}", f"{names[parent]}.{field}"
-                if theirs in leaves and own not in leaves:
-                    found.setdefault(own, leaves[theirs])
+                mine, theirs = f"{name}.{field}", f"{names[parent]}.{field}"
+                if theirs in leaves and mine not in leaves:
+                    found.setdefault(mine, leaves[theirs])
     return found
 
 
-def unknown_problems(leaves: Mapping[str, Leaf]) -> list[str]:
+def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> list[str]:
     """Say of every key that does not exist which one is nearest."""
-    known = known_keys()
+    known = known_keys(own)
     problems = []
     for key, leaf in leaves.items():
         if key in known or (key.startswith(f"{STRATEGY}.") and key.count(".") == 1):
@@ -94,8 +100,26 @@ def build(section: str, cls: type[Settings], leaves: Mapping[str, Leaf]) -> Sett
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        wrong = dict.fromkeys(str(detail["loc"][0]) for detail in error.errors())
         return [
-            wrong_value(prefix + name, mine[name], allowed(cls.model_fields[name]))
-            for name in wrong
+            _problem(prefix, name, mine.get(name), cls, said)
+            for name, said in _by_field(error).items()
         ]
+
+
+def _by_field(error: ValidationError) -> dict[str, str]:
+    """Return the first thing that is wrong with each field; with several together, under the empty name."""
+    found: dict[str, str] = {}
+    for detail in error.errors():
+        name = str(detail["loc"][0]) if detail["loc"] else ""
+        found.setdefault(name, str(detail["msg"]).removeprefix("Value error, "))
+    return found
+
+
+def _problem(prefix: str, name: str, leaf: Leaf | None, cls: type[Settings], said: str) -> str:
+    """Say what is wrong with one field, or with several that a user's own class does not take together."""
+    if name not in cls.model_fields:
+        return f"{prefix.rstrip('.')}: {said.rstrip('.')}."
+    expected = allowed(cls.model_fields[name])
+    if leaf is None:
+        return f"{prefix}{name} needs a value: {expected}."
+    return wrong_value(prefix + name, leaf, expected)

@@ -13,7 +13,7 @@ from common.config.keys import STRATEGY, Leaf
 from common.config.problems import nearest, show, where_phrase
 from common.config.text import Scalar
 from common.errors import ConfigError
-from common.methods import load
+from common.imports import load
 from common.settings.describe import Description
 
 _SCALARS = (int, float, str, bool, types.NoneType)
@@ -38,8 +38,9 @@ def check_strategy(leaf: Leaf) -> type[Any]:
         raise ConfigError(f"method {where_phrase(leaf.where)}: {error}") from error
     if not (inspect.isclass(found) and issubclass(found, Strategy)) or inspect.isabstract(found):
         raise ConfigError(
-            f"method={leaf.value!r} {where_phrase(leaf.where)} is no Flower strategy: "
-            "it must name a complete subclass of flwr.serverapp.strategy.Strategy."
+            f"method={leaf.value!r} {where_phrase(leaf.where)} is no Flower strategy and no method "
+            "of your own: it must name a complete subclass of flwr.serverapp.strategy.Strategy, or a "
+            "common.methods.Method."
         )
     return found
 

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from common.models.registry import MODELS, names
 from common.settings.base import Settings, Switch, setting
 from common.settings.images import ImagesSettings
 
@@ -12,7 +13,7 @@ class RunSettings(Settings):
     method: str = setting(
         "feddm",
         "how the model is learned",
-        allowed="a method's name, or a Flower strategy as package.module:Class",
+        allowed="a method's name, or a Flower strategy or a method of your own as package.module:NAME",
     )
     dataset: str = setting("digits", "what is learned from", allowed="a data set's name")
     rounds: int = setting(20, "rounds of communication", symbol="R", ge=1)
@@ -63,8 +64,10 @@ class PartitionSettings(Settings):
 class ModelSettings(Settings):
     """The classifier that is learned."""
 
-    name: Literal["convnet", "cnn", "mlp", "leafcnn", "lstm"] = setting(
-        "convnet", "the architecture; lstm for text, the others for images"
+    name: str = setting(
+        "convnet",
+        f"the architecture; {names('text')} for text, {names('images')} for images",
+        allowed=f"one of {', '.join(MODELS)}, or your own as package.module:callable",
     )
     depth: int = setting(
         3, "convnet: blocks of convolution, norm, ReLU and pooling; lstm: layers", ge=1, le=8

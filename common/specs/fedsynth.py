@@ -9,6 +9,7 @@ import torch
 
 from common.errors import ConfigError
 from common.models import Classifier
+from common.models.registry import names
 from common.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.wire import SyntheticBatches, SyntheticBatchesSpec
@@ -35,7 +36,12 @@ def spec_of(run: Run, model: Classifier | None = None) -> SyntheticBatchesSpec:
     if next(model.buffers(), None) is not None:
         raise ConfigError(
             "method=fedsynth replays plain steps and needs a model without running statistics: choose "
-            "model.norm=instance, group or none."
+            "model.norm=instance, group or none, or a model of your own without batch norm."
+        )
+    if not model.continuous_shape:
+        raise ConfigError(
+            f"method=fedsynth moves a text's token vectors, which model.name={run.config.model.name} does not show: "
+            f"choose {names('text')}."
         )
     trained = settings.labels == "trained"
     targets = info.target_shape

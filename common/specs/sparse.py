@@ -25,7 +25,7 @@ def masked_spec(run: Run) -> MaskedUpdateSpec:
     if settings.rate > 1 and any(name.endswith("running_var") for name in run.spec.names):
         raise ConfigError(
             f"masking.rate={settings.rate:g} scales the changes that it keeps, and running variances could become "
-            "negative: choose model.norm=instance, group or none."
+            "negative: choose model.norm=instance, group or none, or a model of your own without batch norm."
         )
     if settings.rate > total:
         raise ConfigError(

@@ -8,11 +8,13 @@ import textwrap
 from common.config import load
 from common.config.keys import STRATEGY, Leaf
 from common.config.layers import CONF, names
+from common.config.own_parts import chosen_method
 from common.config.problems import COMMAND_LINE, unknown
 from common.config.schema import section_classes
 from common.config.strategy import check_strategy, describe_arguments
 from common.config.text import scalar_text
-from common.methods import METHODS, is_import_path, settings_class
+from common.imports import is_import_path
+from common.methods import METHODS, settings_class, settings_of
 from common.settings.base import Settings
 from common.settings.describe import Description, describe
 from common.settings.sections import SECTIONS, RunSettings
@@ -22,7 +24,7 @@ from nectar.words import parse_words, with_file_as_word
 SUMMARY = "print the resolved configuration and where each value was given"
 USAGE = """\
 Usage: nectar config [EXPERIMENT] [key=value ...] [--config FILE]
-       nectar config --help [METHOD | SECTION | package.module:Strategy]
+       nectar config --help [METHOD | SECTION | package.module:NAME]
 
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says
 where a value was given; a value without one is the default of its settings class.
@@ -72,7 +74,10 @@ def _catalogue() -> str:
     """List methods, data sets, experiments and sections, a line each."""
     groups = {
         "Methods": {name: _first_line(settings_class(name)) for name in METHODS}
-        | {"package.module:Class": "any Flower strategy, its arguments in the section `strategy`."},
+        | {
+            "package.module:Class": "any Flower strategy, its arguments in the section `strategy`.",
+            "package.module:METHOD": "a method of your own, its settings in a section of its name.",
+        },
         "Data sets": {name: _first_comment("dataset", name) for name in names("dataset")},
         f"Experiments ([{_SMALL}]: also with that ending, at two-core size)": _experiments(),
         "Sections": {_RUN: _first_line(RunSettings)}
@@ -98,8 +103,12 @@ def _experiments() -> dict[str, str]:
 
 def _explain(name: str) -> str:
     """Explain a method's or a section's settings."""
+    leaf = Leaf(name, COMMAND_LINE)
+    if own := chosen_method({"method": leaf}):
+        cls = settings_of(own)
+        return _table(_first_line(cls), own.name, describe(cls))
     if is_import_path(name):
-        strategy = check_strategy(Leaf(name, COMMAND_LINE))
+        strategy = check_strategy(leaf)
         return _table(f"{name}: arguments that can be set", STRATEGY, describe_arguments(strategy))
     if name == _RUN:
         return _table(_first_line(RunSettings), "", [*describe(RunSettings), *_PATHS])

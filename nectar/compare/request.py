@@ -9,7 +9,8 @@ from pathlib import Path
 
 from common.config.text import from_home, scalar
 from common.errors import ConfigError
-from nectar.compare.variants import Variant, is_setting, read_variant
+from common.methods import METHODS
+from nectar.compare.variants import Variant, is_setting, own_sections, read_variant
 from nectar.words import take_options, with_file_as_word
 
 _VALUES = ("--seeds", "--target", "--jobs", "--output", "--tune-seeds")
@@ -61,8 +62,13 @@ class Request:
     typed: str = ""
 
     def words(self, variant: Variant, seed: int) -> list[str]:
-        """Return the words of one run, as for ``nectar run``."""
-        return [*self.shared, *variant.words(), f"seed={seed}"]
+        """Return the words of one run, as for ``nectar run``.
+
+        Settings of another row's own method are left out: only that row's runs know the section.
+        """
+        others = {v.section for v in self.variants} - {variant.section, *METHODS}
+        shared = [word for word in self.shared if word.partition(".")[0] not in others]
+        return [*shared, *variant.words(), f"seed={seed}"]
 
 
 def parse(words: Sequence[str]) -> Request:
@@ -133,8 +139,9 @@ def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
     experiments: list[str] = []
     settings: list[str] = []
     seed = 0
+    own = own_sections(words)
     for word in words:
-        variant = read_variant(word)
+        variant = read_variant(word, own)
         key, equals, value = word.partition("=")
         if variant is not None:
             variants.append(variant)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from common.config.keys import PATH_KEYS, RUN_KEYS, STRATEGY
 from common.config.layers import names
 from common.config.problems import nearest
 from common.errors import ConfigError
-from common.methods import METHODS, is_import_path
+from common.imports import is_import_path
+from common.methods import METHODS, is_foreign, section
 from common.settings.sections import SECTIONS
 
 _PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
@@ -28,7 +30,7 @@ class Variant:
     label : str
         What the row is called.
     method : str
-        A method's name, or a Flower strategy's import path.
+        A method's name, or the import path of a Flower strategy or of a method of the user's own.
     own : tuple of str
         Its own settings as ``section.key=value``; they win over what all rows share.
     """
@@ -36,6 +38,11 @@ class Variant:
     label: str
     method: str
     own: tuple[str, ...] = ()
+
+    @property
+    def section(self) -> str:
+        """The section of the method's settings."""
+        return section(self.method)
 
     def words(self) -> list[str]:
         """Return what the row adds to the words that all rows share."""
@@ -46,17 +53,27 @@ class Variant:
         return replace(self, own=(*self.own, *settings))
 
 
-def is_setting(word: str) -> bool:
-    """Tell a ``key=value`` that all rows share: its key is one of the run's, or in one of its sections."""
+def own_sections(words: Collection[str]) -> set[str]:
+    """Return the sections of the users' own methods among the rows in ``words``."""
+    matches = [_WORD.fullmatch(word) for word in words if not is_setting(word)]
+    methods = {match["method"] for match in matches if match and is_import_path(match["method"])}
+    return {section(m) for m in methods if m.partition(":")[0] not in METHODS} - {*METHODS}
+
+
+def is_setting(word: str, own: Collection[str] = ()) -> bool:
+    """Tell a ``key=value`` that all rows share: its key is one of the run's, or in one of its sections.
+
+    ``own`` are the sections of users' own methods.
+    """
     key, equals, _ = word.partition("=")
     if not equals:
         return False
-    section, dot, _ = key.partition(".")
-    own = key in RUN_KEYS or key.replace("_", "-") in PATH_KEYS
-    return own or bool(dot and section in (*SECTIONS, *METHODS, STRATEGY))
+    place, dot, _ = key.partition(".")
+    by_itself = key in RUN_KEYS or key.replace("_", "-") in PATH_KEYS
+    return by_itself or bool(dot and place in (*SECTIONS, *METHODS, STRATEGY, *own))
 
 
-def read_variant(word: str) -> Variant | None:
+def read_variant(word: str, own: Collection[str] = ()) -> Variant | None:
     """Read a word as a row; None if it is a setting or an experiment's name.
 
     Raises
@@ -64,14 +81,14 @@ def read_variant(word: str) -> Variant | None:
     ConfigError
         If it can only be meant as a row and is none: a method that does not exist, a setting without a value.
     """
-    if is_setting(word):
+    if is_setting(word, own):
         return None
     match = _WORD.fullmatch(word)
     # "feddmm:start=real" has the form of a label before the method "real", and is meant otherwise
     if match is None or (":" in (match["label"] or "") and " " not in match["label"]):
         _refuse_slip(word)
         return None
-    method, own = match["method"], match["own"] or ""
+    method, its = match["method"], match["own"] or ""
     module = method.partition(":")[0]
     if is_import_path(method) and module in METHODS:
         raise ConfigError(
@@ -84,7 +101,7 @@ def read_variant(word: str) -> Variant | None:
         raise ConfigError(
             f"{word!r} calls a row of {method} {label!r}, which is another method: choose another label."
         )
-    settings = [setting.strip() for setting in own.split(",")] if own else []
+    settings = [setting.strip() for setting in its.split(",")] if its else []
     return Variant(label, method, tuple(own_setting(method, s, word) for s in settings))
 
 
@@ -107,7 +124,7 @@ def own_setting(method: str, setting: str, word: str) -> str:
         )
     if "." in key:
         return setting
-    return f"{STRATEGY if is_import_path(method) else method}.{setting}"
+    return f"{STRATEGY if is_foreign(method) else section(method)}.{setting}"
 
 
 def _refuse_slip(word: str) -> None:
@@ -122,7 +139,7 @@ def _refuse_slip(word: str) -> None:
         hint = f", the nearest is {guess}" if guess else ""
         raise ConfigError(
             f"{word!r} is no method and no experiment{hint}: methods are {', '.join(METHODS)} and any Flower "
-            "strategy as package.module:Class; `nectar config --help` lists the experiments."
+            "strategy or method of your own as package.module:NAME; `nectar config --help` lists the experiments."
         )
     for name in (head.partition(":")[0], tail.partition(":")[0]):
         guess = nearest(name, METHODS)
@@ -130,5 +147,5 @@ def _refuse_slip(word: str) -> None:
             hint = f", the nearest is {guess}" if guess else ""
             raise ConfigError(
                 f"{name!r} in {word!r} is no method{hint}: there are {', '.join(METHODS)}, and any Flower strategy "
-                "as package.module:Class."
+                "or method of your own as package.module:NAME."
             )

@@ -12,7 +12,8 @@ import yaml
 from common.config import Config
 from common.data import DatasetInfo, describe
 from common.errors import NectarError
-from common.methods import is_import_path
+from common.imports import is_import_path
+from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
 from nectar.past_run import PastRun
 from nectar.report.facts import Facts, facts_of, recorded_disclosure
@@ -61,7 +62,18 @@ class View:
     @property
     def foreign(self) -> bool:
         """Whether the method is a Flower strategy named by import path."""
-        return is_import_path(self.method)
+        return is_import_path(self.method) and self._known and is_foreign(self.method)
+
+    @cached_property
+    def _known(self) -> bool:
+        """Whether the method is there: a user's own may lie in a folder that is not searched now."""
+        if not is_import_path(self.method):
+            return self.method in METHODS
+        try:
+            section_of(self.method)
+        except NectarError:
+            return False
+        return True
 
     @property
     def spoken(self) -> str:
@@ -85,7 +97,8 @@ class View:
 
     def setting(self, name: str) -> Any:
         """Return one of the method's own settings, or None."""
-        return self.settings.get(f"{section_of(self.method)}.{name}")
+        place = section_of(self.method) if self._known else FOREIGN_CLIENT
+        return self.settings.get(f"{place}.{name}")
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from common.imports import FOLDER
 from nectar.flower.job import scripts_directory
 from nectar.simulation import workspace
 
@@ -13,7 +14,8 @@ def environment(directory: Path) -> dict[str, str]:
     The user's own, with Flower's home, Ray's temporary directory and the mark in the run's
     directory. PYTHONPATH stays (a method may be a user's own module) but is made absolute, the
     processes having another working directory; the app's code precedes it on the server and on the
-    devices alike. RAY_ADDRESS goes: it would take the devices to some other cluster.
+    devices alike. The folder in which the command was started is searched last. RAY_ADDRESS goes:
+    it would take the devices to some other cluster.
     """
     variables = dict(os.environ)
     variables.pop("RAY_ADDRESS", None)
@@ -26,6 +28,7 @@ def environment(directory: Path) -> dict[str, str]:
     variables["PATH"] = os.pathsep.join(filter(None, [programs, variables.get("PATH")]))
     variables.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
     return variables | {
+        FOLDER: str(Path.cwd()),
         "FLWR_HOME": str(directory / "flower"),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -32,7 +32,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "a_users_settings", module)
     for name, cls in (("variant", "VariantSettings"), ("nested", "NestedSettings")):
         own = METHODS["fedavg"]
-        method = Method(own.strategy, own.client, f"a_users_settings:{cls}")
+        method = Method(name, own.strategy, own.client, f"a_users_settings:{cls}")
         monkeypatch.setitem(METHODS, name, method)
 
 

@@ -1,0 +1,76 @@
+"""What a configuration names by import path: a method and a model of the user's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from common.config.keys import RUN_KEYS, STRATEGY, Leaf
+from common.config.problems import nearest, show, where_phrase
+from common.errors import ConfigError
+from common.imports import is_import_path
+from common.methods import METHODS, Method, own_method
+from common.models.registry import MODELS
+from common.settings.sections import SECTIONS
+
+Judge = Callable[[str, str], None]
+"""Raises if a setting, by its key, may not name an import path."""
+
+_NAMING = ("method", "model.name", "dataset")
+"""The settings that may be import paths."""
+
+_TAKEN = {*METHODS, *SECTIONS, *RUN_KEYS, STRATEGY, "run", "base"}
+
+
+def judge_all(leaves: Mapping[str, Leaf], judge: Judge) -> None:
+    """Put every import path that is named before ``judge``; nothing is imported."""
+    for key in _NAMING:
+        value = leaves[key].value if key in leaves else ""
+        if isinstance(value, str) and is_import_path(value):
+            judge(key, value)
+
+
+def chosen_method(leaves: Mapping[str, Leaf], judge: Judge | None = None) -> Method | None:
+    """Return the method of the user's own that is chosen; None for one of Nectar's and for a Flower strategy.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be imported, or its name is another's or cannot be a section's.
+    """
+    leaf = leaves.get("method")
+    if leaf is None or not isinstance(leaf.value, str) or not is_import_path(leaf.value):
+        return None
+    where = where_phrase(leaf.where)
+    try:
+        found = own_method(leaf.value)
+    except ConfigError as error:
+        if not leaf.value.startswith("flwr."):
+            raise ConfigError(f"method {where}: {error}") from error
+        raise
+    if found is None:
+        return None
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", found.name) or found.name in _TAKEN:
+        why = "is taken" if found.name in _TAKEN else "cannot name a section"
+        raise ConfigError(
+            f"method={leaf.value!r} {where} calls itself {found.name!r}, which {why}: choose another name, of small "
+            "letters, digits and underscores."
+        )
+    for part in (found.client, found.settings) if judge else ():
+        judge("method", part)  # type: ignore[misc]
+    return found
+
+
+def model_problems(leaves: Mapping[str, Leaf]) -> list[str]:
+    """Say of a model that is none which one is nearest."""
+    leaf = leaves.get("model.name")
+    if leaf is None or not isinstance(leaf.value, str):
+        return []
+    if leaf.value in MODELS or is_import_path(leaf.value):
+        return []
+    guess = nearest(leaf.value, MODELS)
+    hint = f", the nearest is {guess}" if guess else ""
+    return [
+        f"model.name={show(leaf.value)} {where_phrase(leaf.where)} is unknown{hint}: there are "
+        f"{', '.join(MODELS)}, and any of your own as package.module:callable."
+    ]

@@ -1,0 +1,56 @@
+"""What users name by import path, ``package.module:name``: their own models, methods and strategies."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+from typing import Any
+
+from common.errors import ConfigError
+
+FOLDER = "NECTAR_MODULES"
+"""The variable with a folder that is searched last: where the command was started whose processes run elsewhere."""
+
+
+def is_import_path(name: str) -> bool:
+    """Tell an import path, ``package.module:name``, from a name of Nectar's own."""
+    return ":" in name
+
+
+def search(folder: str) -> None:
+    """Have Python search ``folder`` behind all that it searches anyway, so that nothing in it hides a package."""
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def load(path: str) -> Any:
+    """Import what an import path names.
+
+    Raises
+    ------
+    ConfigError
+        If the module cannot be imported or does not have the name.
+    """
+    module_name, _, attribute = path.partition(":")
+    if folder := os.environ.get(FOLDER, ""):
+        search(folder)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's own module may raise anything while it is imported
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        lacking = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if lacking and f"{module_name}.".startswith(f"{lacking}."):
+            reason += (
+                " (searched: what is installed, PYTHONPATH, and the folder nectar was started in)"
+            )
+        raise ConfigError(f"{path} cannot be imported: {reason}.") from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        near = difflib.get_close_matches(attribute, dir(module), n=1)
+        hint = f", the nearest is {near[0]}" if near else ""
+        raise ConfigError(
+            f"{path} does not exist: {module_name} has no {attribute!r}{hint}."
+        ) from None

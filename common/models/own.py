@@ -1,0 +1,275 @@
+"""Somebody's own network as a classifier: made, looked at once with a batch of the data's shape, and wrapped."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from common.models.classifier import Classifier
+
+_BATCH = 2
+
+
+def make(
+    maker: Callable[..., object], path: str, shape: tuple[int, ...], classes: int
+) -> nn.Module:
+    """Call what a user named ``path`` and return the network it makes.
+
+    It is called with ``shape`` and ``classes``, by these names or in this order where exactly two parameters need
+    a value; with ``num_classes=classes`` where it takes that, as torchvision's constructors do.
+
+    Raises:
+        ValueError: It cannot be called so, raises, or makes no module.
+    """
+    positional, named = _arguments(maker, path, shape, classes)
+    try:
+        module = maker(*positional, **named)
+    except Exception as error:  # anything may go wrong in a user's own code
+        raise ValueError(f"{path} raised {_told(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{path} made a {type(module).__name__}, and must make a torch.nn.Module")
+    return module
+
+
+def _arguments(
+    maker: Callable[..., object], path: str, shape: tuple[int, ...], classes: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    takes = "it must take (shape, classes), or num_classes as torchvision's constructors do"
+    if isinstance(maker, nn.Module) or not callable(maker):
+        raise ValueError(
+            f"{path} is a {type(maker).__name__} and cannot be called for a network: {takes}"
+        )
+    try:
+        signature = inspect.signature(maker)
+    except (TypeError, ValueError):
+        raise ValueError(f"{path} does not say which parameters it has: {takes}") from None
+    parameters = signature.parameters.values()
+    keywords = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    needed = [
+        p
+        for p in parameters
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    ordered = [p for p in needed if p.kind is not p.KEYWORD_ONLY]
+    attempts: list[tuple[bool, tuple[Any, ...], dict[str, Any]]] = [
+        ({"shape", "classes"} <= keywords, (), {"shape": shape, "classes": classes}),
+        ("num_classes" in keywords, (), {"num_classes": classes}),
+        (len(ordered) == len(needed) == 2, (shape, classes), {}),
+        (any(p.kind is p.VAR_KEYWORD for p in parameters), (), {"num_classes": classes}),
+    ]
+    for fits, positional, named in attempts:
+        if not fits:
+            continue
+        try:
+            signature.bind(*positional, **named)
+        except TypeError:
+            continue
+        return positional, named
+    raise ValueError(f"{path} has the parameters {signature}: {takes}")
+
+
+def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) -> Classifier:
+    """Return ``module`` as a classifier whose state has the module's own names.
+
+    A module that has no ``embed`` of its own is run once, with a hook on every linear layer: the embedding is what
+    enters the layer whose output is the module's. Its parameters and buffers are left as they were.
+
+    Args:
+        module: On the CPU.
+        path: What a message calls it.
+        shape: The shape of one input: an image's (C, H, W), or a text's (T,).
+        classes: The number of logits.
+
+    Raises:
+        ValueError: It does not take such inputs, gives no logits, or hides what enters its last layer.
+    """
+    _look(module.eval(), path, shape, classes)
+    _check_state(module, path)
+    with _unchanged_buffers(module):
+        _look(module.train(), path, shape, classes)
+    network = module if isinstance(module, Classifier) else _wrapped(module, path, shape, classes)
+    try:
+        copy.deepcopy(network)
+    except Exception as error:  # anything may go wrong in a user's own code
+        raise ValueError(
+            f"{path} makes a network that cannot be copied ({_told(error)})"
+        ) from error
+    return network.train()
+
+
+@contextmanager
+def _unchanged_buffers(module: nn.Module) -> Iterator[None]:
+    """Put back what a pass in training mode moves: running means and variances."""
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    yield
+    for name, buffer in module.named_buffers():
+        buffer.copy_(before[name])
+
+
+def _sample(shape: tuple[int, ...], classes: int) -> Tensor:
+    """Return a batch to look at a network with: images of noise, or texts of any tokens."""
+    if len(shape) == 1:
+        return torch.randint(classes, (_BATCH, *shape))
+    return torch.randn(_BATCH, *shape)
+
+
+def _look(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a network that does not give the logits of the data's inputs, in the mode that it is in."""
+    size = "x".join(map(str, shape))
+    try:
+        with torch.no_grad():
+            output = module(_sample(shape, classes))
+    except Exception as error:  # anything may go wrong in a user's own code
+        raise ValueError(
+            f"{path} does not take inputs of {size} ({_told(error)}): choose a data set whose inputs it takes, such "
+            "as dataset=cifar10 for colour images, or name a callable of your own that makes a network for these"
+        ) from error
+    expected = (_BATCH, *(shape if len(shape) == 1 else ()), classes)
+    if not isinstance(output, Tensor) or tuple(output.shape) != expected:
+        tensor = isinstance(output, Tensor)
+        given = f"shape {tuple(output.shape)}" if tensor else type(output).__name__
+        when = "in training" if module.training else "in evaluation"
+        raise ValueError(
+            f"{path} gives {given} {when} for {_BATCH} inputs of {size}, and must give the logits alone, of shape "
+            f"{expected}"
+        )
+
+
+def _check_state(module: nn.Module, path: str) -> None:
+    """Refuse a state that cannot travel, and a network without anything to learn."""
+    for name, value in module.state_dict().items():
+        plain = isinstance(value, Tensor)
+        if (
+            not plain
+            or value.is_complex()
+            or (value.is_floating_point() and value.dtype != torch.float32)
+        ):
+            kind = str(value.dtype).removeprefix("torch.") if plain else type(value).__name__
+            raise ValueError(f"{path} has {name} as {kind}: what is learned and sent is float32")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ValueError(f"{path} has no parameter that can be learned")
+
+
+def _wrapped(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) -> Classifier:
+    x = _sample(shape, classes)
+    module.eval()
+    with torch.no_grad():
+        name, entering, output = _last_linear(module, x)
+        own = inspect.ismethod(getattr(module, "embed", None))
+        network = OwnNetwork(module, shape, name, own)
+        h = network.embed(x) if own else entering
+        if h is None or (name is None and not network.classifies):
+            raise ValueError(
+                f"{path} does not end with a linear layer whose output it returns, so that its embedding cannot be "
+                "told: give it a method embed(x), and classify(h) with the logits of an embedding"
+            )
+        if not isinstance(h, Tensor) or h.ndim != output.ndim or len(h) != len(x):
+            raise ValueError(f"{path} must embed {_BATCH} inputs as [{_BATCH}, d]")
+        if not torch.allclose(network.classify(h), output, rtol=1e-3, atol=1e-5):
+            raise ValueError(
+                f"the embeddings of {path} are not what its last layer turns into the logits: give it a method "
+                "classify(h) with the logits of an embedding, equal to its output"
+            )
+    return network
+
+
+def _last_linear(module: nn.Module, x: Tensor) -> tuple[str | None, Tensor | None, Tensor]:
+    """Return the name of the linear layer whose output is the module's, if any, its input, and the output."""
+    calls: list[tuple[str, Tensor, Tensor]] = []
+
+    def noted(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+        return lambda _, given, returned: calls.append((name, given[0], returned))
+
+    handles = [
+        layer.register_forward_hook(noted(name))
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear)
+    ]
+    try:
+        output: Tensor = module(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, entering, returned in reversed(calls):
+        if returned.shape == output.shape and returned.data_ptr() == output.data_ptr():
+            return name, entering, output
+    return None, None, output
+
+
+class OwnNetwork(Classifier):
+    """A user's network: it holds the network's own parameters, buffers and modules under their own names.
+
+    Args:
+        module: The network.
+        shape: The shape of one input.
+        head: The name of the linear layer that gives the logits; None for none.
+        embeds: Whether the network's own method ``embed`` gives the embeddings.
+    """
+
+    plain: Any
+    _head: str | None
+    _embeds: bool
+
+    def __init__(
+        self, module: nn.Module, shape: tuple[int, ...], head: str | None, embeds: bool
+    ) -> None:
+        super().__init__(shape if len(shape) > 1 else ())
+        # One tree for both, not a child: state_dict, functional_call and copies then see the network's own names.
+        for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            self.__dict__[shared] = module.__dict__[shared]
+        self.__dict__["plain"] = module
+        self.__dict__["_head"] = head
+        self.__dict__["_embeds"] = embeds
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the network's own method ``classify`` gives the logits."""
+        return self._embeds and inspect.ismethod(getattr(self.plain, "classify", None))
+
+    def train(self, mode: bool = True) -> OwnNetwork:
+        """Set the mode, of the network too: some ask themselves which one it is."""
+        self.plain.train(mode)
+        self.training = mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the network gives."""
+        logits: Tensor = self.plain(x)
+        return logits
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the network's own ``embed``, else what enters its last linear layer."""
+        if self._embeds:
+            own: Tensor = self.plain.embed(x)
+            return own
+        entering: list[Tensor] = []
+        # Held for this pass only: a hook that stays would not follow a copy of the network.
+        handle = self._linear().register_forward_pre_hook(
+            lambda _, given: entering.append(given[0])
+        )
+        try:
+            self.plain(x)
+        finally:
+            handle.remove()
+        return entering[-1]
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Return the logits of the embeddings ``h``."""
+        logits: Tensor = self.plain.classify(h) if self.classifies else self._linear()(h)
+        return logits
+
+    def _linear(self) -> nn.Linear:
+        layer: nn.Linear = self.plain.get_submodule(self._head)
+        return layer
+
+
+def _told(error: Exception) -> str:
+    """Return an error's type and first line."""
+    first = str(error).strip().partition("\n")[0].rstrip(".!")[:200]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
