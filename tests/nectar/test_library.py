@@ -1,0 +1,294 @@
+"""`import nectar`: what it returns, prints, refuses and leaves behind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import numbers
+from federation import run as run_directly
+from places import ROOT
+from small import SMALL
+
+import nectar
+from common.config.text import parse_set
+from common.data import samples
+from common.errors import ConfigError, FederationError, NectarError
+from common.run import Run
+from common.training import evaluate
+from nectar import api, cli
+from nectar.compare.comparison import Comparison
+from nectar.interrupt import Interrupted
+from nectar.recorded_run import RecordedRun
+
+SETTINGS: dict[str, Any] = parse_set(SMALL)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
+    output = tmp_path_factory.mktemp("runs")
+    return nectar.run("feddm", rounds=2, output_dir=output, progress=False, **SETTINGS)
+
+
+# -- a run --------------------------------------------------------------------------------------
+
+
+def test_a_run_has_its_figures_model_images_and_report(
+    finished: RecordedRun, tmp_path: Path
+) -> None:
+    assert [line["round"] for line in finished.rounds] == [0, 1, 2]
+    assert finished.completed
+    assert finished.config.settings.ipc == 2  # type: ignore[attr-defined]
+    assert finished.accuracy == finished.rounds[-1]["test"]["accuracy"]
+    assert list(finished.images) == list(finished.pictures) == [f"partition-{i}" for i in range(3)]
+    sent = finished.images["partition-0"]
+    assert sent.images.shape == (len(sent.labels), 1, 8, 8)
+    assert finished.pictures["partition-0"].height > finished.pictures["partition-0"].width
+    assert repr(finished) == (
+        f"<feddm on digits, seed 0: 2 of 2 rounds, accuracy {finished.accuracy:.4f}; {finished.directory}>"
+    )
+    page = finished.report(tmp_path / "page.html")
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    with pytest.raises(ConfigError, match=r"^path=page\.txt must name an HTML file"):
+        finished.report("page.txt")
+
+
+def test_its_model_is_the_one_that_was_judged(finished: RecordedRun) -> None:
+    run = Run(finished.config)
+    assert not finished.model.training
+    judged = evaluate(finished.model, samples(run.dataset.test, run.info), run.task, batch=512)
+    assert judged.accuracy == finished.accuracy
+
+
+def test_its_frame_has_a_row_a_round(
+    finished: RecordedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = finished.frame()
+    assert frame["round"].tolist() == [0, 1, 2]
+    assert frame["accuracy"].tolist() == [line["test"]["accuracy"] for line in finished.rounds]
+    assert frame["loss"].tolist() == [line["test"]["loss"] for line in finished.rounds]
+    assert frame["bytes_up"].tolist() == [
+        sum(line["bytes"]["up"].values()) for line in finished.rounds
+    ]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(NectarError, match="needs pandas, which is not installed: `pip install"):
+        finished.frame()
+
+
+def test_its_numbers_are_the_commands_and_a_second_run_repeats_them(
+    finished: RecordedRun, tmp_path: Path
+) -> None:
+    again = nectar.run("feddm", rounds=2, output_dir=tmp_path, progress=False, **SETTINGS)
+    words = {"method": "feddm", "rounds": 2, "output-dir": str(tmp_path), "set": SMALL}
+    direct = run_directly(words)
+    assert numbers(again.past.record) == numbers(finished.past.record) == numbers(direct)
+
+
+def test_an_opened_record_is_the_same_run(finished: RecordedRun, tmp_path: Path) -> None:
+    assert nectar.open(str(finished.directory)) == finished
+    with pytest.raises(ConfigError, match="is not a run's record"):
+        nectar.open(tmp_path)
+
+
+def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
+    begun = nectar.run("fedavg", rounds=1, output_dir=tmp_path, progress=False, **SETTINGS)
+    assert begun.images == begun.pictures == {}
+    gone_on = nectar.run(resume=begun.directory, rounds=2, progress=False)
+    assert gone_on.directory == begun.directory
+    assert [line["round"] for line in gone_on.rounds] == [0, 1, 2]
+
+
+# -- what it leaves behind ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def root_says() -> Iterator[list[str]]:
+    """Give what a handler of the caller's own at the root logger gets to see."""
+    seen: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+
+    handler = Handler()
+    logging.getLogger().addHandler(handler)
+    yield seen
+    logging.getLogger().removeHandler(handler)
+
+
+def test_it_prints_a_line_a_round_once_and_leaves_logger_and_threads_as_they_were(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], root_says: list[str]
+) -> None:
+    logger = logging.getLogger("flwr")
+    before = logger.handlers[:], logger.propagate
+    torch.set_num_threads(2)
+    settings = {**SETTINGS, "compute": {"server_cores": 1}, "output_dir": tmp_path}
+    nectar.run("fedavg", rounds=1, **settings)
+    out, err = capsys.readouterr()
+    assert [line.split(":")[0] for line in out.splitlines() if line.startswith("round ")] == [
+        "round 0/1",
+        "round 1/1",
+    ]
+    assert "\x1b" not in out
+    assert (err, root_says) == ("", [])
+    assert (logger.handlers, logger.propagate) == before
+    assert torch.get_num_threads() == 2
+
+    nectar.run("fedavg", rounds=1, progress=False, **settings)
+    assert capsys.readouterr().out == ""
+    assert any(said.startswith("round 1/1") for said in root_says), "the caller's own logs have it"
+
+
+def test_a_run_that_stops_raises_and_leaves_the_same(tmp_path: Path) -> None:
+    logger = logging.getLogger("flwr")
+    before = logger.handlers[:], logger.propagate
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FederationError, match="choose another output-dir"):
+        nectar.run("fedavg", output_dir=tmp_path / "file", **SETTINGS)
+    assert (logger.handlers, logger.propagate) == before
+
+
+@pytest.mark.slow
+def test_importing_it_brings_nothing_heavy() -> None:
+    code = "import nectar, json, sys; dir(nectar); print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
+    assert loaded.isdisjoint({"torch", "flwr", "numpy", "yaml", "common", "server_app"})
+
+
+def test_what_it_has_no_name_for_is_an_attribute_error() -> None:
+    assert {"compare", "open", "run"} <= set(dir(nectar))
+    with pytest.raises(AttributeError, match="module 'nectar' has no attribute 'train'"):
+        nectar.train  # type: ignore[attr-defined]  # noqa: B018
+
+
+# -- the grammar --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"feddm.icp": 3}, ["feddm.icp=3"]),
+        ({"feddm": {"icp": 3}}, ["feddm.icp=3"]),
+        ({"rouds": 3}, ["rouds=3"]),
+        ({"rounds": "two", "seed": -1}, ["rounds=two", "seed=-1"]),
+        ({"feddm.ipc": True}, ["feddm.ipc=true"]),
+        ({"feddm.ipc": "3"}, ["feddm.ipc='3'"]),
+        ({"dataset": "minst"}, ["dataset=minst"]),
+        ({"experiment": "nothing"}, ["nothing"]),
+        ({"resume": "/nowhere"}, ["resume=/nowhere"]),
+    ],
+)
+def test_an_error_has_the_commands_sentences(
+    settings: dict[str, Any], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", *words]) == 2
+    said = capsys.readouterr().err.splitlines()
+    with pytest.raises(NectarError) as error:
+        nectar.run(**settings)
+    assert [f"nectar: {line}" for line in str(error.value).splitlines()] == said
+
+
+def test_a_value_of_no_kind_and_two_methods_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"feddm\.ipc=\[3\] must be a number, .* not list"):
+        nectar.run(**{"feddm.ipc": [3]})
+    with pytest.raises(ConfigError, match="two methods, feddm and fedavg"):
+        nectar.run("feddm", method="fedavg")
+
+
+def test_keywords_become_the_words_that_would_be_typed() -> None:
+    settings = {
+        "experiment": None,
+        "output_dir": Path("runs"),
+        "rounds": np.int64(3),
+        "feddm": {"image_lr": np.float32(0.5), "start": "real", "warm": False},
+        "a.b": None,
+        "c.d": "two words",
+    }
+    assert api._words(settings) == [
+        "output_dir=runs",
+        "rounds=3",
+        "feddm.image_lr=0.5",
+        "feddm.start=real",
+        "feddm.warm=false",
+        "a.b=null",
+        "c.d=two words",
+    ]
+
+
+# -- a comparison -------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_comparison_has_its_table_and_its_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ("fedavg:epochs=1", "more=fedavg:epochs=2")
+    settings = {**SETTINGS, "rounds": 1, "seed": 4, "output_dir": tmp_path}
+    del settings["fedavg.epochs"]
+    result = nectar.compare(*rows, seeds=1, output=tmp_path / "table", **settings)
+    assert "[2/2]" in capsys.readouterr().out
+    assert list(result.accuracies) == ["fedavg:epochs=1", "more"]
+    assert result.failures == ()
+    for label, by_seed in result.runs.items():
+        assert result.accuracies[label] == {4: by_seed[4].accuracy}
+        assert by_seed[4].config.settings.epochs == (2 if label == "more" else 1)  # type: ignore[attr-defined]
+    assert repr(result) == result.table
+    assert f"{result.accuracies['more'][4]:.4f}" in result.table
+    assert result._repr_html_().startswith("<pre>Accuracy after round 1")
+    assert (result.directory / "table.md").read_text().count(" more ") >= 3
+    assert result.directory == tmp_path / "table"
+
+    again = nectar.compare(*rows, seeds=1, progress=False, **settings)
+    assert again.runs == result.runs, "what is there is not run again"
+    assert capsys.readouterr().out == ""
+
+
+def test_a_comparisons_words_are_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def refuse(self: Comparison, request: Any, words: list[str], say: Any) -> None:
+        seen.append(words)
+        raise ConfigError("far enough.")
+
+    monkeypatch.setattr(Comparison, "__init__", refuse)
+    with pytest.raises(ConfigError, match="far enough"):
+        nectar.compare(
+            "feddm",
+            "fedavg",
+            seeds=2,
+            target=0.5,
+            alone=True,
+            tune=["fedavg.lr=0.1,0.3"],
+            tune_seeds=1,
+            dataset="mnist",
+        )
+    typed = "feddm fedavg dataset=mnist --seeds 2 --target 0.5 --tune-seeds 1 --tune fedavg.lr=0.1,0.3 --alone"
+    assert seen == [typed.split()]
+    with pytest.raises(ConfigError, match=r"^nothing to compare"):
+        nectar.compare()
+    with pytest.raises(ConfigError, match="'fedavgg' is no method and no experiment"):
+        nectar.compare("fedavgg")
+
+
+def test_an_interrupted_comparison_is_a_keyboard_interrupt() -> None:
+    class Endless:
+        def carry_out(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        api._carried_out(Endless())  # type: ignore[arg-type]
+    assert not isinstance(raised.value, Interrupted)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
