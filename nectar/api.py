@@ -24,7 +24,7 @@ from nectar.local_run import run_here
 from nectar.past_run import PastRun
 from nectar.recorded_run import RecordedRun
 from nectar.resume import with_recorded
-from nectar.words import parse_words
+from nectar.words import parse_words, typed
 
 
 def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> RecordedRun:
@@ -54,8 +54,8 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
         raise ConfigError(
             f"two methods, {method} and {settings['method']}: name one, as the first argument."
         )
-    named = {"method": method} if method else {}
-    run_config = with_recorded(parse_words(_words(named | settings)))
+    words = _words(({"method": method} if method else {}) | settings)
+    run_config = with_recorded(typed("run", words) | parse_words(words))
     threads = torch.get_num_threads()
     try:
         with _lines(progress):
