@@ -20,17 +20,18 @@ from filelock import FileLock
 from places import ROOT
 from small import SMALL
 
-from common.errors import ConfigError
+from common.errors import ConfigError, FederationError
 from common.import_closure import PACKAGES, Sources
 from nectar.compare import identity as identities
 from nectar.compare import run_scheduler
 from nectar.compare.archive import Archive
 from nectar.compare.comparison import Comparison
 from nectar.compare.identity import Identity
-from nectar.compare.live_processes import command_lines, may_be_written
+from nectar.compare.live_processes import command_lines
 from nectar.compare.request import parse
 from nectar.compare.run_scheduler import RunScheduler
 from nectar.compare.tables import Results
+from nectar.resume import with_recorded
 from server_app.record import Record
 
 Small = Callable[..., dict[str, Any]]
@@ -108,29 +109,34 @@ def test_a_record_that_a_living_process_writes_is_left_alone(small: Small) -> No
     path = record.directory / "provenance.json"
     mine = Identity(*(json.loads(path.read_text())[key] for key in ("configuration", "code")))
     archive = Archive(record.directory.parent)
-    record.note(outcome="running", command=["nectar", "run", "a-run-that-is-over=1"])
+    record.note(outcome="running")
     assert archive.unfinished(mine).directory == record.directory  # type: ignore[union-attr]
+    script = "import sys, time; from pathlib import Path; from server_app.record import Record;"
+    script += "record = Record(Path(sys.argv[1])); record._begin_writing();"
+    script += "print('writing', flush=True); time.sleep(600)"
     writer = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(60)", "run", "seed=12345"]
+        [sys.executable, "-c", script, str(record.directory)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
-        record.note(command=["nectar", "run", "seed=12345"])
-        while not command_lines().get(writer.pid):
-            time.sleep(0.01)
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "writing\n"
         assert archive.unfinished(mine) is None
-        record.note(continued=[{"command": ["nectar", "run", "a-run-that-is-over=1"]}])
-        assert archive.unfinished(mine) is not None
+        again = with_recorded({"resume": str(record.directory), "rounds": 3})
+        with pytest.raises(FederationError, match="is being written by a run that still goes on"):
+            run(again)
     finally:
-        writer.kill()
+        writer.kill()  # a lock goes with its process, whatever ended that
         writer.wait()
-    assert may_be_written({"outcome": "running", "command": ["python"]})
-    assert not may_be_written({"outcome": "interrupted", "command": ["python"]})
+    assert archive.unfinished(mine) is not None
 
 
 def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path) -> None:
     """The lock is held elsewhere; when it is let go the record is there, and nothing is started."""
     record = run(small())
-    record.note(outcome="running", command=["nectar", "run", "a-run-that-is-over=1"])
+    record.note(outcome="running")
     words = ["feddm", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1", *SMALL.split()]
     comparison = Comparison(parse(words), words, lambda sentence: None)
     task = comparison._tasks[0]
@@ -288,6 +294,7 @@ def test_killed_in_the_middle_it_repeats_nothing(tmp_path: Path, how: signal.Sig
     assert broken["outcome"] == "completed"
     assert len(broken["continued"]) == 1
     assert broken["alone"] is False
+    assert broken["command"] == ["nectar", "compare", *words]
     name = next(n for n in after if n != done)
     assert [m["round"] for m in Record(runs / name).metrics()] == list(range(41))
 

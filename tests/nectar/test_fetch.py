@@ -102,7 +102,8 @@ def test_a_real_record_goes_through_a_log_to_the_same_files(small: Small, tmp_pa
     assert arrival.whole()[0].record == record.id
     target = tmp_path / "home" / record.id
     assert unpack(arrival.whole()[1], target)
-    kept = {k: v for k, v in contents(record.directory).items() if not k.startswith("state/")}
+    there = contents(record.directory)
+    kept = {k: v for k, v in there.items() if not k.startswith(("state/", "."))}
     assert contents(target) == kept
     assert "checkpoint/last.safetensors" in kept
 
@@ -476,6 +477,7 @@ def test_the_servers_reason_comes_home(tmp_path: Path, monkeypatch: pytest.Monke
 
     def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
         see("\x1b[91mERROR \x1b[0m:     the run stopped: there is no record x below /srv\n")
+        see('nectar-stopped {"reason": "there is no record x below /srv"}\n')
         return fetching.Outcome("finished:failed", "N/A")
 
     monkeypatch.setattr(fetching, "follow", follow)

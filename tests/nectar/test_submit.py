@@ -20,6 +20,8 @@ import pytest
 from deployment import nectar
 from flwr.supercore.logger import ConsoleHandler
 
+from common.config import layers, load
+from common.config.keys import PATH_KEYS
 from common.errors import ConfigError, PayloadError
 from nectar.flower.client import Client, LogBroken, Outcome, Refused
 from nectar.flower.connecting import connect
@@ -29,6 +31,7 @@ from nectar.remote import following, watching
 from nectar.remote.following import follow
 from nectar.remote.order import described, order_of, resumed
 from nectar.remote.watching import watch
+from nectar.words import typed
 from server_app.sending.request import Request
 from strategies.exchange.replies import reason_of
 
@@ -128,12 +131,27 @@ def test_no_path_of_this_machine_reaches_the_server(
     monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", "/home/of-the-laptop")
     order = order_of(["method=fedavg", "output_dir=~/runs", "federation.clients=3"])
-    assert order.run_config == {
-        "method": "fedavg",
+    assert {key: order.run_config.get(key) for key in PATH_KEYS} == {
         "output-dir": "~/runs",
-        "set": "federation.clients=3",
+        "data-dir": None,
+        "resume": None,
     }
+    assert not any(str(tmp_path) in str(value) for value in order.run_config.values())
     assert described(order).endswith("; data-dir: each machine's own")
+
+
+def test_what_is_submitted_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says the same where files of settings say something else; a file's paths are not the server's."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("base: feddm-mnist-small\noutput-dir: /home/me/runs\nfeddm:\n  ipc: 3\n")
+    words = ["lab", "rounds=7", f"--config={file}"]
+    order = order_of([f"config={file}", "rounds=7"], typed("submit", words))
+    monkeypatch.setattr(layers, "CONF", tmp_path)
+    there = load(order.run_config)
+    assert there.digest() == order.config.digest()
+    assert (there.rounds, there.settings.ipc) == (7, 3)  # type: ignore[attr-defined]
+    assert "output-dir" not in order.run_config
+    assert there.typed == f"nectar submit lab rounds=7 --config={file}"
 
 
 @pytest.mark.parametrize(
@@ -171,15 +189,11 @@ def test_what_is_resumed_is_the_servers_record() -> None:
     places = {"output-dir": "/old/place", "data-dir": "/home/of-the-server/nectar/data"}
     again = resumed(order, "/srv/runs/20260101-feddm", {**recorded, **places})
     assert "data-dir" not in again.run_config  # sites have their own
-    assert again.run_config == {
-        "method": "feddm",
-        "rounds": 9,
-        "seed": 7,
-        "set": "feddm.ipc=5 feddm.ipc=3",
-        "resume": "/srv/runs/20260101-feddm",
-        "output-dir": "/srv/runs",
-    }
-    assert again.config.settings.ipc == 3  # type: ignore[attr-defined]
+    there = load(again.run_config)
+    assert (there.method, there.rounds, there.seed) == ("feddm", 9, 7)
+    assert again.run_config["resume"] == "/srv/runs/20260101-feddm"
+    assert again.run_config["output-dir"] == "/srv/runs"
+    assert there.settings.ipc == 3  # type: ignore[attr-defined]
 
 
 # -- Flower's client ----------------------------------------------------------------------------
@@ -335,23 +349,26 @@ def test_a_port_at_which_nobody_listens(connection: Connection) -> None:
     assert "refused" in replace(connection, address="127.0.0.1:1").health().lower()
 
 
+A_RECORD = 'nectar-record {"directory": "/srv/runs/2026-feddm"}\n'
+
+
 def test_the_log_tells_where_the_record_lies(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = ["\x1b[92mINFO \x1b[0m:      the record is /srv/runs/2026-feddm\n", "INFO :      \n"]
+    lines = ["\x1b[92mINFO \x1b[0m:      the record is there\n", A_RECORD, "INFO :      \n"]
     through(monkeypatch, FakeClient([lines], [COMPLETED]))
     out = io.StringIO()
     watched = watch(connection, "17", verbose=False, out=out)
     assert (watched.record, watched.output_dir) == ("2026-feddm", "/srv/runs")
-    assert out.getvalue() == "INFO :      the record is /srv/runs/2026-feddm\n"
+    assert out.getvalue() == "INFO :      the record is there\n"
 
 
 def test_what_a_site_says_cannot_pass_for_the_servers_word(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither as a line of its own, nor before the server names the record, nor to the operator's terminal."""
-    forged = "the record is /srv/other/20250101-feddm-old"
-    evil = f"no\r\nINFO :      {forged}\n\x1b]0;owned\x07 {forged}"
+    forged = 'nectar-record {"directory": "/srv/other/20250101-feddm-old"}'
+    evil = f"no\r\n{forged}\n\x1b]0;owned\x07 {forged}"
     reply: Any = SimpleNamespace(error=SimpleNamespace(code=100, reason=evil))
     log, out = io.StringIO(), io.StringIO()
     handler = ConsoleHandler(stream=log)
@@ -360,12 +377,13 @@ def test_what_a_site_says_cannot_pass_for_the_servers_word(
     logger.setLevel("INFO")
     logger.warning("node 5 failed the roll call: %s", reason_of(reply))
     logger.warning("%s", PayloadError(evil))
-    logger.info("the record is /srv/runs/2026-feddm")
+    before = log.getvalue()
     logger.warning("round 1: rejected north: %s", reason_of(reply))
-    through(monkeypatch, FakeClient([log.getvalue().splitlines(keepends=True)], [COMPLETED]))
+    lines = [*before.splitlines(True), A_RECORD, *log.getvalue()[len(before) :].splitlines(True)]
+    through(monkeypatch, FakeClient([lines], [COMPLETED]))
     watched = watch(connection, "17", verbose=False, out=out)
     assert (watched.record, watched.output_dir) == ("2026-feddm", "/srv/runs")
-    assert len(out.getvalue().splitlines()) == 4
+    assert len(out.getvalue().splitlines()) == 3
     assert not any(c in out.getvalue() for c in "\x1b\x07\r")
 
 
@@ -427,7 +445,9 @@ def test_a_record_that_does_not_come_home_is_told_and_counts(
         raise ConfigError("no room")
 
     monkeypatch.setattr("nectar.commands.fetch.bring", fail)
-    through(monkeypatch, FakeClient([["INFO : the record is /srv/runs/r1\n"]], [COMPLETED]))
+    through(
+        monkeypatch, FakeClient([['nectar-record {"directory": "/srv/runs/r1"}\n']], [COMPLETED])
+    )
     assert nectar("submit", "lab", "--follow", "17") == 1
     said = capsys.readouterr().out
     assert "The record stays on the server (/srv/runs/r1): no room" in said
@@ -444,7 +464,9 @@ def test_the_line_that_tries_again_works_as_it_stands(
         raise ConfigError("no room")
 
     monkeypatch.setattr("nectar.commands.fetch.bring", fail)
-    through(monkeypatch, FakeClient([["INFO : the record is /srv/my runs/r1\n"]], [COMPLETED]))
+    through(
+        monkeypatch, FakeClient([['nectar-record {"directory": "/srv/my runs/r1"}\n']], [COMPLETED])
+    )
     words = ["127.0.0.1:9", "--ca", "the ca.crt", "--output", "here", "--without=samples"]
     assert nectar("submit", *words, "--follow", "17") == 1
     (line,) = re.findall("`(nectar fetch .*)` tries again", capsys.readouterr().out)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from common.config import load
 from common.errors import ConfigError
-from nectar.words import parse_words, take_options, to_flwr
+from nectar.words import parse_words, take_options, to_flwr, typed, with_file_as_word
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
@@ -137,3 +137,15 @@ def test_a_value_survives_from_the_words_through_flower_to_the_configuration(val
     words = ["method=flwr.serverapp.strategy:FedAvg", f"strategy.weighted_by_key='{value}'"]
     run_config = parse_config_args([to_flwr(parse_words(words))])
     assert load(run_config).strategy == {"weighted_by_key": value.replace("''", "'")}
+
+
+def test_a_file_of_settings_is_the_last_word(tmp_path: Path) -> None:
+    words = ["--config", "my.yaml", "digits-alpha001", "rounds=3"]
+    assert with_file_as_word(words) == ["digits-alpha001", "rounds=3", "config=my.yaml"]
+    assert with_file_as_word(["--config=a=b.yaml"]) == ["config=a=b.yaml"]
+    assert parse_words(["config=my.yaml"], tmp_path) == {"config": str(tmp_path / "my.yaml")}
+
+
+def test_the_words_typed_are_kept_as_a_shell_takes_them() -> None:
+    words = ["method=fedavg", "output-dir=/my runs"]
+    assert typed("run", words) == {"typed": "nectar run method=fedavg 'output-dir=/my runs'"}

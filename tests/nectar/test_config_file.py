@@ -1,0 +1,179 @@
+"""A file of settings of one's own: as an experiment, as `nectar config` prints, as a record holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import run
+
+from common.config import Config, layers, load
+from common.config.layers import names
+from common.errors import ConfigError
+from nectar.cli import main as nectar
+from nectar.compare.plan import tasks_of
+from nectar.compare.request import parse
+from nectar.words import parse_words, with_file_as_word
+
+Small = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Return a writer of ``mine.yaml`` in the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str) -> Path:
+        path = tmp_path / "mine.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def resolved(*words: str) -> Config:
+    return load(parse_words(with_file_as_word(words)))
+
+
+def test_what_is_printed_resolves_to_the_same(
+    file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of every experiment; and what is submitted does so where files say something else."""
+    for experiment in ("", *names("experiment")):
+        words = [experiment] if experiment else []
+        assert nectar(["config", *words, "seed=4", "wire.images=float32"]) == 0
+        printed = capsys.readouterr().out
+        file(printed)
+        config = resolved(*words, "seed=4", "wire.images=float32")
+        assert resolved("--config", "mine.yaml") == config
+        assert config.experiment == experiment
+        assert load(config.to_run_config()) == config
+    assert nectar(["config", "--config=mine.yaml"]) == 0
+    again = capsys.readouterr().out
+    assert [line.partition("  #")[0] for line in again.splitlines()] == [
+        line.partition("  #")[0] for line in printed.splitlines()
+    ]
+
+
+def test_a_resolved_run_config_reads_no_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    configs = [load({"experiment": name}) for name in names("experiment")]
+    strategy = {"method": "flwr.serverapp.strategy:FedAdam", "set": "strategy.eta=0.2"}
+    configs += [load({}), load({**strategy, "experiment": "digits-alpha001"})]
+    monkeypatch.setattr(layers, "CONF", tmp_path)
+    for config in configs:
+        assert load(config.to_run_config()) == config
+    with pytest.raises(ConfigError, match="resolved is what `nectar` submits a run with"):
+        load({"resolved": "no"})
+
+
+def test_a_records_configuration_runs_again(small: Small) -> None:
+    record = run(small(method="fedavg", rounds=1))
+    again = load({"config": str(record.directory / "config.yaml")})
+    assert again == load(small(method="fedavg", rounds=1))
+
+
+def test_it_lies_between_experiment_and_words(file: Callable[[str], Path]) -> None:
+    path = file("rounds: 7\nseed: 2\nfeddm:\n  ipc: 3\n  real_batch: 16\n")
+    config = resolved("feddm-mnist-small", "seed=5", "feddm.real_batch=8", "--config", "mine.yaml")
+    plain = resolved("feddm-mnist-small")
+    assert (config.rounds, config.seed, config.dataset) == (7, 5, "mnist")
+    assert config.settings.model_dump() == plain.settings.model_dump() | {"ipc": 3, "real_batch": 8}
+    assert config.origin["rounds"] == str(path)
+    assert config.experiment == "feddm-mnist-small"
+
+
+def test_it_departs_from_an_experiment(file: Callable[[str], Path]) -> None:
+    file("base: feddm-mnist-small\nfeddm:\n  ipc: 3\n")
+    config = resolved("--config=mine.yaml")
+    plain = resolved("feddm-mnist-small")
+    assert config.settings.model_dump() == plain.settings.model_dump() | {"ipc": 3}
+    assert config.federation == plain.federation
+
+
+def test_its_paths_start_where_typed_ones_do(file: Callable[[str], Path], tmp_path: Path) -> None:
+    file("output-dir: runs\ndata-dir: /srv/data\n")
+    config = resolved("--config=mine.yaml")
+    assert (config.output_dir, config.data_dir) == (tmp_path / "runs", Path("/srv/data"))
+    assert resolved("--config=mine.yaml", "output-dir=there").output_dir == tmp_path / "there"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "feddm:\n  ipk: 3\n",
+            r"feddm\.ipk in .*mine\.yaml is no setting: did you mean feddm\.ipc",
+        ),
+        ("rounds: two\n", r"rounds='two' in .*mine\.yaml must be a whole number"),
+        ("rounds: 2\nrounds: 3\n", r"mine\.yaml, line 2, cannot be read: 'rounds' twice"),
+        ("- 1\n", r"mine\.yaml must hold keys and values"),
+        ("feddm: 3\n", r"feddm in .*mine\.yaml must hold settings, not 3"),
+        ("base: digitz\n", r"experiment='digitz' in .*mine\.yaml is unknown"),
+        ("base: [a]\n", r"base in .*mine\.yaml must be a name, not a list"),
+        ("dataset: mnits\n", r"dataset='mnits' in .*mine\.yaml is unknown, the nearest is mnist"),
+        (
+            "experiment: digits-alpha001\n",
+            r"mine\.yaml is read in a whole configuration alone.*base: digits",
+        ),
+        ("schema: 2\n", r"schema=2 in .*mine\.yaml is another release's: this one reads 1"),
+        ("output-dir: 3\n", r"output-dir in .*mine\.yaml must be a path, not 3"),
+        ("set: a.b=1\n", r"set in .*mine\.yaml can only be given by itself"),
+    ],
+)
+def test_an_error_names_the_file(file: Callable[[str], Path], text: str, said: str) -> None:
+    file(text)
+    with pytest.raises(ConfigError, match=said):
+        resolved("--config=mine.yaml")
+
+
+def test_what_cannot_be_is_refused(file: Callable[[str], Path], tmp_path: Path) -> None:
+    file("base: digits-alpha001\n")
+    with pytest.raises(
+        ConfigError, match=r"two experiments, feddm-mnist and digits-alpha001 \(base in"
+    ):
+        resolved("feddm-mnist", "--config=mine.yaml")
+    with pytest.raises(ConfigError, match=r"--config .*there\.yaml is no file"):
+        resolved("--config=there.yaml")
+    with pytest.raises(ConfigError, match="two files of settings, a and b: name one"):
+        resolved("--config", "a", "--config=b")
+    with pytest.raises(ConfigError, match="--config needs a value"):
+        resolved("--config")
+
+
+def test_every_command_that_takes_settings_takes_it(
+    file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file("feddm:\n  ipk: 3\n")
+    for command in (
+        ["run"],
+        ["simulate", "--print"],
+        ["submit", "127.0.0.1:9", "--insecure"],
+        ["config"],
+        ["compare", "feddm"],
+        ["data"],
+        ["doctor"],
+    ):
+        assert nectar([*command, "--config", "mine.yaml"]) == 2, command
+        assert "mine.yaml is no setting: did you mean feddm.ipc?" in capsys.readouterr().err
+
+
+def test_a_comparison_gives_its_runs_the_resolved_configuration(
+    file: Callable[[str], Path],
+) -> None:
+    """So that a file saved meanwhile changes none of them."""
+    path = file("rounds: 7\nfedavg:\n  lr: 0.5\nfeddm:\n  ipc: 3\n")
+    request = parse(["feddm", "fedavg:batch=7", "--seeds=1", "--config", "mine.yaml"])
+    tasks = tasks_of(request, request.variants, request.seeds)
+    path.unlink()
+    for task in tasks:
+        child = load(parse_words(task.words))
+        assert child == task.config
+        assert child.rounds == 7
+        assert child.typed == "nectar compare feddm fedavg:batch=7 --seeds=1 --config mine.yaml"
+    assert tasks[1].config.settings.model_dump() | {"lr": 0.5, "batch": 7} == (
+        tasks[1].config.settings.model_dump()
+    )
