@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from common.import_closure import PACKAGES, ROOT, Sources
 from common.methods import resolve
+from common.models.registry import MODELS
 
 if TYPE_CHECKING:
     from common.config import Config
@@ -28,8 +29,9 @@ _SUFFIXES = (".py", ".yaml")
 _NOT_IN_NUMBERS = (
     # a resolved configuration states all that comes of them
     "common.config",
-    # the parts that it names for a run are counted themselves
+    # the parts that they name for a run are counted themselves
     "common.methods",
+    "common.models.registry",
     # they say which code counts
     "common.fingerprint",
     "common.import_closure",
@@ -89,7 +91,8 @@ def code_modules(config: Config, sources: Sources = _LOADED) -> dict[str, Path]:
 def _parts(config: Config) -> list[str]:
     """Return the modules that a run's configuration names."""
     method = resolve(config.method)
-    paths = [method.strategy, method.client, method.settings, config.model.name, config.dataset]
+    model = MODELS[config.model.name].path if config.model.name in MODELS else config.model.name
+    paths = [config.method, method.strategy, method.client, method.settings, model, config.dataset]
     return [path.partition(":")[0] for path in paths if ":" in path]
 
 

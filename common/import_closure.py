@@ -1,7 +1,8 @@
 """Which modules a module imports, and what those import: read from their source, nothing is executed.
 
 An ``__init__.py`` that only hands on what its modules define is a window: ``from common.wire import Weights`` leads to
-the file of ``Weights`` and to no other payload's.
+the file of ``Weights`` and to no other payload's. One that does so by ``__getattr__``, when a name is first asked for,
+states for type checkers what stands behind its names, and is read by that.
 """
 
 from __future__ import annotations
@@ -161,18 +162,20 @@ def parse(content: bytes, module: str, stem: str) -> Source:
     except (SyntaxError, ValueError):  # half written, or no Python: what it says is all that it is
         return Source((), None, hashlib.sha256(content).hexdigest())
     package = module if stem == "__init__" else module.rpartition(".")[0]
-    imports = tuple(found for node in _statements(tree) for found in _imports(node, package))
     body = [node for node in tree.body if not _is_text(node)]
-    only = stem == "__init__" and all(map(_hands_on, body))
-    names = {name: one for node in body for name, one in _bound(node, package)} if only else None
+    lazy = stem == "__init__" and any(map(_is_getattr, body))
+    seen = list(ast.walk(tree) if lazy else _statements(tree))
+    imports = tuple(found for node in seen for found in _imports(node, package))
+    only = stem == "__init__" and all(_hands_on(node, lazy) for node in body)
+    names = {name: one for node in seen for name, one in _bound(node, package)} if only else None
     return Source(imports, names, hashlib.sha256(_plain(tree).encode()).hexdigest())
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield every node but those that only a type checker sees."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and _is_for_types(node.test):
-            for other in node.orelse:
+        if _is_for_types(node):
+            for other in getattr(node, "orelse", ()):
                 yield other
                 yield from _statements(other)
             continue
@@ -180,9 +183,16 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _statements(node)
 
 
-def _is_for_types(test: ast.expr) -> bool:
+def _is_for_types(node: ast.AST) -> bool:
+    if not isinstance(node, ast.If):
+        return False
+    test = node.test
     name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
     return name == "TYPE_CHECKING"
+
+
+def _is_getattr(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef) and node.name == "__getattr__"
 
 
 def _imports(node: ast.AST, package: str) -> Iterator[Import]:
@@ -192,7 +202,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[Import]:
         yield Import(_absolute(node, package), tuple(alias.name for alias in node.names))
 
 
-def _bound(node: ast.stmt, package: str) -> Iterator[tuple[str, Import]]:
+def _bound(node: ast.AST, package: str) -> Iterator[tuple[str, Import]]:
     """Yield the names that a statement of a window binds, and what stands behind each."""
     if isinstance(node, ast.ImportFrom):
         module = _absolute(node, package)
@@ -206,9 +216,12 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
     return ".".join([*base, *([node.module] if node.module else [])])
 
 
-def _hands_on(node: ast.stmt) -> bool:
+def _hands_on(node: ast.stmt, lazy: bool) -> bool:
+    """Whether a statement of an ``__init__.py`` does no more than hand names on."""
     if isinstance(node, ast.Assign):
-        return all(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+        return lazy or all(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets)
+    if lazy and (isinstance(node, ast.Import) or _is_for_types(node) or _is_getattr(node)):
+        return True
     star = isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names)
     return isinstance(node, ast.ImportFrom) and not star
 

@@ -24,6 +24,14 @@ def app(tmp_path: Path) -> Path:
         "synth/__init__.py": "from synth import setup\nready = True\n",
         "synth/setup.py": "",
         "synth/ball.py": "import torch, math\n",
+        "strategies/__init__.py": "",
+        "strategies/late/__init__.py": (
+            "import importlib\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+            "    from strategies.late.one import One\n    from strategies.late.two import Two\n"
+            "_HOMES = {'One': 'one', 'Two': 'two'}\ndef __getattr__(name): ...\n"
+        ),
+        "strategies/late/one.py": "",
+        "strategies/late/two.py": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +63,11 @@ def reached(root: Path, text: str, **options: bool) -> set[str]:
             {"common.errors"},
         ),
         ("from synth.ball import x", {"synth", "synth.setup", "synth.ball"}),
+        ("from strategies.late import One", {"strategies.late.one"}),
+        (
+            "from strategies import late",
+            {"strategies.late", "strategies.late.one", "strategies.late.two"},
+        ),
         ("import torch, json, not_there_at_all", set()),
         ("path = 'synth.ball:x'", set()),
     ],

@@ -14,6 +14,7 @@ from places import ROOT
 from common.fingerprint import APPS
 from common.import_closure import Sources
 from common.methods import METHODS
+from common.models.registry import MODELS
 from nectar.flower.job import scripts_directory
 
 MOST_BYTES = 700_000
@@ -27,11 +28,9 @@ def carried() -> set[Path]:
 
 def named() -> set[str]:
     """Return the modules that the registries name by import path."""
-    return {
-        path.partition(":")[0]
-        for method in METHODS.values()
-        for path in (method.strategy, method.client, method.settings)
-    }
+    methods = [p for m in METHODS.values() for p in (m.strategy, m.client, m.settings)]
+    models = [model.path for model in MODELS.values()]
+    return {path.partition(":")[0] for path in (*methods, *models)}
 
 
 def test_every_file_of_code_is_imported_by_one_of_the_apps() -> None:
