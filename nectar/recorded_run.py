@@ -17,6 +17,7 @@ from common.run import Run
 from common.wire import SyntheticImages
 from nectar.compare.archive import Entry
 from nectar.compare.figures import RunFigures, read_run
+from nectar.outputs import output_page
 from nectar.past_run import PastRun
 from nectar.report import writing
 from server_app.pictures import grid
@@ -168,7 +169,7 @@ class RecordedRun:
 
 
 def _html(path: str | Path) -> Path:
-    return writing.destination(str(path), "path")
+    return output_page(str(path), "path")
 
 
 def _loss(line: dict[str, Any]) -> float:

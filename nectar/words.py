@@ -44,7 +44,7 @@ def take_options(
     Raises
     ------
     ConfigError
-        If an option is none of these, or lacks its value, or a flag has one.
+        If an option is none of these, is given twice or lacks its value, or a flag has one.
     """
     options: dict[str, str] = {}
     rest: list[str] = []
@@ -58,11 +58,12 @@ def take_options(
         if name in values:
             if not equals and not queue:
                 raise ConfigError(f"{name} needs a value.")
-            options[name] = value if equals else queue.pop(0)
-        elif name in flags and not equals:
-            options[name] = ""
-        else:
+            value = value if equals else queue.pop(0)
+        elif name not in flags or equals:
             raise _unknown_option(word, [*flags, *values])
+        if name in options:
+            raise ConfigError(f"{name} is given twice: give it once.")
+        options[name] = value
     return options, rest
 
 
@@ -99,7 +100,7 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
     """Read ``[EXPERIMENT] [key=value ...]`` as a run config.
 
     Paths are made absolute against ``directory`` (default: the working directory), because the run
-    config is read in other processes with other ones. Of a key given twice the last one counts.
+    config is read in other processes with other ones.
 
     Parameters
     ----------
@@ -116,8 +117,11 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
     Raises
     ------
     ConfigError
-        If a word other than the first is no ``key=value``, or an experiment is named twice.
+        If a word other than the first is no ``key=value``, a key is given twice, an experiment is named twice, or
+        ``resume=`` names no record.
     """
+    words = list(words)
+    refuse_repeats(words)
     run_config: RunConfig = {}
     assigned: list[str] = []
     for position, word in enumerate(words):
@@ -135,13 +139,51 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
         elif key == "set":
             assigned.append(value)
         else:
-            name = key.replace("_", "-") if key.replace("_", "-") in PATH_KEYS else key
-            if name == "experiment" and run_config.get(name, value) != value:
+            name = key_of(word)
+            refuse_nothing(name, value)
+            if name == "experiment" and name in run_config:
                 raise ConfigError(f"two experiments, {run_config[name]} and {value}: name one.")
             run_config[name] = _run_value(name, value, directory or Path.cwd())
     if assigned:
         run_config["set"] = " ".join(assigned)
     return run_config
+
+
+def key_of(word: str) -> str:
+    """Return the key of a ``key=value`` as the run config spells it; empty for any other word."""
+    key, equals, _ = word.partition("=")
+    if not equals:
+        return ""
+    hyphened = key.replace("_", "-")
+    return hyphened if hyphened in PATH_KEYS else key
+
+
+def refuse_repeats(words: Iterable[str]) -> None:
+    """Refuse a key that is given twice: which one was meant, only the person who typed it knows.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key and both values.
+    """
+    seen: dict[str, str] = {}
+    for word in words:
+        key = key_of(word)
+        if key and key in seen:
+            raise ConfigError(f"{key} is given twice, {seen[key]} and {word}: leave one out.")
+        seen[key] = word
+
+
+def refuse_nothing(key: str, value: str) -> None:
+    """Refuse ``resume=`` without a value, as an unset variable of a script makes it: it would begin a new run.
+
+    Raises
+    ------
+    ConfigError
+        If it names no record.
+    """
+    if key == "resume" and not value.strip():
+        raise ConfigError("resume= names no record: give its directory, or leave resume out.")
 
 
 def _run_value(key: str, text: str, directory: Path) -> str | int | float | bool:

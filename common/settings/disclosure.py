@@ -42,6 +42,11 @@ class Disclosure:
     update: bool = False
     differentially_private: bool = False
 
+    @property
+    def images(self) -> bool:
+        """Whether it is images that are sent."""
+        return self.payload in ("synthetic images", "real images")
+
     @classmethod
     def read(cls, recorded: Any) -> Disclosure | None:
         """Return what a record states, or None where it states nothing that this release understands."""

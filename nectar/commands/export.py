@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from common.errors import ConfigError
+from nectar.outputs import output_folder
 from nectar.words import take_options
 
 SUMMARY = "write a run's model and synthetic images for use without Nectar"
@@ -28,11 +29,11 @@ def main(words: list[str]) -> int:
     options, rest = take_options(words, flags=("--best",), values=("--output",))
     if len(rest) != 1:
         raise ConfigError("nectar export takes one run: the directory that the run printed.")
+    output = output_folder(options["--output"], fresh=True) if "--output" in options else None
     from nectar.export.bundle import export
     from nectar.past_run import PastRun
 
     past = PastRun.open(Path(rest[0]))
-    output = Path(options["--output"]) if "--output" in options else None
     done = export(past, output, best="--best" in options)
     run, figures = done.about["run"], done.about["figures"]["test"]
     accuracy = f", test accuracy {figures['accuracy']:.4f}" if figures else ""

@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.config.text import from_home
 from common.errors import ConfigError
 from nectar.flower.app import app_folder
-from nectar.words import take_options
+from nectar.outputs import output_folder
+from nectar.words import refuse_repeats, take_options
 
 if TYPE_CHECKING:
     from nectar.flower.connection import Connection
@@ -49,6 +49,7 @@ def main(words: list[str]) -> int:
         raise ConfigError(
             f"nectar fetch needs a connection and a record: its id, or {LATEST}; `nectar fetch --help` shows how."
         )
+    output = output_folder(options["--output"]) if "--output" in options else None
     request = Request(checked_record(named[1]), parts_of(options.get("--without", "")))
     app_folder()  # refused, if it is, before anything is asked
     with connect(named[0], options.get("--ca"), insecure="--insecure" in options) as connection:
@@ -56,7 +57,7 @@ def main(words: list[str]) -> int:
         bring(
             connection,
             request,
-            options.get("--output"),
+            output,
             server_output,
             replace="--replace" in options,
         )
@@ -66,7 +67,7 @@ def main(words: list[str]) -> int:
 def bring(
     connection: Connection,
     request: Request,
-    output: str | None,
+    output: Path | None,
     server_output: str,
     *,
     replace: bool,
@@ -81,7 +82,7 @@ def bring(
     from common.config import load
     from nectar.remote.fetching import fetch
 
-    to = Path.cwd() / from_home(output) if output else load({}).output_dir
+    to = output or load({}).output_dir
     began = time.monotonic()
     fetched = fetch(
         connection, app_folder(), request, to, server_output=server_output, replace=replace
@@ -96,6 +97,7 @@ def bring(
 
 
 def _server_output(words: list[str]) -> str:
+    refuse_repeats(words)
     found = ""
     for word in words:
         key, _, value = word.partition("=")

@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from common.errors import ConfigError
-from nectar.report.writing import NAME, destination, write
+from nectar.outputs import output_page
+from nectar.report.writing import NAME, write
 from nectar.words import take_options
 
 SUMMARY = "write what runs did as one HTML file: curves, images, bytes, what was private"
@@ -55,5 +56,5 @@ def main(words: list[str]) -> int:
 def _output(given: str | None, directories: list[Path]) -> Path:
     """Return where the report goes, refusing a place that cannot take it before any work."""
     if given is not None:
-        return destination(given, "--output")
+        return output_page(given)
     return directories[0] / NAME if len(directories) == 1 else Path.cwd() / "nectar-report.html"

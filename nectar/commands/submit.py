@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, NectarError
 from nectar.flower.app import app_folder
+from nectar.outputs import output_folder
 from nectar.words import RunConfig, take_options, to_flwr, typed, with_file_as_word
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ _VALUES = ("--ca", "--output", "--without", "--follow", "--stop")
 def main(words: list[str]) -> int:
     """Submit what ``words`` say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
     from nectar.flower.connecting import connect
+    from nectar.preflight import check_kind
     from nectar.remote.order import order_of
     from server_app.sending.request import LATEST, parts_of
 
@@ -67,10 +69,13 @@ def main(words: list[str]) -> int:
             raise ConfigError(
                 f"{option} takes the number of a run that was submitted, and no settings."
             )
+    output = output_folder(options["--output"]) if "--output" in options else None
     order, without = (
         order_of(settings, typed("submit", words)),
         parts_of(options.get("--without", "")),
     )
+    if not order.resumes:
+        check_kind(order.config)
     app_folder()  # refused, if it is, before anything is asked
     with connect(name, options.get("--ca"), insecure="--insecure" in options) as connection:
         if "--stop" in options:
@@ -85,7 +90,7 @@ def main(words: list[str]) -> int:
                 words.append(f"output-dir={directory}")
             again = _line(words, options, "--output", "--without")
             replace = "--replace" in options or bool(order.resumes)
-            if not _fetch(connection, watched, without, options.get("--output"), replace, again):
+            if not _fetch(connection, watched, without, output, replace, again):
                 return 1
         return 0 if watched.outcome.completed else 1
 
@@ -107,6 +112,7 @@ def _resumed(connection: Connection, order: Order) -> Order:
     import io
     import zipfile
 
+    from nectar.preflight import check_kind
     from nectar.remote.fetching import ask
     from nectar.remote.order import resumed
     from server_app.sending.request import Request, checked_record
@@ -116,7 +122,9 @@ def _resumed(connection: Connection, order: Order) -> Order:
     head, content = ask(connection, app_folder(), request, folder or order.output_dir)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         recorded: RunConfig = dict(json.loads(archive.read("provenance.json"))["run-config"])
-    return resumed(order, head.directory, recorded)
+    order = resumed(order, head.directory, recorded)
+    check_kind(order.config)
+    return order
 
 
 def _watch(connection: Connection, run: str, options: dict[str, str], name: str) -> Watched:
@@ -134,7 +142,7 @@ def _fetch(
     connection: Connection,
     watched: Watched,
     without: tuple[str, ...],
-    output: str | None,
+    output: Path | None,
     replace: bool,
     again: str,
 ) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.config.text import from_home, scalar
+from common.config.text import scalar
 from common.errors import ConfigError
 from common.methods import METHODS
 from nectar.compare.variants import Variant, is_setting, own_sections, read_variant
-from nectar.words import take_options, with_file_as_word
+from nectar.outputs import output_folder
+from nectar.words import key_of, refuse_repeats, take_options, with_file_as_word
 
 _VALUES = ("--seeds", "--target", "--jobs", "--output", "--tune-seeds")
 _FLAGS = ("--alone",)
@@ -62,13 +63,15 @@ class Request:
     typed: str = ""
 
     def words(self, variant: Variant, seed: int) -> list[str]:
-        """Return the words of one run, as for ``nectar run``.
+        """Return the words of one run, as for ``nectar run``; a row's own settings stand for the shared ones.
 
         Settings of another row's own method are left out: only that row's runs know the section.
         """
+        own = [*variant.words(), f"seed={seed}"]
+        stated = {key_of(word) for word in own}
         others = {v.section for v in self.variants} - {variant.section, *METHODS}
         shared = [word for word in self.shared if word.partition(".")[0] not in others]
-        return [*shared, *variant.words(), f"seed={seed}"]
+        return [*(word for word in shared if key_of(word) not in stated), *own]
 
 
 def parse(words: Sequence[str]) -> Request:
@@ -109,7 +112,7 @@ def parse(words: Sequence[str]) -> Request:
         tune_seeds=tune_seeds,
         target=_target(options),
         jobs=1 if alone else _count(options, "--jobs", 0),
-        output=Path.cwd() / from_home(options["--output"]) if "--output" in options else None,
+        output=output_folder(options["--output"]) if "--output" in options else None,
         alone=alone,
         typed=shlex.join(["nectar", "compare", *words]),
     )
@@ -137,6 +140,7 @@ def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
     """Tell rows from what all share, and take out the first seed."""
     variants: list[Variant] = []
     experiments: list[str] = []
+    refuse_repeats(word for word in words if is_setting(word))
     settings: list[str] = []
     seed = 0
     own = own_sections(words)

@@ -13,6 +13,7 @@ from common.errors import ConfigError
 from common.imports import is_import_path
 from common.methods import METHODS, is_foreign, section
 from common.settings.sections import SECTIONS
+from nectar.words import key_of, refuse_repeats
 
 _PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _NAMES = "|".join(map(re.escape, METHODS))
@@ -49,8 +50,11 @@ class Variant:
         return [f"method={self.method}", *self.own]
 
     def with_settings(self, settings: tuple[str, ...]) -> Variant:
-        """Return the row with more settings of its own."""
-        return replace(self, own=(*self.own, *settings))
+        """Return the row with more settings of its own, which stand for those that it has."""
+        chosen = {key_of(word) for word in settings}
+        return replace(
+            self, own=(*(word for word in self.own if key_of(word) not in chosen), *settings)
+        )
 
 
 def own_sections(words: Collection[str]) -> set[str]:
@@ -102,7 +106,9 @@ def read_variant(word: str, own: Collection[str] = ()) -> Variant | None:
             f"{word!r} calls a row of {method} {label!r}, which is another method: choose another label."
         )
     settings = [setting.strip() for setting in its.split(",")] if its else []
-    return Variant(label, method, tuple(own_setting(method, s, word) for s in settings))
+    stated = tuple(own_setting(method, s, word) for s in settings)
+    refuse_repeats(stated)
+    return Variant(label, method, stated)
 
 
 def own_setting(method: str, setting: str, word: str) -> str:

@@ -10,7 +10,7 @@ from common.config import Config, load
 from common.config.keys import PATH_KEYS
 from common.errors import ConfigError
 from nectar.resume import over_recorded
-from nectar.words import RunConfig, parse_words
+from nectar.words import RunConfig, parse_words, refuse_nothing, refuse_repeats
 
 RESUME, OUTPUT, DATA = "resume", "output-dir", "data-dir"
 
@@ -63,12 +63,14 @@ def order_of(words: Sequence[str], typed: RunConfig | None = None) -> Order:
     ConfigError
         If a setting is not valid, or a path is relative: there is no directory of the server's to start from.
     """
+    refuse_repeats(words)
     paths: RunConfig = {}
     rest: list[str] = []
     for word in words:
         key, equals, value = word.partition("=")
         name = key.replace("_", "-")
         if equals and name in PATH_KEYS:
+            refuse_nothing(name, value)
             paths[name] = _server_path(name, value)
         else:
             rest.append(word)

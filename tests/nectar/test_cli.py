@@ -67,6 +67,42 @@ def test_the_overview_lists_every_command_with_its_summary(
         assert len(line.split()) > 2, f"{name} has no SUMMARY"
 
 
+LINES = {
+    "report": ["report", "gone"],
+    "export": ["export", "gone"],
+    "compare": ["compare", "feddm"],
+    "fetch": ["fetch", "lab", "latest"],
+    "submit": ["submit", "lab"],
+}
+
+
+@pytest.mark.parametrize("command", LINES)
+def test_an_output_that_cannot_be_is_refused_before_any_work(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The record and the connection that the lines name are not there: nobody has looked for them yet."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    bad = {
+        "": "--output='' names nothing: give it ",
+        "gone/new": "lies in a directory that is not there: make",
+        "file": "--output=file is a file, and a folder is needed: name another one.",
+    }
+    if command == "report":
+        bad = {"": bad[""], "gone/new.html": bad["gone/new"], "file": "must name an HTML file"}
+    elif command == "export":
+        bad["file"] = "file is there already and is left as it is"
+    for place, said in bad.items():
+        assert cli.main([*LINES[command], f"--output={place}"]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert said in err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("nectar 0.")

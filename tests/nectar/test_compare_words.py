@@ -98,7 +98,6 @@ def test_the_words_of_a_run() -> None:
     assert words == [
         "digits-alpha001",
         "rounds=2",
-        "feddm.ipc=9",
         "method=feddm",
         "feddm.ipc=3",
         "seed=6",

@@ -250,7 +250,7 @@ def test_the_command_writes_where_it_says(
         ([], "needs a run"),
         (["a", "./a"], "named twice"),
         (["a", "--output", "x.pdf"], "must name an HTML file"),
-        (["a", "--output=gone/x.html"], "not there: make it first"),
+        (["a", "--output=gone/x.html"], "not there: make"),
         (["a", "--outptu=x.html"], "did you mean --output"),
     ],
 )

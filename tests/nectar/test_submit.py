@@ -478,7 +478,7 @@ def test_the_line_that_tries_again_works_as_it_stands(
     )
     assert nectar(*shlex.split(line)[1:]) == 0
     request = Request("r1", without=("samples",))
-    assert brought == [tmp_path / "the ca.crt", request, "here", "/srv/my runs"]
+    assert brought == [tmp_path / "the ca.crt", request, tmp_path / "here", "/srv/my runs"]
 
 
 def test_a_completed_run_that_named_no_record_is_no_success(

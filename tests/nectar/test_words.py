@@ -48,12 +48,7 @@ def test_an_import_path_is_a_value_and_a_set_is_passed_on() -> None:
 
 
 def test_an_empty_value_unsets() -> None:
-    assert load(parse_words(["rounds=", "output-dir=", "resume="])) == load({})
-
-
-def test_the_last_of_two_counts() -> None:
-    config = load(parse_words(["rounds=3", "feddm.ipc=1", "rounds=4", "feddm.ipc=2"]))
-    assert (config.rounds, config.settings.model_dump()["ipc"]) == (4, 2)
+    assert load(parse_words(["rounds=", "output-dir="])) == load({})
 
 
 @pytest.mark.parametrize(
@@ -62,6 +57,12 @@ def test_the_last_of_two_counts() -> None:
         (["method=fedavg", "digits"], "'digits' is no key=value"),
         (["a", "b"], "'b' is no key=value"),
         (["a", "experiment=b"], "two experiments, a and b"),
+        (["rounds=3", "seed=1", "rounds=4"], "rounds is given twice, rounds=3 and rounds=4"),
+        (["rounds=3", "rounds=3"], "rounds is given twice"),
+        (["feddm.ipc=1", "feddm.ipc=2"], "feddm.ipc is given twice"),
+        (["output-dir=/a", "output_dir=/b"], "output-dir is given twice"),
+        (["set=feddm.ipc=1", "set=feddm.ipc=2"], "set is given twice"),
+        (["resume="], "resume= names no record: give its directory, or leave resume out"),
         (["--quiet"], "--quiet is unknown: settings are given as key=value"),
         (["-v"], "-v is unknown"),
     ],
@@ -101,6 +102,12 @@ def test_options_are_taken_off_wherever_they_stand() -> None:
 def test_wrong_options_are_refused(word: str, part: str) -> None:
     with pytest.raises(ConfigError, match=part):
         take_options([word], flags=["--quiet"], values=["--seeds"])
+
+
+@pytest.mark.parametrize("words", [["--seeds", "3", "--seeds=3"], ["--quiet", "a", "--quiet"]])
+def test_an_option_given_twice_is_refused(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match=f"{words[0]} is given twice: give it once"):
+        take_options(words, flags=["--quiet"], values=["--seeds"])
 
 
 # --- for Flower
