@@ -1,0 +1,118 @@
+"""What a site imports at a server's word: nothing that its own node config does not name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from client_app.allowed_imports import allowed_imports, judge_of
+from client_app.app import app as client_app
+from client_app.site import run_of
+from common.errors import FederationError
+from nectar.local_grid import LocalGrid
+from strategies.exchange.roll_call import ask
+
+Small = Callable[..., dict[str, Any]]
+
+PARTS = """
+from torch import nn
+from common.methods import Method
+METHOD = Method("borrowed", "strategies.fedavg:FedAvg", "client_app.fedavg:FedAvgClient",
+                "common.settings.fedavg:FedAvgSettings")
+ELSEWHERE = Method("elsewhere", "strategies.fedavg:FedAvg", "nowhere.at_all:Client",
+                   "common.settings.fedavg:FedAvgSettings")
+def net(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strangers").mkdir()
+    (tmp_path / "strangers" / "__init__.py").write_text("")
+    (tmp_path / "strangers" / "parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("strangers", "strangers.parts"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def at_site(run_config: Mapping[str, Any], **node_config: Any) -> Context:
+    node = {"partition-id": 0, "num-partitions": 3, **node_config}
+    return Context(1, 1, node, RecordDict(), dict(run_config))
+
+
+NAMED: list[tuple[str, dict[str, str]]] = [
+    ("method", {"method": "strangers.parts:METHOD"}),
+    ("method", {"method": "strangers.parts:Strategy"}),
+    ("model.name", {"set": "model.name=strangers.parts:net"}),
+    ("dataset", {"dataset": "strangers.parts:data"}),
+]
+
+
+@pytest.mark.parametrize(("key", "keys"), NAMED)
+def test_what_the_site_does_not_name_is_refused_and_never_imported(
+    small: Small, key: str, keys: dict[str, str]
+) -> None:
+    sentence = rf"does not import the module 'strangers.parts', which the run names as {key}:.*"
+    with pytest.raises(FederationError, match=sentence + r"allow-imports='strangers\.parts'"):
+        run_of(at_site(small(**keys), **{"allow-imports": "strangers.par, strangersx"}))
+    assert not {"strangers", "strangers.parts"} & set(sys.modules)
+
+
+def test_the_roll_call_says_so(small: Small) -> None:
+    run_config = small(set="model.name=strangers.parts:net")
+    grid = LocalGrid(client_app, 1, run_config, {"simulated": False})
+    with pytest.raises(FederationError, match="failed the roll call: this site does not import"):
+        ask(grid, grid.get_node_ids(), classes=0, deadline=5)
+    assert "strangers.parts" not in sys.modules
+    allowing = {"simulated": False, "allow-imports": "strangers"}
+    grid = LocalGrid(client_app, 1, run_config, allowing)
+    assert ask(grid, grid.get_node_ids(), classes=0, deadline=5)
+
+
+@pytest.mark.parametrize("allowed", ["strangers.parts", "torch.nn strangers", "x,strangers.parts"])
+def test_what_it_names_is_imported_and_a_package_stands_for_what_is_in_it(
+    small: Small, allowed: str
+) -> None:
+    keys = small(method="strangers.parts:METHOD", set="model.name=strangers.parts:net")
+    run = run_of(at_site(keys, **{"allow-imports": allowed}))
+    assert run.config.section == "borrowed"
+    assert [tuple(p.shape) for p in run.build_model().parameters()] == [(10, 64), (10,)]
+
+
+def test_a_method_s_own_parts_are_asked_after_too(small: Small) -> None:
+    keys = small(method="strangers.parts:ELSEWHERE")
+    with pytest.raises(FederationError, match=r"the module 'nowhere\.at_all'"):
+        run_of(at_site(keys, **{"allow-imports": "strangers"}))
+
+
+def test_a_strategy_of_flower_s_is_the_server_s_matter(small: Small) -> None:
+    """Its arguments are the server's to judge: none of them is known where the class is not imported."""
+    keys = small(method="flwr.serverapp.strategy:NotEvenThere", set="strategy.eta=0.5")
+    config = run_of(at_site(keys)).config
+    assert (config.section, dict(config.strategy)) == ("fedavg", {"eta": 0.5})
+
+
+def test_a_simulation_is_its_user_s_own_machine(small: Small) -> None:
+    run_of(at_site(small(method="strangers.parts:METHOD"), simulated=True))
+    assert "strangers.parts" in sys.modules
+
+
+def test_nectar_s_own_packages_need_no_leave() -> None:
+    judge_of(())("model.name", "common.models.mlp:MLP")
+    with pytest.raises(FederationError):
+        judge_of(())("model.name", "commons:MLP")
+    with pytest.raises(FederationError):  # as a method it is never imported, as a model it would be
+        judge_of(())("model.name", "flwr.serverapp.strategy:FedAdam")
+
+
+def test_a_list_that_is_none_is_refused() -> None:
+    assert allowed_imports({"allow-imports": " a.b,c  d "}) == ("a.b", "c", "d")
+    assert allowed_imports({}) == ()
+    with pytest.raises(FederationError, match=r"in which 'a\.\*' is no module"):
+        allowed_imports({"allow-imports": "a.*"})

@@ -1,0 +1,247 @@
+"""A method in a folder outside the clone: its settings, its devices' phase and its strategy, wherever methods go."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import numbers, run
+from small import SMALL
+
+from common.config import load
+from common.errors import ConfigError
+from common.methods import METHODS, Method, is_foreign, resolve
+from nectar.commands import config as config_command
+from nectar.compare.request import parse
+from nectar.compare.variants import Variant, read_variant
+from nectar.past_run import PastRun
+from nectar.report.view import View
+
+Small = Callable[..., dict[str, Any]]
+
+METHOD = '''
+"""Weights drawn towards the round's start by a share that is a setting."""
+
+from client_app.device import DeviceClient, phase
+from client_app.local_training import train_locally
+from common.methods import Method
+from common.settings.base import setting
+from common.settings.facts import Facts
+from common.settings.fedavg import FedAvgSettings
+from common.wire import Weights
+from strategies.fedavg import FedAvg
+from strategies.base import Instruction
+
+
+class DampedSettings(FedAvgSettings):
+    """Sites send a part of the way that they went."""
+
+    part: float = setting(0.5, "the part of the way that is sent", gt=0, le=1)
+
+
+class DampedClient(DeviceClient):
+    @phase("damped")
+    def damped(self, w):
+        model, _ = train_locally(self, w)
+        part = self.settings(DampedSettings).part
+        new = Weights.of(model, w.codec)
+        return Weights({k: t.lerp(new.tensors[k], part) for k, t in w.tensors.items()}, w.codec)
+
+
+class Damped(FedAvg):
+    def instructions(self, server_round, weights, sites):
+        instruction = Instruction("damped", weights, self.run.spec)
+        return {site.name: instruction for site in sites}
+
+
+def facts(given):
+    return Facts("Damped averaging", carries="weights")
+
+
+METHOD = Method("damped", Damped, DampedClient, DampedSettings, facts)
+SPELT = Method("spelt", "damping:Damped", "damping:DampedClient", "damping:DampedSettings")
+TAKEN = Method("model", Damped, DampedClient, DampedSettings)
+CLASH = Method("fedavg", Damped, DampedClient, DampedSettings)
+LOUD = Method("Loud!", Damped, DampedClient, DampedSettings)
+NO_SETTINGS = Method("without", Damped, DampedClient, Damped)
+NO_STRATEGY = Method("without", DampedSettings, DampedClient, DampedSettings)
+NO_CLIENT = Method("without", Damped, Damped, DampedSettings)
+'''
+
+NET = """
+from torch import nn
+def net(shape, classes):
+    return nn.Sequential(nn.Conv2d(shape[0], 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
+                         nn.Linear(4 * (shape[1] - 2) * (shape[2] - 2), classes))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "damping.py").write_text(METHOD)
+    (folder / "mymodels.py").write_text(NET)
+    return folder
+
+
+@pytest.fixture
+def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(folder))
+    yield
+    sys.modules.pop("damping", None)
+
+
+@pytest.mark.usefixtures("_here")
+def test_it_runs_with_settings_of_its_own_and_what_it_takes_over(small: Small) -> None:
+    words = "damped.part=0.25 fedavg.lr=0.2"
+    config = load(small(method="damping:METHOD", set=words))
+    assert config.section == "damped"
+    taken = load(small(method="fedavg", set="fedavg.lr=0.2")).settings.model_dump()
+    assert config.settings.model_dump() == taken | {"part": 0.25}
+    assert load(config.to_run_config()).digest() == config.digest()
+    assert METHODS.keys() == {"feddm", "real", "fedavg", "fedsynth", "masking", "topk"}
+
+    whole = numbers(run(small(method="fedavg", set="fedavg.lr=0.2")))
+    same = numbers(run(small(method="damping:METHOD", set="damped.part=1 fedavg.lr=0.2")))
+    part = run(small(method="damping:METHOD", set=words))
+    assert [line["test"] for line in same] == [line["test"] for line in whole]
+    assert numbers(part)[2]["test"] != whole[2]["test"]
+    assert run(small(method="damping:SPELT", set="spelt.part=0.25 fedavg.lr=0.2")).metrics()
+
+    view = View(PastRun.open(part.directory))
+    assert (view.spoken, view.foreign, view.setting("part")) == ("Damped averaging", False, 0.25)
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_report_of_it_can_be_had_where_it_is_not(small: Small, monkeypatch: Any) -> None:
+    record = run(small(method="damping:METHOD", rounds=1))
+    sys.modules.pop("damping")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.endswith("mine")])
+    view = View(PastRun.open(record.directory))
+    assert (view.facts, view.spoken, len(view.rounds)) == (None, "METHOD", 1)
+
+
+@pytest.mark.usefixtures("_here")
+def test_its_parts_are_import_paths_however_they_were_given() -> None:
+    paths = ("damping:Damped", "damping:DampedClient", "damping:DampedSettings")
+    for name in ("METHOD", "SPELT"):
+        method = resolve(f"damping:{name}")
+        assert (method.strategy, method.client, method.settings) == paths
+    assert resolve("damping:METHOD").facts == "damping:facts"
+    assert is_foreign("damping:Damped")
+    assert not is_foreign("damping:METHOD")
+    assert resolve("damping:Damped") == Method(
+        "fedavg", "damping:Damped", METHODS["fedavg"].client, METHODS["fedavg"].settings
+    )
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"method": "damping:METHODS"}, "has no 'METHODS', the nearest is METHOD"),
+        ({"method": "dampin:METHOD"}, "No module named 'dampin' .*PYTHONPATH"),
+        ({"method": "damping:TAKEN"}, "calls itself 'model', which is taken"),
+        ({"method": "damping:CLASH"}, "calls itself 'fedavg', which is taken"),
+        ({"method": "damping:LOUD"}, "calls itself 'Loud!', which cannot name a section"),
+        ({"method": "damping:NO_SETTINGS"}, "must inherit common.settings.base.Settings"),
+        ({"method": "damping:facts"}, "no Flower strategy and no method of your own"),
+        ({"method": "damping:METHOD", "set": "damped.prat=1"}, "did you mean damped.part"),
+        ({"method": "damping:METHOD", "set": "damped.part=2"}, "damped.part=2 .* at most 1"),
+        ({"method": "damping:METHOD", "set": "strategy.eta=2"}, "needs a Flower strategy"),
+        ({"method": "fedavg", "set": "damped.part=1"}, "damped.part .* is no setting"),
+    ],
+)
+def test_what_cannot_be_one_is_told(keys: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        load(keys)
+
+
+@pytest.mark.usefixtures("_here")
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("NO_STRATEGY", "must inherit strategies.base.Strategy"),
+        ("NO_CLIENT", "must inherit client_app.device.DeviceClient"),
+    ],
+)
+def test_parts_of_another_kind_are_told(small: Small, name: str, sentence: str) -> None:
+    with pytest.raises(Exception, match=sentence):
+        run(small(method=f"damping:{name}"))
+
+
+@pytest.mark.usefixtures("_here")
+def test_help_explains_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert config_command.show_help(["damping:METHOD"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Sites send a part of the way that they went.")
+    assert "damped.part=0.5" in said
+    assert "damped.lr=" in said
+
+
+@pytest.mark.usefixtures("_here")
+def test_a_comparison_reads_its_rows_and_gives_each_what_is_its_own() -> None:
+    row = read_variant("half=damping:METHOD:part=0.5,model.width=8")
+    assert row == Variant("half", "damping:METHOD", ("damped.part=0.5", "model.width=8"))
+    request = parse(["fedavg", "damping:METHOD", "damped.part=0.5", "rounds=1"])
+    words = [request.words(variant, 0) for variant in request.variants]
+    assert words[0] == ["rounds=1", "method=fedavg", "seed=0"]
+    assert words[1] == ["damped.part=0.5", "rounds=1", "method=damping:METHOD", "seed=0"]
+
+
+def _nectar(folder: Path, *words: str) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    program = "import sys; sys.path.remove(''); from nectar.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        # As the installed program starts: neither its own folder nor the current one is searched first.
+        [sys.executable, "-c", program, *words, *SMALL.split(), "rounds=1"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _methods(runs: Path) -> dict[str, str]:
+    found = [json.loads(p.read_text()) for p in runs.glob("*/provenance.json")]
+    return {p["run-config"]["method"]: p["outcome"] for p in found}
+
+
+@pytest.mark.slow
+def test_nectar_compare_beside_fedavg_from_the_folder_they_lie_in(folder: Path) -> None:
+    """With a model of one's own too; the folder's module named as one of torch's hides nothing."""
+    (folder / "torch.py").write_text("raise RuntimeError('the wrong torch')\n")
+    runs = folder / "runs"
+    words = (
+        "fedavg",
+        "damping:METHOD",
+        "weak=damping:METHOD:part=0.1",
+        "--seeds=1",
+        "damped.part=0.5",
+    )
+    said = _nectar(folder, "compare", *words, "model.name=mymodels:net", f"output-dir={runs}")
+    assert "weak" in said
+    assert _methods(runs) == {"fedavg": "completed", "damping:METHOD": "completed"}
+    assert len(list(runs.glob("*/provenance.json"))) == 3
+
+
+@pytest.mark.slow
+def test_nectar_simulate_finds_them_on_ray(folder: Path) -> None:
+    runs = folder / "runs"
+    words = ("method=damping:METHOD", "model.name=mymodels:net", f"output-dir={runs}")
+    _nectar(folder, "simulate", *words)
+    assert _methods(runs) == {"damping:METHOD": "completed"}
+    simulated = PastRun.open(next(runs.iterdir())).lines
+    _nectar(folder, "run", *words[:2], f"output-dir={folder / 'again'}")
+    here = PastRun.open(next((folder / "again").iterdir())).lines
+    assert [line["test"] for line in simulated] == [line["test"] for line in here]
