@@ -16,6 +16,11 @@ from texts import asked, texts  # noqa: F401 - fixtures
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files marked ``waits`` first, so that the others compute while these wait."""
+    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _interrupts_are_heard() -> None:
     """A shell makes its background jobs ignore SIGINT, and what they start inherits that."""
