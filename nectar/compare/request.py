@@ -140,10 +140,10 @@ def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
     """Tell rows from what all share, and take out the first seed."""
     variants: list[Variant] = []
     experiments: list[str] = []
-    refuse_repeats(word for word in words if is_setting(word))
     settings: list[str] = []
     seed = 0
     own = own_sections(words)
+    refuse_repeats(word for word in words if is_setting(word, own))
     for word in words:
         variant = read_variant(word, own)
         key, equals, value = word.partition("=")
