@@ -19,7 +19,7 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 
 from client_app.device import DeviceClient, Metrics, log_release
-from client_app.site import run_of, site_samples, state_of
+from client_app.site import run_of, site_of, site_samples, state_of
 from common.compute import use_threads
 from common.data import Samples
 from common.errors import ConfigError, FederationError, NectarError
@@ -27,7 +27,6 @@ from common.fingerprint import source_fingerprint
 from common.imports import load
 from common.methods import resolve
 from common.run import Run
-from common.sites import site_name
 
 logger = getLogger("flwr")
 
@@ -63,7 +62,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     """Return the client that ``message`` is for: the chosen method's, with this site's data and state."""
     run = run_of(context)
     use_threads(run.config.compute.client_cores)
-    site = site_name(context.node_config)
+    site = site_of(run, context)
     train, holdout = site_samples(run, site, context)
     record_id = str(message.content.config_records["config"].get("record", ""))
     if not _RECORD_ID.fullmatch(record_id):
@@ -129,7 +128,7 @@ def _class_counts(run: Run, train: Samples) -> list[int]:
 def _roll_call(message: Message, context: Context) -> RecordDict:
     run = run_of(context)
     use_threads(run.config.compute.client_cores)
-    site = site_name(context.node_config)
+    site = site_of(run, context)
     train, _ = site_samples(run, site, context)
     sizes: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": len(train),

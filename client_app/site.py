@@ -21,6 +21,7 @@ from common.errors import ConfigError, FederationError
 from common.run import Run
 from common.seeding import derive
 from common.settings.sections import ComputeSettings
+from common.sites import folder_sites, site_name
 
 PARTITION = ("partition-id", "num-partitions")
 """The node config's keys of a site that is given its share of the run's data set."""
@@ -101,7 +102,44 @@ def partition_of(context: Context) -> tuple[int, int]:
     return index, number
 
 
-def own_folder(context: Context) -> Path | None:
+def site_of(run: Run, context: Context) -> str:
+    """Return the site's name: its folder's, where the run simulates sites with folders of their own.
+
+    Raises
+    ------
+    FederationError
+        If the node config gives no name that can be used.
+    """
+    if "site" not in context.node_config and _simulated_folder(run, context) is not None:
+        return folder_sites(run.config.images.sites)[partition_of(context)[0]]
+    return site_name(context.node_config)
+
+
+def _simulated_folder(run: Run, context: Context) -> Path | None:
+    """Return the folder that the run gives a simulated site; a real one reads only what its own node config names.
+
+    Raises
+    ------
+    FederationError
+        If there is another number of folders than of partitions, or this is no simulation.
+    """
+    folders = run.config.images.site_folders
+    if not folders or "data" in context.node_config:
+        return None
+    if not is_simulated(context):
+        raise FederationError(
+            "images.sites simulates sites with folders of their own; this is no simulation: name the folder in the "
+            "node config, data='/abs/folder'"
+        )
+    index, number = partition_of(context)
+    if number != len(folders):
+        raise FederationError(
+            f"images.sites names {len(folders)} folders, and there are {number} nodes: start as many nodes as folders"
+        )
+    return folders[index]
+
+
+def own_folder(run: Run, context: Context) -> Path | None:
     """Return the folder of the site's own images, None for a site that is given a partition.
 
     Raises
@@ -111,7 +149,7 @@ def own_folder(context: Context) -> Path | None:
     """
     named = context.node_config.get("data")
     if named is None:
-        return None
+        return _simulated_folder(run, context)
     if any(key in context.node_config for key in PARTITION):
         raise FederationError(
             "the node config names images of the site's own (data) and a partition (partition-id, num-partitions): "
@@ -165,9 +203,11 @@ def site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Sample
     FederationError
         If the node config names neither a partition nor a folder, or both.
     """
-    folder = own_folder(context)
+    folder = own_folder(run, context)
     if folder is None:
         return _partition_samples(run, site, *partition_of(context))
+    if "data" not in context.node_config:
+        return _folder_samples(run, site, folder, run.config.data_dir)
     keep = context.node_config.get("state-dir")
     return _folder_samples(
         run, site, folder, None if keep is None else _absolute("state-dir", keep)

@@ -25,11 +25,13 @@ from common.data import (
     subset,
     validation_split,
 )
+from common.datasets import kind_of
 from common.errors import ConfigError, DataError
 from common.imports import is_import_path
 from common.imports import load as load_path
 from common.models import own
 from common.seeding import generator, process_wide
+from common.sites import folder_sites
 from common.task import Task, task_of
 from common.wire import WeightsSpec
 
@@ -44,8 +46,15 @@ class Run:
 
     @cached_property
     def info(self) -> DatasetInfo:
-        """The data set's shape, classes and normalisation; reads no data."""
+        """The data set's shape, classes and normalisation; reads no data, but for a set of one's own."""
+        if kind_of(self.config.dataset):
+            return self._loaded.info
         return describe(self.config.dataset, self.config.images)
+
+    @property
+    def _loaded(self) -> Dataset:
+        config = self.config
+        return load(config.dataset, config.data_dir, config.images, config.data, config.seed)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -73,14 +82,31 @@ class Run:
         DataError
             If it cannot be had, or the server is to evaluate on a test split that it does not have.
         """
-        config = self.config
-        dataset = load(config.dataset, config.data_dir, config.images)
+        config, dataset = self.config, self._loaded
         if config.evaluation.on in ("server", "both") and not len(dataset.test):
+            where = config.images.folder or dataset.info.name
             raise DataError(
-                f"evaluation.on={config.evaluation.on} needs test images, of which {config.images.folder} has none: "
-                "put some into test/<class>/ there, or set evaluation.on=sites or none"
+                f"evaluation.on={config.evaluation.on} needs test images, of which {where} has none: put some into "
+                "test/<class>/ there or hold some out by data.test_share, or set evaluation.on=sites or none"
             )
         return dataset
+
+    @property
+    def site_datasets(self) -> dict[str, Dataset]:
+        """The simulated sites' own folders by the name of the site; none where a data set is divided.
+
+        Raises
+        ------
+        DataError
+            If one of them cannot be used.
+        """
+        folders = self.config.images.site_folders
+        names = folder_sites(self.config.images.sites)
+        kept = self.config.data_dir
+        return {
+            name: self.site_dataset(folder, kept)
+            for name, folder in zip(names, folders, strict=True)
+        }
 
     def site_dataset(self, folder: Path, keep: Path | None) -> Dataset:
         """Return a site's own images, all for training; ``keep`` is where the site keeps files of its own.

@@ -45,6 +45,18 @@ def site_name(node_config: Mapping[str, object]) -> str:
     return str(name)
 
 
+def folder_sites(folders: str) -> tuple[str, ...]:
+    """Return the names of simulated sites with folders of their own, ``folders`` as ``images.sites`` has them.
+
+    A site is called as its folder; as its partition where two folders, or no site, could be called so.
+    """
+    paths = folders.split(",") if folders else []
+    names = tuple(PurePath(path).name for path in paths)
+    if len(set(names)) == len(names) and all(map(SITE_NAME.fullmatch, names)):
+        return names
+    return tuple(f"partition-{i}" for i in range(len(paths)))
+
+
 @dataclass(frozen=True)
 class Site:
     """One member, as the roll call found it."""

@@ -16,6 +16,7 @@ import torch
 
 from common.config.text import scalar_text
 from common.errors import ConfigError
+from nectar.class_list import with_class_list
 from nectar.compare.comparison import Comparison
 from nectar.compare.request import parse
 from nectar.compare.tables import Results, terminal
@@ -55,7 +56,7 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
             f"two methods, {method} and {settings['method']}: name one, as the first argument."
         )
     words = _words(({"method": method} if method else {}) | settings)
-    run_config = with_recorded(typed("run", words) | parse_words(words))
+    run_config = with_class_list(with_recorded(typed("run", words) | parse_words(words)))
     threads = torch.get_num_threads()
     try:
         with _lines(progress):

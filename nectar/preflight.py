@@ -8,7 +8,7 @@ from server_app.app import make_strategy
 
 
 def check_kind(config: Config) -> None:
-    """See that a method whose sites send images learns from some; no data are read.
+    """See that a method whose sites send images learns from some; only a set of one's own has to be read for it.
 
     Raises
     ------
@@ -18,6 +18,13 @@ def check_kind(config: Config) -> None:
     disclosed = config.settings.disclosure()
     if disclosed is not None and disclosed.images:
         _ = Run(config).image_shape
+
+
+def _look_at_sites(run: Run) -> None:
+    """Read the folders of simulated sites, and what the server is to evaluate on."""
+    _ = run.site_datasets
+    if run.config.evaluation.on in ("server", "both"):
+        _ = run.dataset
 
 
 def check(config: Config) -> None:
@@ -34,5 +41,8 @@ def check(config: Config) -> None:
     check_kind(config)
     run = Run(config)
     run.build_model()
-    run.partition(config.federation.clients)
+    if config.images.sites:
+        _look_at_sites(run)
+    else:
+        run.partition(config.federation.clients)
     make_strategy(run)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from common.config.keys import CONFIG, PATH_KEYS, TYPED
+from common.config.own_data import FILE_KEY, SITES_KEY
 from common.config.problems import nearest
 from common.config.text import from_home, scalar
 from common.errors import ConfigError
@@ -135,7 +136,8 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
                 )
             run_config["experiment"] = word
         elif "." in key:
-            assigned.append(shlex.quote(word))
+            value = _own_paths(key, value, directory or Path.cwd())
+            assigned.append(shlex.quote(f"{key}={value}"))
         elif key == "set":
             assigned.append(value)
         else:
@@ -193,6 +195,15 @@ def _run_value(key: str, text: str, directory: Path) -> str | int | float | bool
         return text if value is None else value
     if key in (*PATH_KEYS, CONFIG) and text:
         return str(directory / from_home(text))
+    return text
+
+
+def _own_paths(key: str, text: str, directory: Path) -> str:
+    """Make the paths of one's own data absolute, as the run config's own are."""
+    if key == FILE_KEY and text:
+        return str(directory / from_home(text))
+    if key == SITES_KEY and text:
+        return ",".join(str(directory / from_home(part.strip())) for part in text.split(","))
     return text
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from logging import getLogger
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
 
 from common.compute import use_threads
 from common.config import Config, load
@@ -17,7 +19,7 @@ from common.errors import ConfigError, NectarError, one_line
 from common.imports import load as load_path
 from common.methods import resolve
 from common.run import Run
-from common.sites import Site
+from common.sites import Site, folder_sites
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import server_judge
 from server_app.loop import federate
@@ -154,15 +156,31 @@ def describe_partition(run: Run, sites: list[Site]) -> dict[str, Any]:
     rows: dict[str, dict[str, Any]] = {s.name: {"examples": s.examples} for s in sites}
     simulated = bool(sites and sites[0].partitions)
     by_class = run.task.by_class
-    if simulated and by_class and run.config.evaluation.on in ("server", "both"):
-        parts = run.partition(len(sites))
-        counts = class_counts(run.dataset.train.labels, parts, len(run.info.classes))
+    if simulated and by_class and _data_at_hand(run):
+        counts = _counts(run, len(sites))
         for site in sites:
             rows[site.name]["classes"] = counts[site.partition].tolist()
         if len(sites) <= _MAX_SHOWN:
-            logger.info("images of each class by partition:\n%s", report(counts, run.info.classes))
+            names = folder_sites(run.config.images.sites)
+            logger.info(
+                "images of each class by site:\n%s", report(counts, run.info.classes, sites=names)
+            )
     classes = list(run.info.classes) if by_class else []
     return {"classes": classes, "simulated": simulated, "sites": rows}
+
+
+def _data_at_hand(run: Run) -> bool:
+    """Whether the server reads the data that it or the simulation gives to the sites."""
+    return bool(run.config.images.sites) or run.config.evaluation.on in ("server", "both")
+
+
+def _counts(run: Run, sites: int) -> NDArray[np.int64]:
+    """Return the number of images of each class at each simulated site, int64 [sites, classes]."""
+    classes = len(run.info.classes)
+    if run.config.images.sites:
+        held = [dataset.train.labels for dataset in run.site_datasets.values()]
+        return np.stack([np.bincount(labels, minlength=classes) for labels in held])
+    return class_counts(run.dataset.train.labels, run.partition(sites), classes)
 
 
 def _checksum(run: Run) -> dict[str, str]:

@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from common.compute import torch_device
 from common.config import Config
 from common.config.keys import TYPED
+from common.datasets import as_file_name
 from common.errors import FederationError
 from common.files import write_json, write_text
 from common.fingerprint import code_fingerprint, source_fingerprint
@@ -90,7 +91,7 @@ class Record:
             "." in method
         ):  # a strategy by path: its package tells it from a method of ours with the same name
             method = f"{method.partition('.')[0]}-{method.rpartition('.')[2]}"
-        name = f"{stamp}-{method}-{config.dataset}-seed{config.seed}-{uuid.uuid4().hex[:6]}"
+        name = f"{stamp}-{method}-{as_file_name(config.dataset)}-seed{config.seed}-{uuid.uuid4().hex[:6]}"
         record = cls(config.output_dir / name)
         try:
             record.directory.mkdir(parents=True)

@@ -10,6 +10,7 @@ from typing import Any
 from common.config.keys import INTERNAL_KEYS, RUN_KEYS, STRATEGY, Leaf
 from common.config.problems import COMMAND_LINE, show, unknown, where_phrase
 from common.config.text import parse_set, read_yaml
+from common.datasets import forms_in_words
 from common.errors import ConfigError
 from common.imports import is_import_path
 from common.methods import METHODS
@@ -57,6 +58,8 @@ def file_layer(kind: str, name: str, where: str) -> Layer:
         hint = f"; a method is chosen by method={name}" if as_method else ""
         if kind == "experiment" and name in names("dataset"):
             hint = f"; a data set is chosen by dataset={name}"
+        if kind == "dataset":
+            hint += f"; your own is {forms_in_words()}"
         raise unknown(kind, name, where, known, hint)
     source = f"conf/{kind}/{name}.yaml"
     return Layer(source, flatten(read_yaml(CONF / kind / f"{name}.yaml", source), source))

@@ -17,6 +17,7 @@ from common.config.layers import (
     read_run_config,
     run_config_layers,
 )
+from common.config.own_data import SITES_KEY, chosen_by_file, dataset_of_ones_own
 from common.config.own_file import OwnFile, read_own_file
 from common.config.own_parts import Judge, chosen_method, judge_all, model_problems
 from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phrase
@@ -80,8 +81,10 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
         label = experiment or file.experiment
         if judge is not None:
             judge_all(merge(layers), judge)
+        layers = chosen_by_file(layers)
         layers.insert(0, _dataset_layer(layers))
     leaves = merge(layers)
+    _count_sites(leaves)
     if judge is not None:
         judge_all(leaves, judge)
     config = _resolve(label, leaves, _paths(given, file.paths), judge)
@@ -104,12 +107,21 @@ def _dataset_layer(layers: list[Layer]) -> Layer:
         raise ConfigError(
             f"dataset {where_phrase(leaf.where)} must be a name, not {show(leaf.value)}."
         )
-    layer = file_layer("dataset", leaf.value, leaf.where)
+    layer = dataset_of_ones_own(leaf.value, leaf.where)
+    layer = layer or file_layer("dataset", leaf.value, leaf.where)
     if "dataset" in layer.values:
         raise ConfigError(
             f"dataset in {layer.where} must not be stated: the file's name is the name."
         )
     return layer
+
+
+def _count_sites(leaves: dict[str, Leaf]) -> None:
+    """Let the folders of simulated sites say how many there are, where nothing else does."""
+    sites = leaves.get(SITES_KEY)
+    if sites is not None and sites.value and isinstance(sites.value, str | list):
+        named = sites.value.split(",") if isinstance(sites.value, str) else sites.value
+        leaves.setdefault("federation.clients", Leaf(len(named), SITES_KEY))
 
 
 def _resolve(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from common.config.keys import RUN_KEYS, STRATEGY, Leaf
 from common.config.problems import nearest, show, where_phrase
+from common.datasets import module_of
 from common.errors import ConfigError
 from common.imports import is_import_path
 from common.methods import METHODS, Method, own_method
@@ -26,8 +27,13 @@ def judge_all(leaves: Mapping[str, Leaf], judge: Judge) -> None:
     """Put every import path that is named before ``judge``; nothing is imported."""
     for key in _NAMING:
         value = leaves[key].value if key in leaves else ""
-        if isinstance(value, str) and is_import_path(value):
-            judge(key, value)
+        if not isinstance(value, str) or not is_import_path(value):
+            continue
+        if key == "dataset" and not module_of(
+            value
+        ):  # torchvision's sets and the hub's are no modules of anybody's
+            continue
+        judge(key, value)
 
 
 def chosen_method(leaves: Mapping[str, Leaf], judge: Judge | None = None) -> Method | None:

@@ -12,6 +12,7 @@ from typing import Any
 from common.config.consistency import check_evaluation, check_federation
 from common.config.images import check_images
 from common.config.keys import RESOLVED, TYPED, YES
+from common.config.own_data import check_own_data, check_site_folders
 from common.config.text import Scalar, join_set, yaml_line
 from common.methods import section
 from common.settings.base import Settings
@@ -76,9 +77,11 @@ class Config:
         ------
         ConfigError
             A quorum that can never be met; evaluation on the sites without a share held out for it; a folder of
-            images whose classes or constants do not fit together.
+            images, or a data set of one's own, whose settings do not fit together.
         """
         check_images(self.images)
+        check_own_data(self.dataset, self.data, self.images)
+        check_site_folders(self.images, self.federation)
         check_federation(self.federation)
         check_evaluation(self.evaluation, self.data)
 
@@ -90,7 +93,7 @@ class Config:
     def sections(self) -> dict[str, Settings]:
         """Return the sections in use by name: the run-wide ones, then the method's.
 
-        ``images`` is in use where the data set is a folder of images.
+        ``images`` is in use where something of it departs from its defaults, as for every folder of images.
         """
         shared: dict[str, Settings] = {
             name: getattr(self, name)

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from common.data.dataset import DatasetInfo
 from common.data.decode import scale_of
 from common.data.leaf_vocabulary import FREQUENT, TOKENS, WHOLE
+from common.datasets import forms_in_words, kind_of
 from common.errors import DataError
 from common.settings.images import ImagesSettings
 
@@ -84,6 +85,8 @@ NATURAL = ("femnist", "reddit", "reddit2k")
 def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
     """Return the description of the data set ``name``, without touching a file.
 
+    A set of one's own is described by reading it: ``load`` does so.
+
     Args:
         name: one of ``NAMES``; any other one where ``images`` describes a folder of images.
         images: the run's settings of that name; None where there can only be a name.
@@ -93,17 +96,21 @@ def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
             for a data set that is none, or lacks its class list.
     """
     if name in _KNOWN:
-        if images is not None and (images.folder or images.classes):
+        if images is not None and (images.folder or images.classes or images.sites):
             raise DataError(
-                f"dataset={name} is no folder of images: leave images.folder and images.classes out, or choose "
-                "dataset=images for a folder of your own"
+                f"dataset={name} is no folder of images: leave images.folder, images.classes and images.sites out, or "
+                "choose dataset=images for folders of your own"
             )
         return _KNOWN[name]
+    if kind_of(name):
+        raise DataError(f"what dataset={name} holds is known only once it is read")
     if images is not None:
         return _described(name, images)
     near = get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}? " if near else ""
-    raise DataError(f"there is no data set {name!r}; {hint}(known: {', '.join(NAMES)})")
+    raise DataError(
+        f"there is no data set {name!r}; {hint}(known: {', '.join(NAMES)}; your own: {forms_in_words()})"
+    )
 
 
 def _described(name: str, images: ImagesSettings) -> DatasetInfo:

@@ -27,14 +27,17 @@ def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indi
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
-def report(counts: Indices, classes: Sequence[str], unit: str = "images") -> str:
+def report(
+    counts: Indices, classes: Sequence[str], unit: str = "images", sites: Sequence[str] = ()
+) -> str:
     """Return a table of ``counts`` [K, classes]: a line a site and their sum, in ``unit``.
 
     With more than 20 classes a line tells the number of classes held and the largest one instead
-    of every count; with one column, as for text, only the sums.
+    of every count; with one column, as for text, only the sums. Without the names of the ``sites``
+    they are called partitions.
     """
     rows = [*counts, counts.sum(axis=0)]
-    names = [f"partition-{site}" for site in range(len(counts))] + ["all"]
+    names = [*(sites or (f"partition-{site}" for site in range(len(counts)))), "all"]
     if len(classes) == 1:
         header = ["site", unit]
         cells = [[str(row.sum())] for row in rows]

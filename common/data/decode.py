@@ -18,7 +18,7 @@ _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 _WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 
 _TOP = {8: 255, 16: 65535}
-_FILTER = Image.Resampling.BICUBIC  # Pillow's widens with the reduction, so nothing is aliased
+FILTER = Image.Resampling.BICUBIC  # Pillow's widens with the reduction, so nothing is aliased
 
 
 class Unreadable(Exception):
@@ -70,11 +70,11 @@ def _array(image: Image.Image, kind: str, settings: ImagesSettings) -> NDArray[n
     side, top = (settings.size, settings.size), _TOP[settings.bits]
     if image.mode.startswith("I") or image.mode == "F":
         plane = Image.fromarray(_sixteen_bits(image, kind))
-        resized = np.asarray(ImageOps.fit(plane, side, _FILTER), dtype=np.float64)[..., None]
+        resized = np.asarray(ImageOps.fit(plane, side, FILTER), dtype=np.float64)[..., None]
         values = (resized.clip(0, _TOP[16]) * (top / _TOP[16])).round()
     else:
-        flat = _on_white(image).convert("L" if settings.channels == 1 else "RGB")
-        values = np.asarray(ImageOps.fit(flat, side, _FILTER), dtype=np.float64)
+        flat = on_white(image).convert("L" if settings.channels == 1 else "RGB")
+        values = np.asarray(ImageOps.fit(flat, side, FILTER), dtype=np.float64)
         values = values.reshape(*side, -1) * (top // _TOP[8])
     planes = np.broadcast_to(values, (*side, settings.channels)).transpose(2, 0, 1)
     return np.ascontiguousarray(planes, dtype=dtype_of(settings))
@@ -89,7 +89,7 @@ def _sixteen_bits(image: Image.Image, kind: str) -> NDArray[np.float32]:
     raise Unreadable(f"values of type {values.dtype}, whose range is not known")
 
 
-def _on_white(image: Image.Image) -> Image.Image:
+def on_white(image: Image.Image) -> Image.Image:
     """Return an opaque image: the colours beneath transparent pixels are arbitrary."""
     if image.mode not in _WITH_ALPHA and "transparency" not in image.info:
         return image

@@ -47,8 +47,14 @@ class Listing:
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-def split_folders(folder: Path) -> tuple[str | None, str | None]:
+#: the training split of a folder that holds the classes' folders directly
+PLAIN = "."
+
+
+def split_folders(folder: Path, classes: Sequence[str]) -> tuple[str | None, str | None]:
     """Return the names of the training and of the test folder below ``folder``, None for one that is not there.
+
+    A folder without either that holds folders of ``classes`` is the training folder itself.
 
     Raises
     ------
@@ -58,16 +64,36 @@ def split_folders(folder: Path) -> tuple[str | None, str | None]:
     if not folder.is_dir():
         raise DataError(
             f"there is no folder {folder}: set images.folder to the one that holds {TRAIN}/<class>/* and "
-            f"{TEST[0]}/<class>/* (a relative one is below data-dir)"
+            f"{TEST[0]}/<class>/*, or <class>/* alone (a relative one is below data-dir)"
         )
-    train = TRAIN if (folder / TRAIN).is_dir() else None
-    test = next((name for name in TEST if (folder / name).is_dir()), None)
-    if train is None and test is None:
-        raise DataError(
-            f"{folder} has neither a folder {TRAIN} nor one named {', '.join(TEST[:-1])} or {TEST[-1]}: put the "
-            f"images into {TRAIN}/<class>/ and {TEST[0]}/<class>/"
-        )
-    return train, test
+    parts = [name for name in (TRAIN, *TEST) if name not in classes and (folder / name).is_dir()]
+    if not parts:
+        if not any((folder / name).is_dir() for name in classes):
+            raise DataError(
+                f"{folder} has neither a folder {TRAIN} nor one named {', '.join(TEST[:-1])} or {TEST[-1]}, nor one "
+                f"of a class ({', '.join(classes)}): put the images into {TRAIN}/<class>/ and {TEST[0]}/<class>/, or "
+                "into <class>/"
+            )
+        return PLAIN, None
+    return TRAIN if TRAIN in parts else None, next((p for p in parts if p != TRAIN), None)
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Return the names of the classes' folders, sorted: those in train/, in a test folder, or in the folder itself.
+
+    Raises
+    ------
+    DataError
+        If a folder cannot be read.
+    """
+    if not folder.is_dir():
+        return []
+    split = next((name for name in (TRAIN, *TEST) if (folder / name).is_dir()), PLAIN)
+    return sorted(
+        unicodedata.normalize("NFC", entry.name)
+        for entry in _entries(folder / split)
+        if entry.is_dir()
+    )
 
 
 def list_split(folder: Path, split: str, classes: Sequence[str]) -> Listing:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import re
@@ -24,7 +22,8 @@ from common.data.folder import (
     printable,
     split_folders,
 )
-from common.data.store import Contents, Stored, shared, store_roots
+from common.data.holdout import Holdout, with_test
+from common.data.store import Contents, Stored, digest_of, shared, store_roots
 from common.errors import DataError
 from common.settings.images import ImagesSettings
 
@@ -33,8 +32,12 @@ log = logging.getLogger("flwr")
 _DECODER = 1  # another number makes every store be built anew
 
 
-def read_central(info: DatasetInfo, settings: ImagesSettings, data_dir: Path) -> Dataset:
-    """Return the data set below ``images.folder``: its training and its test split, either empty where it has none.
+def read_central(
+    info: DatasetInfo, settings: ImagesSettings, data_dir: Path, holdout: Holdout
+) -> Dataset:
+    """Return the data set below ``images.folder``: its training and its test split.
+
+    A folder with a test split alone has no training images; one without a test split gets one by ``holdout``.
 
     Raises:
         DataError: there is no such folder, it holds a class that is not in the list, or too many
@@ -46,11 +49,12 @@ def read_central(info: DatasetInfo, settings: ImagesSettings, data_dir: Path) ->
             "test/<class>/*; where every site has images of its own, set evaluation.on=sites or none"
         )
     folder = (data_dir / Path(settings.folder).expanduser()).resolve()
-    train, test = split_folders(folder)
+    train, test = split_folders(folder, settings.names)
     listings = [
         list_split(folder, split, settings.names) if split else Listing() for split in (train, test)
     ]
-    stored = _stored(folder, "central", listings, settings, store_roots(data_dir))
+    name, roots = _store_name(folder, "central", settings), store_roots(data_dir)
+    stored = _stored(folder, name, listings, settings, roots)
     for split, held in ((train, stored.train), (test, stored.test)):
         if split and not len(held):
             raise _no_images(folder / split)
@@ -59,7 +63,7 @@ def read_central(info: DatasetInfo, settings: ImagesSettings, data_dir: Path) ->
         absent = [name for label, name in enumerate(settings.names) if label not in held_classes]
         if absent:
             log.warning("%s has no image of %s", folder / train, ", ".join(absent))
-    return _dataset(info, stored)
+    return _dataset(info, with_test(stored, name, roots, holdout, _mode(folder)))
 
 
 def read_site(
@@ -84,7 +88,8 @@ def read_site(
     nested = TRAIN not in settings.names and (folder / TRAIN).is_dir()
     listing = list_split(folder, TRAIN if nested else ".", settings.names)
     roots = store_roots(keep) if keep else store_roots()
-    stored = _stored(folder, "site", [listing, Listing()], settings, roots)
+    name = _store_name(folder, "site", settings)
+    stored = _stored(folder, name, [listing, Listing()], settings, roots)
     if not len(stored.train):
         raise _no_images(folder)
     return _dataset(info, stored)
@@ -100,33 +105,39 @@ def _no_images(folder: Path) -> DataError:
     return DataError(f"{folder} holds no image that can be used: put some into {folder}/<class>/")
 
 
+def _form(settings: ImagesSettings) -> dict[str, object]:
+    return settings.model_dump(include={"classes", "size", "channels", "bits"})
+
+
+def _store_name(folder: Path, role: str, settings: ImagesSettings) -> str:
+    place = digest_of([role, str(folder), _form(settings)])
+    shape = f"{settings.channels}x{settings.size}x{settings.size}"
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', folder.name)[:40]}-{shape}-{place[:8]}"
+
+
+def _mode(folder: Path) -> int:
+    """Return who may enter a store: no more than may enter the folder itself."""
+    return folder.stat().st_mode & 0o777 | 0o700
+
+
 def _stored(
     folder: Path,
-    role: str,
+    name: str,
     listings: Sequence[Listing],
     settings: ImagesSettings,
     roots: Sequence[Path],
 ) -> Stored:
     """Return the folder's store, built where there is none; refuse a folder with too much that is no image."""
-    form = settings.model_dump(include={"classes", "size", "channels", "bits"})
-    place = _digest([role, str(folder), form])
-    shape = f"{settings.channels}x{settings.size}x{settings.size}"
-    name = f"{re.sub(r'[^A-Za-z0-9._-]', '_', folder.name)[:40]}-{shape}-{place[:8]}"
-    source = _digest([_DECODER, form, *(listing.fingerprint() for listing in listings)])
+    fingerprints = [listing.fingerprint() for listing in listings]
+    source = digest_of([_DECODER, _form(settings), *fingerprints])
     scratch = next((root for root in roots if os.access(root, os.W_OK)), None)
 
     def read_source() -> Contents:
         return _decoded(folder, listings, settings, scratch)
 
-    # No more open to others than the folder itself.
-    mode = folder.stat().st_mode & 0o777 | 0o700
-    stored = shared(name, roots, source, read_source, mode=mode)
+    stored = shared(name, roots, source, read_source, mode=_mode(folder))
     _tolerate(folder, stored, settings.max_bad)
     return stored
-
-
-def _digest(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _decoded(

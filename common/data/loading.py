@@ -1,4 +1,4 @@
-"""``load``: a data set by name or by folder, once a process."""
+"""``load``: a data set by name, by folder or one's own, once a process."""
 
 from __future__ import annotations
 
@@ -11,43 +11,64 @@ from common.data.dataset import Dataset, DatasetInfo, array_digest, combined_che
 from common.data.digits import read_digits
 from common.data.download import ensure_files
 from common.data.files import Source
+from common.data.holdout import Holdout
 from common.data.image_sets import read_central, read_site
+from common.data.own.reading import read_own
 from common.data.sources import SOURCES
 from common.data.store import Contents, shared, store_roots
+from common.datasets import kind_of
 from common.errors import DataError
 from common.settings.images import ImagesSettings
+from common.settings.sections import DataSettings
 
 _loaded: dict[Hashable, Dataset] = {}
-_lock = threading.Lock()  # in-process engines may run devices in threads
+# In-process engines may run devices in threads, and a user's function may load a set itself.
+_lock = threading.RLock()
 
 
-def load(name: str, data_dir: Path, images: ImagesSettings | None = None) -> Dataset:
+def load(
+    name: str,
+    data_dir: Path,
+    images: ImagesSettings | None = None,
+    data: DataSettings | None = None,
+    seed: int = 0,
+) -> Dataset:
     """Return a data set, loaded once per process from a store that processes share.
 
-    digits is embedded. A folder of images lies where ``images.folder`` says. LEAF's lie below
-    ``data_dir/leaf`` as its scripts made them and are never downloaded. The others lie below
+    digits is embedded. A folder of images lies where ``images.folder`` says, a set of one's own where its form says.
+    LEAF's lie below ``data_dir/leaf`` as its scripts made them and are never downloaded. The others lie below
     ``data_dir`` in torchvision's layout and are downloaded on first use where there is a network.
     Arrays are read-only.
 
     Args:
-        name: one of ``catalogue.NAMES``; any other one where ``images`` describes a folder.
+        name: one of ``catalogue.NAMES``, or a form of ``common.datasets``; any other one where ``images`` describes
+            a folder.
         data_dir: the data directory; without permission to write there, the store goes to the
             user's cache.
         images: the run's settings of that name; None where there can only be a name.
+        data: the run's settings of that name, for a set of one's own and a test split that is held out; None for the
+            defaults.
+        seed: the run's, by which a test split is drawn where the set brings none.
 
     Raises:
         DataError: the name is unknown, or a file is missing, truncated or damaged; it is named. A
             folder of images that cannot be used: why.
     """
-    info = describe(name, images)
     data_dir = Path(data_dir).expanduser().resolve()
+    data = data or DataSettings()
+    holdout = Holdout(data.test_share, seed)
 
     def read() -> Dataset:
+        if kind_of(name):
+            form = images or ImagesSettings()
+            return read_own(name, data_dir, form, data.file, data.size, holdout)
+        info = describe(name, images)
         if name not in NAMES and images is not None:
-            return read_central(info, images, data_dir)
+            return read_central(info, images, data_dir, holdout)
         return _load(info, data_dir)
 
-    return _once((name, data_dir, images), read)
+    own = () if name in NAMES else (data.file, data.size, holdout)
+    return _once((name, data_dir, images, *own), read)
 
 
 def load_site(name: str, images: ImagesSettings, folder: Path, keep: Path | None = None) -> Dataset:
@@ -62,12 +83,12 @@ def load_site(name: str, images: ImagesSettings, folder: Path, keep: Path | None
     Raises:
         DataError: the data set is no folder of images, or the site's cannot be used: why.
     """
-    info = describe(name, images)
-    if name in NAMES:
+    if name in NAMES or kind_of(name):
         raise DataError(
             f"a site's own folder needs a data set that is a folder of images, which {name} is not: choose "
             "dataset=images, or one of conf/dataset with a section `images`"
         )
+    info = describe(name, images)
     return _once((name, folder, images, keep), lambda: read_site(info, images, folder, keep))
 
 

@@ -1,20 +1,21 @@
 """A data set as memory-mapped arrays, of which all processes share one copy in the page cache.
 
 A store is a folder of four .npy files, five where the training samples have natural owners, and a
-store.json that records each array's SHA-256 and the fingerprint of the published files it was made
-from. It appears by one rename and is checked whenever a process opens it.
+store.json that records each array's SHA-256, the fingerprint of the published files it was made
+from, and what a set of one's own says of itself. It appears by one rename and is checked whenever a process opens it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock
@@ -33,22 +34,24 @@ LOCK_SECONDS = 3600.0
 
 
 class Contents(NamedTuple):
-    """What a store is made of: both splits, and the files that were left out of them."""
+    """What a store is made of: both splits, the files left out of them, and what a set of one's own says of itself."""
 
     train: Split
     test: Split
     skipped: tuple[Skipped, ...] = ()
+    about: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a store holds: both splits, the files left out of them, and the checksum over both splits' contents."""
+    """What a store holds: its contents, and the checksum over both splits'."""
 
     train: Split
     test: Split
     checksum: str
     skipped: tuple[Skipped, ...] = ()
     folder: Path | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _Unusable(OSError):
@@ -131,6 +134,7 @@ def _build(
         contents.test,
         combined_checksum(list(_digests(contents.train, contents.test).values())),
         contents.skipped,
+        about=contents.about,
     )
 
 
@@ -146,7 +150,7 @@ def write_store(folder: Path, fingerprint: str, contents: Contents, mode: int) -
     staging = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(staging, ignore_errors=True)  # what a killed builder left
     staging.mkdir(mode)
-    train, test, skipped = contents
+    train, test, skipped, about = contents
     for name, array in _arrays(train, test).items():
         np.save(staging / f"{name}.npy", array, allow_pickle=False)
     record = {
@@ -154,6 +158,7 @@ def write_store(folder: Path, fingerprint: str, contents: Contents, mode: int) -
         "source": fingerprint,
         "sha256": _digests(train, test),
         "skipped": [[left.path, left.reason] for left in skipped],
+        "about": dict(about),
     }
     (staging / "store.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     if folder.exists():
@@ -182,6 +187,7 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
         skipped = tuple(
             Skipped(str(path), str(reason)) for path, reason in record.get("skipped", [])
         )
+        about = dict(record.get("about", {}))
         train, test = Split(*arrays[:2], *arrays[4:]), Split(*arrays[2:4])
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise _Unusable(f"the store {folder} is damaged ({error})") from error
@@ -190,7 +196,12 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
     for name, digest, known in zip(names, digests, recorded, strict=True):
         if digest != known:
             raise _Unusable(f"the store {folder} is damaged ({name}.npy fails its checksum)")
-    return Stored(train, test, combined_checksum(digests), skipped, folder)
+    return Stored(train, test, combined_checksum(digests), skipped, folder, about)
+
+
+def digest_of(content: object) -> str:
+    """Return the SHA-256 of what JSON can hold, in hexadecimal: what a store is known by."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _open_noting(folder: Path, fingerprint: str, problems: list[str]) -> Stored | None:

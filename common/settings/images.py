@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
@@ -24,16 +25,33 @@ def _joined(value: Any) -> Any:
 Listed = Annotated[str, BeforeValidator(_joined)]
 """A text of values with commas between them."""
 
+
+def _paths(value: Any) -> Any:
+    """Write a list of paths as one text with commas; names stay letter for letter, as the file system has them."""
+    if isinstance(value, list):
+        value = ",".join(str(part) for part in value)
+    return ",".join(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+Paths = Annotated[str, BeforeValidator(_paths)]
+"""A text of paths with commas between them."""
+
 _NUMBERS = "a number, or one a channel with commas between them"
 
 
 class ImagesSettings(Settings):
-    """A data set of image files in a folder per class: your own, or conf/dataset/<name>.yaml."""
+    """A data set of image files in a folder per class; mean, std and classes also of any other set of your own."""
 
     folder: str = setting(
         "",
-        "where train/<class>/* and test/<class>/* (or val, validation) lie; a relative one is below data-dir",
+        "where train/<class>/* and test/<class>/* (or val, validation) lie, or <class>/* alone; a relative one is "
+        "below data-dir",
         allowed="a path",
+    )
+    sites: Paths = setting(
+        "",
+        "simulates sites that hold folders of their own, <class>/* in each: one site a folder, in this order",
+        allowed="absolute paths with commas between them",
     )
     classes: Listed = setting(
         "",
@@ -70,6 +88,11 @@ class ImagesSettings(Settings):
     def names(self) -> tuple[str, ...]:
         """The classes' names in the order of their labels."""
         return tuple(self.classes.split(",")) if self.classes else ()
+
+    @property
+    def site_folders(self) -> tuple[Path, ...]:
+        """The simulated sites' own folders; none where a data set is divided."""
+        return tuple(Path(part) for part in self.sites.split(",")) if self.sites else ()
 
     def constants(self, name: Literal["mean", "std"]) -> tuple[float, ...]:
         """Return ``mean`` or ``std``, one value a channel.

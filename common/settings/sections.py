@@ -15,14 +15,39 @@ class RunSettings(Settings):
         "how the model is learned",
         allowed="a method's name, or a Flower strategy or a method of your own as package.module:NAME",
     )
-    dataset: str = setting("digits", "what is learned from", allowed="a data set's name")
+    dataset: str = setting(
+        "digits",
+        "what is learned from",
+        allowed="a data set's name; or your own: torchvision:NAME, hf:NAME, package.module:callable, or file, which "
+        "data.file=x.npz implies",
+    )
     rounds: int = setting(20, "rounds of communication", symbol="R", ge=1)
     seed: int = setting(0, "every draw without a privacy claim derives from it", ge=0, le=2**63 - 1)
 
 
 class DataSettings(Settings):
-    """How training images are divided between learning, tuning and the sites' own evaluation."""
+    """A data set of one's own, and how training images are divided between learning, tuning and evaluation."""
 
+    file: str = setting(
+        "",
+        "a data set of your own: a .npz file of NumPy's with train_images and train_labels, possibly test_images and "
+        "test_labels (or Keras' x_train, ...)",
+        allowed="an absolute path to a .npz file",
+    )
+    size: int = setting(
+        0,
+        "torchvision, hf, or pictures of your function's: pixels a side that images are brought to, as those of a "
+        "folder are; 0: as they are",
+        ge=0,
+        le=1024,
+    )
+    test_share: float = setting(
+        0.2,
+        "share of the training images that becomes the test set where a set of your own or a folder brings none; "
+        "stratified, drawn by the run's seed, cut before all else",
+        ge=0,
+        le=0.5,
+    )
     images: int = setting(
         0, "training images in use, a stratified draw of the run's seed; 0: all there are", ge=0
     )

@@ -13,11 +13,13 @@ from common.config.problems import COMMAND_LINE, unknown
 from common.config.schema import section_classes
 from common.config.strategy import check_strategy, describe_arguments
 from common.config.text import scalar_text
+from common.datasets import FORMS
 from common.imports import is_import_path
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.base import Settings
 from common.settings.describe import Description, describe
 from common.settings.sections import SECTIONS, RunSettings
+from nectar.class_list import with_class_list
 from nectar.resume import with_recorded
 from nectar.words import parse_words, with_file_as_word
 
@@ -56,7 +58,7 @@ _PATHS = (
 def main(words: list[str]) -> int:
     """Print the configuration that the words resolve to."""
     run_config = with_recorded(parse_words(with_file_as_word(words)))
-    print(load(run_config).dump_yaml(origins=True), end="")
+    print(load(with_class_list(run_config)).dump_yaml(origins=True), end="")
     return 0
 
 
@@ -78,7 +80,8 @@ def _catalogue() -> str:
             "package.module:Class": "any Flower strategy, its arguments in the section `strategy`.",
             "package.module:METHOD": "a method of your own, its settings in a section of its name.",
         },
-        "Data sets": {name: _first_comment("dataset", name) for name in names("dataset")},
+        "Data sets": {name: _first_comment("dataset", name) for name in names("dataset")}
+        | {form.written: form.meaning for form in FORMS.values()},
         f"Experiments ([{_SMALL}]: also with that ending, at two-core size)": _experiments(),
         "Sections": {_RUN: _first_line(RunSettings)}
         | {name: _first_line(cls) for name, cls in SECTIONS.items()},

@@ -10,6 +10,7 @@ from common.config import Config, load
 from common.config.text import from_home
 from common.errors import ConfigError
 from common.files import write_atomically
+from nectar.class_list import with_class_list
 from nectar.resume import with_recorded
 from nectar.words import parse_words, take_options, with_file_as_word
 
@@ -27,7 +28,10 @@ the classes that each simulated site would hold.
 
   nectar data dataset=cifar10 partition.alpha=0.01 --draw counts.png
   nectar data dataset=images images.folder=/abs/path images.classes=cat,dog --samples samples.png
+  nectar data dataset=images images.sites=/abs/a,/abs/b --draw counts.png  folders of simulated sites
   nectar data dataset=images images.classes=cat,dog --folder /abs/own    a site's own folder
+  nectar data data.file=own.npz --samples samples.png                    your own arrays
+  nectar data dataset=torchvision:SVHN
 
   --config FILE        a YAML file of settings: as an experiment, or what `nectar config` printed
   --draw FILE          the counts as a picture, .png or .svg; two with a comma between them
@@ -46,7 +50,7 @@ def main(words: list[str]) -> int:
     )
     charts = [_target(text, _CHARTS) for text in options.get("--draw", "").split(",") if text]
     sheets = [_target(text, _SAMPLES) for text in [options.get("--samples", "")] if text]
-    config = load(with_recorded(parse_words(rest)))
+    config = load(with_class_list(with_recorded(parse_words(rest))))
     if sheets:
         _need_images(config)
     if "--folder" in options:
@@ -59,17 +63,29 @@ def main(words: list[str]) -> int:
 
 def _need_images(config: Config) -> None:
     from common.data import describe
+    from common.datasets import kind_of
 
-    if not describe(config.dataset, config.images).has_images:
+    if not kind_of(config.dataset) and not describe(config.dataset, config.images).has_images:
         raise ConfigError(f"--samples draws images, and {config.dataset} is text: leave it out.")
 
 
 def _run(config: Config) -> tuple[Dataset, Holdings]:
-    """Describe the run's data set and how it is divided."""
+    """Describe the run's data set and how it is divided, or the folders of simulated sites."""
     from common.run import Run
-    from nectar.dataset.account import describe_dataset, describe_partition, partitioned
+    from nectar.dataset.account import (
+        describe_dataset,
+        describe_partition,
+        describe_sites,
+        held_by_sites,
+        partitioned,
+        some_of_each_site,
+    )
 
     run = Run(config)
+    if config.images.sites:
+        holdings = held_by_sites(run)
+        print(describe_sites(run, holdings))
+        return some_of_each_site(run), holdings
     print(describe_dataset(run.dataset), flush=True)
     holdings = partitioned(run)
     print(f"\n{describe_partition(run, holdings)}")

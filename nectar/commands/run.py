@@ -8,6 +8,7 @@ from pathlib import Path
 
 from common.config import load
 from common.files import write_text
+from nectar.class_list import with_class_list
 from nectar.resume import with_recorded
 from nectar.words import parse_words, take_options, typed, with_file_as_word
 
@@ -33,7 +34,7 @@ _NOTE = "--note-record"
 def main(words: list[str]) -> int:
     """Run what ``words`` say; return the exit code."""
     options, settings = take_options(with_file_as_word(words), values=(_NOTE,))
-    run_config = with_recorded(typed("run", words) | parse_words(settings))
+    run_config = with_class_list(with_recorded(typed("run", words) | parse_words(settings)))
     load(run_config)  # refused, if it is, before torch is there
     from nectar.local_run import run_here
 

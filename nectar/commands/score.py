@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from common.config.own_data import FILE_KEY
 from common.errors import ConfigError
 from nectar.words import parse_words, take_options
 
@@ -31,7 +32,7 @@ def main(words: list[str]) -> int:
     options, rest = take_options(words, values=("--json",))
     places = [word for word in rest if "=" not in word]
     settings = parse_words(word for word in rest if "=" in word)
-    of_dataset = "dataset" in settings
+    of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in rest)
     if len(places) != (1 if of_dataset else 2):
         raise ConfigError(
             "nectar score takes an exported model and a folder of images, or dataset=NAME in place of the folder."

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from common.config import Config, load
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
+from nectar.class_list import with_class_list
 from nectar.flower.app import app_folder
 from nectar.flower.job import Job, LaunchError, Resources, Scalar
 from nectar.resume import with_recorded
@@ -46,7 +47,7 @@ def main(words: list[str]) -> int:
         the run could not be started.
     """
     options, settings = take_options(with_file_as_word(words), flags=("--print", "--verbose"))
-    run_config = with_recorded(typed("simulate", words) | parse_words(settings))
+    run_config = with_class_list(with_recorded(typed("simulate", words) | parse_words(settings)))
     job = job_of(run_config)
     if "--print" not in options:
         _require_ray()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from common.config import Config, load
 from common.config.keys import TYPED
 from common.errors import ConfigError
+from nectar.class_list import with_class_list
 from nectar.compare.identity import Identity
 from nectar.compare.request import Request
 from nectar.compare.variants import Variant
@@ -67,7 +68,7 @@ def tasks_of(request: Request, variants: Sequence[Variant], seeds: Iterable[int]
 
 def _task(request: Request, variant: Variant, seed: int) -> Task:
     words = parse_words(request.words(variant, seed))
-    config = load({TYPED: request.typed} | words)
+    config = load(with_class_list({TYPED: request.typed} | words))
     if config.evaluation.on == "none":
         raise ConfigError(
             "evaluation.on=none leaves nothing to compare: choose server, sites or both."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +100,40 @@ def describe_partition(run: Run, holdings: Holdings) -> str:
         f"{len(run.validation):,} {run.info.unit} for validation"
     )
     return f"{head}\n{report(holdings.counts, holdings.classes, run.info.unit)}"
+
+
+def held_by_sites(run: Run) -> Holdings:
+    """Return what each simulated site of ``run`` holds in a folder of its own.
+
+    Raises
+    ------
+    DataError
+        If a folder cannot be used.
+    """
+    each = [own(name, dataset) for name, dataset in run.site_datasets.items()]
+    sites = tuple(name for held in each for name in held.sites)
+    return Holdings(sites, run.info.classes, np.concatenate([held.counts for held in each]))
+
+
+def describe_sites(run: Run, holdings: Holdings) -> str:
+    """Say what the simulated sites' own folders hold, and what of them cannot be used."""
+    parts = [
+        f"{folder}\n{describe_dataset(dataset)}"
+        for folder, dataset in zip(
+            run.config.images.site_folders, run.site_datasets.values(), strict=True
+        )
+    ]
+    table = report(holdings.counts, holdings.classes, run.info.unit, holdings.sites)
+    return "\n\n".join([*parts, f"{len(holdings.sites)} sites with folders of their own\n{table}"])
+
+
+def some_of_each_site(run: Run, each: int = 10) -> Dataset:
+    """Return up to ``each`` images of every class from every simulated site's own folder, as one data set."""
+    datasets = list(run.site_datasets.values())
+    chosen = [examples(dataset, each) for dataset in datasets]
+    images = np.concatenate([split.images[positions] for split, positions in chosen])
+    labels = np.concatenate([split.labels[positions] for split, positions in chosen])
+    return replace(datasets[0], train=Split(images, labels))
 
 
 def own(site: str, dataset: Dataset) -> Holdings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from common.data import Dataset
 from common.data.files import Source
 from common.data.sources import SOURCES
 from common.data.store import open_store, store_roots
+from common.datasets import kind_of
 from common.errors import DataError, NectarError
 from common.run import Run
 from nectar.dataset.account import own
@@ -45,6 +47,8 @@ def shared(config: Config, *, elsewhere: bool) -> Check:
     elsewhere : bool
         Whether the server that needs it may be another machine: then a lack here is no failure.
     """
+    if kind_of(config.dataset):
+        return _own(config, elsewhere)
     where = "" if config.dataset == "digits" else f" below {config.data_dir}"
     try:
         with tempfile.TemporaryDirectory() as keep, _quiet():
@@ -56,6 +60,19 @@ def shared(config: Config, *, elsewhere: bool) -> Check:
     unit = Run(config).info.unit
     text = f"{config.dataset}{where}: {sizes[0]:,} {unit} to learn from, {sizes[1]:,} to test"
     return Check("data", "ok", text) if dataset is None else _told(text, dataset, "nectar data")
+
+
+def _own(config: Config, elsewhere: bool) -> Check:
+    """Look for the file of a set of one's own; any other kind is neither imported nor fetched here."""
+    if not config.data.file:
+        text = f"{config.dataset}: `nectar data dataset={config.dataset}` reads it once and says what it holds"
+        return Check("data", "ok", text)
+    if not os.access(config.data.file, os.R_OK):
+        level: Level = "warn" if elsewhere else "fail"
+        return Check("data", level, f"{config.data.file} is not there or cannot be read")
+    return Check(
+        "data", "ok", f"{config.data.file}: `nectar data data.file=...` says what it holds"
+    )
 
 
 def _read(config: Config, keep: Path) -> tuple[tuple[int, int], Dataset | None]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from common.config import Config
-from common.data import load
 from common.data.dataset import Skipped
 from common.data.decode import Unreadable
 from common.data.folder import account, list_split
 from common.errors import ConfigError, DataError
+from common.run import Run
 from nectar.export.model import ExportedModel
 from nectar.export.names import labels_by_folder
 from nectar.export.pictures import read
@@ -105,7 +105,7 @@ def split_batches(config: Config, exported: ExportedModel, size: int) -> Iterato
     ConfigError
         If its images or classes are not the model's.
     """
-    dataset = load(config.dataset, config.data_dir, config.images)
+    dataset = Run(config).dataset
     info, split = dataset.info, dataset.test
     ours = (exported.shape, exported.classes, exported.scale)
     if (info.shape, info.classes, info.scale) != ours or not len(split):

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from common.config import Config, load
 from common.config.keys import PATH_KEYS
+from common.config.own_data import FILE_KEY, SITES_KEY
 from common.errors import ConfigError
 from nectar.resume import over_recorded
 from nectar.words import RunConfig, parse_words, refuse_nothing, refuse_repeats
@@ -72,8 +73,15 @@ def order_of(words: Sequence[str], typed: RunConfig | None = None) -> Order:
         if equals and name in PATH_KEYS:
             refuse_nothing(name, value)
             paths[name] = _server_path(name, value)
-        else:
-            rest.append(word)
+            continue
+        if equals and key == FILE_KEY:
+            _server_path(key, value)
+        if equals and key == SITES_KEY and value:
+            raise ConfigError(
+                f"{SITES_KEY} simulates sites with folders of their own: over a SuperLink each site names its own in "
+                "its node config, data='/abs/folder'"
+            )
+        rest.append(word)
     run_config = (
         (typed or {}) | parse_words(rest) | {key: value for key, value in paths.items() if value}
     )
@@ -116,7 +124,8 @@ def _server_path(key: str, value: str) -> str:
         return value
     if key == RESUME and "/" not in value:
         return value
-    where = "every machine that reads a shared data set" if key == DATA else "the server"
+    shared = key in (DATA, FILE_KEY)
+    where = "every machine that reads a shared data set" if shared else "the server"
     raise ConfigError(
         f"{key}={value} is a path on {where}, which has to be absolute: {key}=/srv/..., or ~/... for the home of "
         "the user there"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.data import Dataset, class_counts, samples
+from common.data.own.reading import is_at_hand
 from common.data.sources import SOURCES
 from common.errors import NectarError
 from common.run import Run
@@ -198,6 +199,10 @@ def real_images(view: View) -> RealImages | str:
     try:
         source = SOURCES.get(view.config.dataset)
         if source is not None and source.missing(view.config.data_dir):
+            return f"the data set {view.config.dataset} is not in the run's data directory"
+        if view.config.images.sites:
+            return "the sites read them in folders of their own"
+        if not is_at_hand(view.config.dataset, view.config.data_dir, view.config.data.size):
             return f"the data set {view.config.dataset} is not in the run's data directory"
         names = list(view.sites)
         run = Run(view.config.with_clients(len(names)))

@@ -44,7 +44,7 @@ def _is_mapped(array: np.ndarray, folder: Path) -> bool:
 def test_second_use_maps_what_the_first_wrote(tmp_path: Path) -> None:
     first = shared("small", [tmp_path], "source 1", _splits)
     second = shared("small", [tmp_path], "source 1", _never)
-    train, test, _ = _splits()
+    train, test, *_ = _splits()
     np.testing.assert_array_equal(second.train.images, train.images)
     np.testing.assert_array_equal(second.test.labels, test.labels)
     assert second.train.images.dtype == np.uint8

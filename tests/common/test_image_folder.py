@@ -254,7 +254,9 @@ def test_a_run_config_that_states_it_resolves_to_it() -> None:
 def test_evaluation_on_the_server_needs_a_test_split(tmp_path: Path) -> None:
     for name in COLOURS:
         paint(tmp_path / "set/train", name, 2)
-    text = f"images.folder={tmp_path / 'set'} images.classes={CLASSES} images.size=8"
+    text = (
+        f"images.folder={tmp_path / 'set'} images.classes={CLASSES} images.size=8 data.test_share=0"
+    )
     keys = {"dataset": "images", "data-dir": str(tmp_path)}
     with pytest.raises(DataError, match=r"evaluation.on=server needs test images"):
         Run(load_config({**keys, "set": text})).dataset  # noqa: B018

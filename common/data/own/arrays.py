@@ -1,0 +1,213 @@
+"""What a set of one's own brings, by name, checked and brought to one form."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from common.data.dataset import Images, Labels, Split
+from common.data.store import Contents
+from common.errors import DataError
+
+log = logging.getLogger("flwr")
+
+IMAGES, LABELS = ("train_images", "test_images"), ("train_labels", "test_labels")
+NAMED = ("classes", "mean", "std")
+
+#: Keras' names, as in its mnist.npz
+_ALSO = {
+    "x_train": "train_images",
+    "y_train": "train_labels",
+    "x_test": "test_images",
+    "y_test": "test_labels",
+}
+_CHANNELS = (1, 3)
+_FORM = "[n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels"
+
+
+def contents_of(found: Mapping[str, Any], what: str) -> Contents:
+    """Return the splits that ``found`` holds, with its classes and constants noted beside them.
+
+    Parameters
+    ----------
+    found : mapping
+        ``train_images`` and ``train_labels``, or Keras' ``x_train`` and ``y_train``; ``test_images`` and
+        ``test_labels`` likewise, or neither; possibly ``classes``, ``mean`` and ``std``. Arrays of NumPy or torch:
+        images uint8, uint16 or float in 0..1, labels whole numbers from 0.
+    what : str
+        What a message calls the set.
+
+    Raises
+    ------
+    DataError
+        If something is missing, of the wrong kind or does not fit: what, and what is allowed.
+    """
+    named = _by_name(found, what)
+    train, scale = _split("train", named, what)
+    shape, dtype = train.images.shape[1:], train.images.dtype
+    test = Split(np.empty((0, *shape), dtype), np.empty(0, np.int64))
+    if "test_images" in named:
+        test, other = _split("test", named, what)
+        if test.images.shape[1:] != shape or test.images.dtype != dtype or other != scale:
+            raise DataError(
+                f"{what}: the test images ({_said(test.images)}) are not of the training images' form "
+                f"({_said(train.images)})"
+            )
+    if not len(train):
+        raise DataError(f"{what} has no training image")
+    about: dict[str, Any] = {"scale": scale, "classes": _classes(named, train, test, what)}
+    for key in ("mean", "std"):
+        if key in named:
+            about[key] = _constants(named[key], key, what)
+    return Contents(train, test, (), about)
+
+
+def _said(images: Images) -> str:
+    return f"{' x '.join(map(str, images.shape[1:]))}, {images.dtype}"
+
+
+def _by_name(found: Mapping[str, Any], what: str) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for key in found:
+        name = _ALSO.get(key, key)
+        if name in named:
+            raise DataError(f"{what} has {name} twice, once by Keras' name: leave one out")
+        if name in (*IMAGES, *LABELS, *NAMED):
+            named[name] = found[key]
+    named = {key: value for key, value in named.items() if value is not None}
+    missing = [key for key in ("train_images", "train_labels") if key not in named]
+    if not missing and ("test_images" in named) != ("test_labels" in named):
+        missing = ["test_labels" if "test_images" in named else "test_images"]
+    if missing:
+        held = ", ".join(map(str, found)) or "nothing"
+        raise DataError(
+            f"{what} lacks {missing[0]}: it must hold train_images and train_labels (or x_train and y_train), and "
+            f"test_images and test_labels or neither; it holds {held}"
+        )
+    unused = [str(key) for key in found if _ALSO.get(key, key) not in named]
+    if unused:
+        log.warning("%s: not used: %s", what, ", ".join(unused))
+    return named
+
+
+def _split(part: str, named: Mapping[str, Any], what: str) -> tuple[Split, float]:
+    images, scale = _pixels(named[f"{part}_images"], f"{what}: {part}_images")
+    labels = _labels(named[f"{part}_labels"], f"{what}: {part}_labels")
+    if len(images) != len(labels):
+        raise DataError(f"{what}: {len(images)} {part}_images with {len(labels)} {part}_labels")
+    return Split(images, labels), scale
+
+
+def numbers(value: Any, what: str) -> NDArray[np.generic]:
+    """Return an array of numbers of NumPy's or torch's, or anything that becomes one.
+
+    Raises
+    ------
+    DataError
+        If it becomes none, such as lists of unequal lengths.
+    """
+    try:
+        array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+        array = np.asarray(array)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{what} is no array of numbers ({str(error)[:100]})") from None
+    if array.dtype.kind not in "buif":
+        raise DataError(f"{what} must be an array of numbers, not of {array.dtype}")
+    return array
+
+
+def _pixels(value: Any, what: str) -> tuple[Images, float]:
+    """Return images as [n, C, H, W] with their largest value."""
+    array = numbers(value, what)
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim != 4:
+        raise DataError(f"{what} has shape {array.shape}: it must be {_FORM}")
+    else:
+        first, last = array.shape[1] in _CHANNELS, array.shape[3] in _CHANNELS
+        if first == last:
+            raise DataError(
+                f"{what} has shape {array.shape}, of which "
+                f"{'either end' if first else 'neither end'} could be the channels: it must be {_FORM}"
+            )
+        array = array if first else array.transpose(0, 3, 1, 2)
+    if 0 in array.shape[1:]:
+        raise DataError(f"{what} has shape {array.shape}: its images are empty")
+    values, scale = _valued(array, what)
+    return np.ascontiguousarray(values), scale
+
+
+def _valued(array: NDArray[np.generic], what: str) -> tuple[NDArray[np.generic], float]:
+    """Return pixels in one of the types that are stored; the scale follows from the type alone, never from values."""
+    if array.dtype == np.uint8:
+        return array, 255.0
+    if array.dtype == np.bool_:
+        return array.astype(np.uint8), 1.0
+    if array.dtype == np.uint16:
+        return array.astype(np.uint16), 65535.0  # in this machine's order of bytes
+    low, high = (array.min(), array.max()) if array.size else (0, 0)
+    if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            raise DataError(f"{what} holds NaN or infinity")
+        if low < 0 or high > 1:
+            raise DataError(
+                f"{what} holds {low:g} to {high:g}: floats must lie in 0..1, before any normalisation, which is "
+                "images.mean's and images.std's; or give uint8"
+            )
+        return array.astype(np.float32), 1.0
+    if low < 0 or high > 255:
+        raise DataError(
+            f"{what} holds {low} to {high} as {array.dtype}: whole numbers must lie in 0..255, or be uint16"
+        )
+    return array.astype(np.uint8), 255.0
+
+
+def _labels(value: Any, what: str) -> Labels:
+    array = numbers(value, what)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or array.dtype.kind == "f":
+        raise DataError(
+            f"{what} is {array.dtype} of shape {array.shape}: it must be whole numbers [n], from 0, one an image"
+        )
+    if len(array) and array.min() < 0:
+        raise DataError(f"{what} holds {array.min()}: labels count from 0")
+    return array.astype(np.int64)
+
+
+def _classes(named: Mapping[str, Any], train: Split, test: Split, what: str) -> list[str]:
+    """Return the set's own names, else the labels from 0 to the largest."""
+    largest = max(int(split.labels.max(initial=0)) for split in (train, test))
+    if "classes" not in named:
+        if largest > 65535:
+            raise DataError(f"{what}: the largest label is {largest}: labels count classes from 0")
+        names = [str(label) for label in range(largest + 1)]
+    else:
+        names = [str(name).strip() for name in np.asarray(named["classes"], dtype=str).ravel()]
+    check_classes(names, largest, f"{what}: classes")
+    return names
+
+
+def check_classes(names: list[str], largest: int, what: str) -> None:
+    """Refuse names of classes that cannot be those of labels up to ``largest``.
+
+    Raises
+    ------
+    DataError
+        If there are fewer than two or fewer than labels, or one is empty or there twice.
+    """
+    if len(names) < 2:
+        raise DataError(f"{what}: {len(names)} of them; two or more are needed to tell apart")
+    if largest >= len(names):
+        raise DataError(f"{what}: {len(names)} names, and labels up to {largest}, counted from 0")
+    if "" in names or len(set(names)) < len(names):
+        raise DataError(f"{what}: an empty name, or one that is there twice")
+
+
+def _constants(value: Any, key: str, what: str) -> list[float]:
+    return [float(number) for number in numbers(value, f"{what}: {key}").ravel()]

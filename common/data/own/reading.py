@@ -1,0 +1,165 @@
+"""A set of one's own through the store that every process shares, and its description, which only reading tells."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.data.dataset import Dataset, DatasetInfo, array_digest
+from common.data.holdout import Holdout, with_test
+from common.data.own.arrays import check_classes, contents_of
+from common.data.own.function import read_function
+from common.data.own.hub import read_hub
+from common.data.own.npz import file_digest, read_npz
+from common.data.own.torchvision_sets import read_torchvision
+from common.data.store import Contents, Stored, digest_of, open_store, shared, store_roots
+from common.datasets import FILE, FUNCTION, HUB, TORCHVISION, kind_of
+from common.errors import DataError
+from common.settings.images import ImagesSettings
+
+_READER = 1  # another number makes every store be built anew
+_PRIVATE = 0o700
+
+_PUBLISHED: Mapping[str, tuple[str, Callable[[str, Path, int], dict[str, Any]]]] = {
+    TORCHVISION: ("torchvision", read_torchvision),
+    HUB: ("flwr-datasets", read_hub),
+}
+"""Sets that a package fetches: the package, whose version tells stores apart, and the reader."""
+
+
+def read_own(
+    name: str, data_dir: Path, images: ImagesSettings, file: str, size: int, holdout: Holdout
+) -> Dataset:
+    """Return a set of one's own, named by one of the forms of :mod:`common.datasets`.
+
+    A file's store is known by the file's checksum, a published set's by its name: neither is read again. A function
+    is called in every process, since nothing else tells whether what it returns has changed; it must return the same
+    each time.
+
+    Parameters
+    ----------
+    name : str
+        The run's ``dataset``.
+    data_dir : Path
+        The data directory.
+    images : ImagesSettings
+        Whose ``mean``, ``std`` and ``classes`` stand over what the set brings.
+    file : str
+        ``data.file``.
+    size : int
+        ``data.size``.
+    holdout : Holdout
+        The test split that is drawn where the set brings none.
+
+    Raises
+    ------
+    DataError
+        If it cannot be had or used: why.
+    """
+    spoken, store, source, read = _source(name, data_dir, file, size)
+    roots = store_roots(data_dir)
+    stored = shared(store, roots, source, read, _PRIVATE)
+    if size and stored.train.images.shape[2:] != (size, size):
+        raise DataError(
+            f"data.size={size} is for sets of pictures; {spoken} brings arrays of "
+            f"{' x '.join(map(str, stored.train.images.shape[1:]))}: leave it out"
+        )
+    stored = with_test(stored, store, roots, holdout, _PRIVATE)
+    info = _info(spoken, stored, images)
+    return Dataset(info, stored.train, stored.test, stored.checksum, store=stored.folder)
+
+
+def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
+    """Whether reading the set would fetch nothing."""
+    if kind_of(name) not in _PUBLISHED:
+        return True
+    _, store, source, _ = _source(name, data_dir, "", size)
+    for root in store_roots(data_dir):
+        try:
+            open_store(root / store, source)
+        except OSError:
+            continue
+        return True
+    return False
+
+
+def _source(
+    name: str, data_dir: Path, file: str, size: int
+) -> tuple[str, str, str, Callable[[], Contents]]:
+    """Return what messages call the set, its store's name, what tells the store from another, and how it is read."""
+    kind = kind_of(name) or ""
+    if kind == FILE:
+        path = Path(file)
+        spoken, source = path.name, digest_of([_READER, file_digest(path)])
+        return (
+            spoken,
+            _store_name(path.stem, file),
+            source,
+            lambda: contents_of(read_npz(path), file),
+        )
+    if kind in _PUBLISHED:
+        package, reader = _PUBLISHED[kind]
+        source = digest_of([_READER, name, size, _version(package)])
+        return (
+            name,
+            _store_name(name, name, size, str(data_dir)),
+            source,
+            lambda: contents_of(reader(name, data_dir, size), name),
+        )
+    if kind == FUNCTION:
+        contents = contents_of(read_function(name, data_dir, size), name)
+        return name, _store_name(name, name, size), _content_digest(contents), lambda: contents
+    raise DataError(f"dataset={name} is no set of your own")
+
+
+def _store_name(stem: str, *place: object) -> str:
+    return f"own-{re.sub(r'[^A-Za-z0-9._-]', '-', stem)[:40]}-{digest_of(place)[:8]}"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _content_digest(contents: Contents) -> str:
+    train, test = contents.train, contents.test
+    arrays = (train.images, train.labels, test.images, test.labels)
+    return digest_of([_READER, *map(array_digest, arrays), dict(contents.about)])
+
+
+def _info(name: str, stored: Stored, images: ImagesSettings) -> DatasetInfo:
+    """Describe the set: what the run's settings say stands over what the set brings."""
+    shape = stored.train.images.shape[1:]
+    classes = images.names or tuple(stored.about["classes"])
+    largest = max(int(split.labels.max(initial=0)) for split in (stored.train, stored.test))
+    check_classes(list(classes), largest, "images.classes" if images.names else name)
+    mean, std = (_constants(key, stored.about, images, shape[0], name) for key in ("mean", "std"))
+    return DatasetInfo(name, shape, classes, mean, std, float(stored.about["scale"]))
+
+
+def _constants(
+    key: str, about: Mapping[str, Any], images: ImagesSettings, channels: int, name: str
+) -> tuple[float, ...]:
+    """Return the mean or the standard deviation of each channel: public constants, never taken from the images."""
+    stated = getattr(images, key)
+    chosen = type(images).model_fields[key].default == stated and key in about
+    try:
+        values = about[key] if chosen else [float(part) for part in stated.split(",")]
+    except ValueError:
+        values = []
+    values = list(values) * (channels if len(values) == 1 else 1)
+    usable = len(values) == channels and np.isfinite(values).all()
+    if not usable or (key == "std" and min(values) <= 0):
+        where = f"{name}: {key}" if chosen else f"images.{key}={stated}"
+        above = " above 0" if key == "std" else ""
+        raise DataError(
+            f"{where} must be one number{above}, or one for each of {channels} channels"
+        )
+    return tuple(values)
