@@ -116,8 +116,15 @@ class Sources:
                 queue += self._targets(imported, windows)
         return dict(sorted(found.items()))
 
-    def _targets(self, imported: Import, windows: bool) -> Iterator[str]:
-        """Yield the modules whose code an import needs."""
+    def _targets(
+        self, imported: Import, windows: bool, on_the_way: tuple[Import, ...] = ()
+    ) -> Iterator[str]:
+        """Yield the modules whose code an import needs.
+
+        ``on_the_way`` are the imports that led here: a package may hand on a name that it takes from itself, such as a
+        compiled module, which has no source.
+        """
+        on_the_way = (*on_the_way, imported)
         module = imported.module
         parts = module.split(".")
         for parent in (".".join(parts[:end]) for end in range(1, len(parts))):
@@ -131,8 +138,8 @@ class Sources:
                 yield module
             if self.path(f"{module}.{name}") is not None:
                 yield f"{module}.{name}"
-            elif origin is not None:
-                yield from self._targets(origin, windows)
+            elif origin is not None and origin not in on_the_way:
+                yield from self._targets(origin, windows, on_the_way)
             else:
                 yield module
 
@@ -270,4 +277,6 @@ def _installed() -> tuple[Path, ...]:
     names = ("purelib", "platlib", "stdlib")
     places = [sysconfig.get_path(name) for name in names]
     places += [*site.getsitepackages(), site.getusersitepackages()]
+    # those of another environment, which a .pth file or PYTHONPATH adds
+    places += [one for one in sys.path if Path(one).name in ("site-packages", "dist-packages")]
     return tuple(Path(place).resolve() for place in places)

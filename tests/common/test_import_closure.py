@@ -132,3 +132,33 @@ def test_a_users_own_modules_are_followed_and_installed_ones_are_not(
     own = {"my_parts.method", "my_parts.step", "my_parts.deep", "my_single"}
     assert set(found) == own | {"common.errors"}
     assert Sources().closure(["flwr.serverapp.strategy", "torch", "json"]) == {}
+
+
+def test_a_package_that_hands_on_what_it_takes_from_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "my_fast/__init__.py": "from my_fast import compiled\nfrom my_round import name\n",
+        "my_round/__init__.py": "from my_fast import name\n",
+        "my_start.py": "from my_fast import compiled, name\n",
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = Sources().closure(["my_start"])
+    assert {"my_start", "my_fast"} <= set(found) <= {"my_start", "my_fast", "my_round"}
+
+
+def test_what_lies_in_another_environment_is_installed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "site-packages"
+    place.mkdir()
+    (place / "my_installed.py").write_text("")
+    monkeypatch.syspath_prepend(place)
+    import_closure._installed.cache_clear()
+    try:
+        assert Sources().closure(["my_installed"]) == {}
+    finally:
+        import_closure._installed.cache_clear()
