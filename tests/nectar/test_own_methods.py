@@ -50,8 +50,8 @@ class DampedClient(DeviceClient):
     def damped(self, w):
         model, _ = train_locally(self, w)
         part = self.settings(DampedSettings).part
-        new = Weights.of(model, w.codec)
-        return Weights({k: t.lerp(new.tensors[k], part) for k, t in w.tensors.items()}, w.codec)
+        new = Weights.of(model, w.codec).tensors
+        return Weights({k: t + (part * (new[k] - t)).to(t.dtype) for k, t in w.tensors.items()}, w.codec)
 
 
 class Damped(FedAvg):
