@@ -69,6 +69,9 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
         raise ConfigError(
             f"{FETCH} trains nothing: `nectar fetch CONNECTION RECORD` brings a record home."
         )
+    if CONFIG in given and judge is not None:
+        # What is wrong with a file is told by quoting it, and a site's files are none of the server's business.
+        raise ConfigError(f"{CONFIG} names a file where it is typed, and is sent to no site.")
     experiment = given.get("experiment", "")
     if not isinstance(experiment, str):
         raise ConfigError(f"experiment must be a name, not {show(experiment)}.")

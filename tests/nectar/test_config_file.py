@@ -144,6 +144,15 @@ def test_what_cannot_be_is_refused(file: Callable[[str], Path], tmp_path: Path) 
         resolved("--config")
 
 
+def test_no_server_makes_a_site_read_a_file(file: Callable[[str], Path]) -> None:
+    path = file("a secret\n")
+    with pytest.raises(
+        ConfigError, match="names a file where it is typed, and is sent to no site"
+    ) as told:
+        load({"config": str(path)}, judge=lambda key, named: None)
+    assert "secret" not in str(told.value)
+
+
 def test_every_command_that_takes_settings_takes_it(
     file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
