@@ -13,12 +13,13 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from data_files import forget_loaded
-from federation import SMALL_CLIENTS, numbers, run
+from federation import SMALL_CLIENTS, numbers, run, words_of
 from flwr.app import Error, Message
 from frail import Frail, lines_in, nobody_waits_on, until
 from image_folders import CLASSES, COLOURS, paint
@@ -137,11 +138,6 @@ def paint_sites(directory: Path) -> dict[str, Path]:
     return {site: directory / "folders" / site for site in HELD}
 
 
-def words_of(config: Mapping[str, Any]) -> list[str]:
-    words = [f"{k}={v}" for k, v in config.items() if k != "set"]
-    return [*words, *str(config["set"]).split()]
-
-
 def story_of_sites(directory: Path) -> Sites:
     """South joins late, east later; three of four are struck in one round; east raises; at last all do."""
     folders, output = paint_sites(directory), directory / "runs"
@@ -162,7 +158,8 @@ def story_of_sites(directory: Path) -> Sites:
         words = words_of(sites_config(directory))
         submitted = federation.submit_words("submit", f"output-dir={output}", *words)
         for site in ("north", "west"):
-            until(lambda s=site: federation.heard(s, "Sent successfully"), f"{site}'s answer")
+            answered = partial(federation.heard, site, "Sent successfully")
+            until(answered, f"{site}'s answer", while_runs=submitted)
         assert not output.exists(), "the run began before all its sites were there"
         federation.start("south")
         until(lambda: federation.heard("north", "ROUND 1]"), "round 1 at north")
@@ -352,7 +349,8 @@ def story_of_server(directory: Path) -> Story:
         submitted = federation.submit_words(
             "killed", f"output-dir={output}", *words_of(SERVER_CONFIG)
         )
-        until(lambda: federation.heard("partition-0", "ROUND 2]"), "round 2")
+        begun = partial(federation.heard, "partition-0", "ROUND 2]")
+        until(begun, "round 2", while_runs=submitted)
         (directory_of_record,) = output.iterdir()
         story = Story(Record(directory_of_record))
         federation.kill_app("superlink", "flwr-serverapp")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from deployment import Deployment
-from federation import SilentGrid, numbers, run
+from federation import SilentGrid, numbers, run, words_of
 
 from common.config import load
 from nectar.commands.simulate import main as simulate
@@ -32,11 +32,6 @@ WARM = "feddm.start=noise feddm.warm=on"
 def the_record(directory: Path) -> Record:
     (found,) = directory.iterdir()
     return Record(found)
-
-
-def words_of(run_config: dict[str, Any]) -> list[str]:
-    own = [f"{k}={v}" for k, v in run_config.items() if k != "set"]
-    return [*own, *str(run_config["set"]).split()]
 
 
 def test_ray_gives_the_numbers_of_this_process(small: Small, tmp_path: Path) -> None:

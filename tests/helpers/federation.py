@@ -86,3 +86,10 @@ def server_context(run_config: Mapping[str, Any]) -> Context:
 def numbers(record: Record) -> list[dict[str, Any]]:
     """Return the record's rounds without what a clock decides."""
     return [{k: v for k, v in line.items() if k != "seconds"} for line in record.metrics()]
+
+
+def words_of(run_config: Mapping[str, Any]) -> list[str]:
+    """Return what a person types for ``run_config``; where its ``set`` gives a key twice, the last holds."""
+    own = [f"{key}={value}" for key, value in run_config.items() if key != "set"]
+    settings = dict(word.split("=", 1) for word in str(run_config.get("set", "")).split())
+    return [*own, *(f"{key}={value}" for key, value in settings.items())]

@@ -152,10 +152,14 @@ def nobody_waits_on() -> Iterator[None]:
         _over.set()
 
 
-def until(condition: Callable[[], Any], what: str) -> float:
-    """Wait until ``condition`` holds and return how many seconds that took."""
+def until(
+    condition: Callable[[], Any], what: str, *, while_runs: subprocess.Popen[bytes] | None = None
+) -> float:
+    """Wait until ``condition`` holds and return how many seconds that took; give up when ``while_runs`` has ended."""
     begun = time.monotonic()
     while not condition():
+        if while_runs is not None and while_runs.poll() is not None:
+            raise ChildProcessError(f"{what} cannot come: {while_runs.args} has ended")
         if time.monotonic() - begun > PATIENCE or _over.wait(0.1):
             raise TimeoutError(f"{what} did not come within {time.monotonic() - begun:.0f} s")
     return time.monotonic() - begun

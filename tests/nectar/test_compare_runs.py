@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation import numbers, run
+from federation import numbers, run, words_of
 from filelock import FileLock
 from places import ROOT
 from small import SMALL
@@ -259,7 +259,7 @@ def _running(runs: Path) -> list[int]:
 def test_killed_in_the_middle_it_repeats_nothing(tmp_path: Path, how: signal.Signals) -> None:
     runs = tmp_path / "runs"
     words = ("fedavg", "r=real", f"output-dir={runs}", "rounds=20", "--seeds=1", "--jobs=1")
-    words = (*words, *SMALL.split(), "real.server_epochs=100")
+    words = (*words, *words_of({"set": f"{SMALL} real.server_epochs=100"}))
 
     def in_the_second() -> bool:
         unfinished = [n for n, p in _records(runs).items() if "-real-" in n]
