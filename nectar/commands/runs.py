@@ -1,0 +1,133 @@
+"""`nectar runs`: the records of runs, listed and removed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from common.config import load
+from common.config.problems import nearest
+from common.errors import ConfigError
+from nectar.report.text import MISSING, share, size
+from nectar.run_list import OUTCOMES, ListedRun, chosen, remove, runs_below, sweep
+from nectar.words import key_of, parse_words, refuse_repeats, take_options
+
+SUMMARY = "list the records of runs, newest first, or remove some"
+
+USAGE = """\
+Usage: nectar runs [method=M] [dataset=D] [seed=S] [outcome=O] [output-dir=DIR] [--json]
+       nectar runs --remove ID... [output-dir=DIR] [--yes]
+
+Lists the records in the output directory: rounds done of those asked for, the last round's accuracy, how the run
+ended, the size of its files and how long ago it began. A record that a run still writes is never removed, nor
+anything that lies elsewhere or behind a link.
+
+  outcome=O      completed, failed, interrupted, running or killed
+  --json         as JSON, with the directories
+  --remove       remove the records that are named; asks first
+  --yes          remove without asking
+
+  nectar runs method=fedavg dataset=digits
+  nectar runs --remove 20260722-101500-feddm-digits-seed0-1a2b3c
+"""
+
+_FILTERS = ("method", "dataset", "seed", "outcome")
+_OUTPUT = "output-dir"
+_HEAD = ("id", "method", "data set", "seed", "rounds", "accuracy", "outcome", "size", "age")
+
+
+def main(words: list[str]) -> int:
+    """List or remove what ``words`` say; return 0, or 1 if nothing was removed because the answer was no."""
+    options, rest = take_options(words, flags=("--json", "--remove", "--yes"))
+    settings = [word for word in rest if "=" in word]
+    names = [word for word in rest if "=" not in word]
+    refuse_repeats(settings)
+    where = [word for word in settings if key_of(word) == _OUTPUT]
+    wanted = _wanted([word for word in settings if word not in where])
+    output = load(parse_words(where)).output_dir
+    if "--remove" in options:
+        if wanted or not names or "--json" in options:
+            raise ConfigError(
+                "nectar runs --remove takes the ids of records, and output-dir: no filter, no --json."
+            )
+        return _remove(output, names, asked="--yes" not in options)
+    if names or "--yes" in options:
+        raise ConfigError(
+            f"nectar runs takes filters ({', '.join(_FILTERS)}) as key=value; ids stand behind --remove."
+        )
+    runs = [run for run in runs_below(output) if _fits(run, wanted)]
+    if "--json" in options:
+        print(json.dumps([run.to_dict() for run in runs], indent=2))
+    else:
+        print(_table(runs) if runs else f"no such record in {output}")
+    return 0
+
+
+def _wanted(words: Sequence[str]) -> dict[str, str]:
+    wanted: dict[str, str] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in _FILTERS:
+            guess = nearest(key, _FILTERS)
+            hint = f"did you mean {guess}?" if guess else f"there are {', '.join(_FILTERS)}."
+            raise ConfigError(f"{key} is no filter of nectar runs: {hint}")
+        wanted[key] = value
+    outcome = wanted.get("outcome", OUTCOMES[0])
+    if outcome not in OUTCOMES:
+        raise ConfigError(f"outcome={outcome} is none: there are {', '.join(OUTCOMES)}.")
+    return wanted
+
+
+def _fits(run: ListedRun, wanted: dict[str, str]) -> bool:
+    return all(str(getattr(run, key)) == value for key, value in wanted.items())
+
+
+def _remove(output: Path, names: Sequence[str], *, asked: bool) -> int:
+    runs = chosen(output, names)
+    if asked and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError("nectar runs --remove asks at a terminal: without one, add --yes.")
+    if asked:
+        print(_table(runs))
+        try:
+            answer = input("Remove for good? [y/N] ")
+        except EOFError:
+            answer = ""
+        if answer.strip().lower() not in ("y", "yes"):
+            print("nothing was removed")
+            return 1
+    sweep(output)
+    for run in runs:
+        remove(run)
+        print(f"removed {run.directory} ({size(run.size)})")
+    return 0
+
+
+def _table(runs: Sequence[ListedRun]) -> str:
+    rows = [_HEAD, *map(_row, runs)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _row(run: ListedRun) -> tuple[str, ...]:
+    seed = MISSING if run.seed is None else str(run.seed)
+    rounds = f"{run.done}/{MISSING if run.rounds is None else run.rounds}"
+    told = (run.id, run.method, run.dataset, seed, rounds, share(run.accuracy), run.outcome)
+    # What others wrote into a record must not steer the terminal.
+    plain = (text if text.isprintable() else ascii(text) for text in told)
+    return (*plain, size(run.size), _age(run.started))
+
+
+def _age(started: datetime | None) -> str:
+    if started is None:
+        return MISSING
+    seconds = max(0.0, (datetime.now(UTC) - started).total_seconds())
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
