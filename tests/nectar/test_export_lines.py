@@ -1,4 +1,4 @@
-"""The README's lines that train another network on an export do so."""
+"""The lines of docs/compare.md that train another network on an export do so."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from places import ROOT
 from nectar.export.bundle import export
 from nectar.past_run import PastRun
 
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "compare.md"
 HEADING = "Train any network on the synthetic images"
 
 
 def snippet(text: str) -> str:
     """Return the first Python block below the heading."""
     _, found, rest = text.partition(f"{HEADING}\n")
-    assert found, f"the README has no heading {HEADING!r}"
+    assert found, f"docs/compare.md has no heading {HEADING!r}"
     block = re.search(r"^```python\n(.*?)^```$", rest, re.DOTALL | re.MULTILINE)
     assert block is not None
     return block[1]
 
 
 @pytest.mark.slow
-def test_the_readme_s_lines_train_another_network(tmp_path: Path) -> None:
-    """On a smaller run than the README's; with chance at a tenth, a network that learned nothing shows."""
+def test_the_page_s_lines_train_another_network(tmp_path: Path) -> None:
+    """On a smaller run than the page's; with chance at a tenth, a network that learned nothing shows."""
     data = Path(os.environ.get("NECTAR_DATA", "/nowhere"))
     if not (data / "MNIST" / "raw" / "t10k-images-idx3-ubyte").is_file():
         pytest.skip("MNIST is not below NECTAR_DATA")
@@ -47,7 +47,7 @@ def test_the_readme_s_lines_train_another_network(tmp_path: Path) -> None:
     export(PastRun.open(record.directory), tmp_path / "mnist-export")
     (tmp_path / "data").symlink_to(data)
     done = subprocess.run(
-        [sys.executable, "-c", snippet(README.read_text(encoding="utf-8"))],
+        [sys.executable, "-c", snippet(PAGE.read_text(encoding="utf-8"))],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -1,0 +1,106 @@
+"""The documents: what they tell a reader to type is there, and the method that they write runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import ROOT
+from small import SMALL
+
+from nectar.cli import commands
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+#: what a new user reads
+MOST_WORDS = 1000
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```$", page.read_text("utf-8"), re.S | re.M)
+
+
+def test_the_readme_is_read_in_one_sitting() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_block_is_valid_shell(page: Path) -> None:
+    for block in blocks(page, "bash"):
+        subprocess.run(["bash", "-n", "-c", block], check=True, capture_output=True)
+        assert shlex.split(block, comments=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_block_of_python_compiles(page: Path) -> None:
+    for block in blocks(page, "python"):
+        compile(block, str(page), "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there), target
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    plain = (re.sub(r"[^\w\- ]", "", head.lower()) for head in heads)
+    return {head.replace(" ", "-") for head in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_command_of_nectar_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"`nectar (\w+)", text))
+    for block in blocks(page, "bash"):
+        named |= set(re.findall(r"(?:^|&& |operator |simulation )nectar (\w+)", block, re.M))
+    assert named <= {*commands(), "help"}, page
+
+
+@pytest.mark.slow
+def test_the_method_that_add_a_method_writes_runs_beside_fedavg(tmp_path: Path) -> None:
+    """Its files as they stand in the page, in a folder of their own, compared as the page says."""
+    text = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+    parts = re.findall(r"^## [^\n]*`(clipped/\w+\.py)`\n(.*?)(?=^## )", text, re.S | re.M)
+    assert len(parts) == 5
+    for name, section in parts:
+        (source,) = re.findall(r"^```python\n(.*?)^```$", section, re.S | re.M)
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source, encoding="utf-8")
+    nectar = [sys.executable, "-m", "nectar"]
+    shared = ["rounds=2", *SMALL.split(), f"output-dir={tmp_path / 'runs'}", "--seeds", "1"]
+    rows = ["fedavg", "clipped:METHOD", "no momentum=clipped:METHOD:server_momentum=0"]
+    done = subprocess.run(
+        [*nectar, "compare", *rows, *shared, "--jobs", "1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no momentum" in done.stdout
+    record = _records(tmp_path)[0]
+    page = subprocess.run(
+        [*nectar, "report", str(record)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert page.returncode == 0, page.stderr
+    assert "clipping alone hides nothing" in (record / "report.html").read_text(encoding="utf-8")
+
+
+def _records(folder: Path) -> list[Path]:
+    """Return the records of the page's method."""
+    found = sorted((folder / "runs").glob("*/provenance.json"))
+    own = [path.parent for path in found if "-clipped-" in path.parent.name]
+    assert len(own) == 2
+    return own
