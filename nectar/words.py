@@ -92,6 +92,11 @@ def with_file_as_word(words: Iterable[str]) -> list[str]:
     return [*rest, *(f"{CONFIG}={file}" for file in files)]
 
 
+def next_step(record: Path) -> str:
+    """Say what is done with a record that is there."""
+    return f"`nectar report {shlex.quote(str(record))}` draws it."
+
+
 def typed(command: str, words: Iterable[str]) -> RunConfig:
     """Return what a run config holds of the words that were typed after ``nectar COMMAND``."""
     return {TYPED: shlex.join(["nectar", command, *words])}

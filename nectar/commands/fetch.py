@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from common.errors import ConfigError
 from nectar.flower.app import app_folder
 from nectar.outputs import output_folder
-from nectar.words import refuse_repeats, take_options
+from nectar.words import next_step, refuse_repeats, take_options
 
 if TYPE_CHECKING:
     from nectar.flower.connection import Connection
@@ -93,7 +93,7 @@ def bring(
         print(f"the record is here: {fetched.directory} ({time.monotonic() - began:.0f} s)")
     else:
         print(f"the record is here already: {fetched.directory}")
-    print(f"`nectar report {fetched.directory}` draws it.", flush=True)
+    print(next_step(fetched.directory), flush=True)
 
 
 def _server_output(words: list[str]) -> str:

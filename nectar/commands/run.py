@@ -10,7 +10,7 @@ from common.config import load
 from common.files import write_text
 from nectar.class_list import with_class_list
 from nectar.resume import with_recorded
-from nectar.words import parse_words, take_options, typed, with_file_as_word
+from nectar.words import next_step, parse_words, take_options, typed, with_file_as_word
 
 SUMMARY = "run a federation inside this process"
 
@@ -42,7 +42,8 @@ def main(words: list[str]) -> int:
     if progress is None:
         _log_without_colours()
     note = Path(options[_NOTE]) if _NOTE in options else None
-    run_here(run_config, progress, lambda record: _note(record.directory, note))
+    record = run_here(run_config, progress, lambda record: _note(record.directory, note))
+    print(next_step(record.directory), flush=True)
     return 0
 
 

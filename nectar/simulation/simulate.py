@@ -11,6 +11,8 @@ from nectar.flower.log import Screen, follow_lines
 from nectar.interrupt import Interrupted, Interrupts
 from nectar.simulation import workspace
 from nectar.simulation.superlink import SuperLink
+from nectar.words import next_step
+from server_app.marked_lines import told
 
 
 def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> int:
@@ -47,7 +49,7 @@ def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> i
                     screen.say("Removed what an earlier, killed simulation had left behind.")
                 directory = workspace.create()
                 superlink = SuperLink(directory)
-                return _report(_run(superlink, job, screen), screen)
+                return _report(*_run(superlink, job, screen), screen)
         except Interrupted as interrupted:
             screen.say(f"Interrupted ({interrupted.name}): ending the run's processes.")
             return 128 + interrupted.number
@@ -60,16 +62,25 @@ def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> i
         interrupts.restore()
 
 
-def _run(superlink: SuperLink, job: Job, screen: Screen) -> Outcome:
+def _run(superlink: SuperLink, job: Job, screen: Screen) -> tuple[Outcome, str]:
+    """Return the run's outcome and its record, empty if it came to none."""
     superlink.start()
     run = superlink.submit(job)
-    return follow_lines(
-        lambda: superlink.log_lines(run), lambda: superlink.outcome(run), screen.show
-    )
+    records: list[str] = []
+
+    def see(line: str) -> None:
+        if directory := str(told(line, "record").get("directory", "")):
+            records.append(directory)
+        screen.show(line)
+
+    outcome = follow_lines(lambda: superlink.log_lines(run), lambda: superlink.outcome(run), see)
+    return outcome, next(iter(records), "")
 
 
-def _report(outcome: Outcome, screen: Screen) -> int:
+def _report(outcome: Outcome, record: str, screen: Screen) -> int:
     if outcome.completed:
+        if record:
+            screen.say(next_step(Path(record)))
         return 0
     screen.say(outcome.reason)
     return 1
