@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from common.config import Config, load
-from common.errors import ConfigError
+from common.errors import ConfigError, FederationError
 from common.wire import SyntheticImages
+from nectar.record_shape import Line, Partition, Provenance, require
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.redaction import redacted
@@ -37,12 +39,15 @@ class PastRun:
         ------
         ConfigError
             If it is no run's record.
+        FederationError
+            If a value of its provenance is not what a run writes.
         """
         run = cls(Path(directory).expanduser().absolute())
         if "run-config" not in run.provenance:
             raise ConfigError(
                 f"{directory} is not a run's record: its provenance.json is another's"
             )
+        require(Provenance, run.provenance, run.directory / "provenance.json")
         return run
 
     @property
@@ -58,13 +63,38 @@ class PastRun:
 
     @cached_property
     def partition(self) -> dict[str, Any]:
-        """partition.json: classes, and each site's images, by class where the server knew them."""
-        return self._json("partition.json")
+        """partition.json: classes, and each site's images, by class where the server knew them.
+
+        Raises
+        ------
+        ConfigError
+            If there is none that can be read.
+        FederationError
+            If a value of it is not what a run writes.
+        """
+        content = self._json("partition.json")
+        require(Partition, content, self.directory / "partition.json")
+        return content
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, that of round 0 (before training) first."""
-        return self.record.metrics()
+        """The lines of metrics.jsonl, that of round 0 (before training) first.
+
+        Raises
+        ------
+        FederationError
+            If the file cannot be read, or a value of it is not what a run writes.
+        """
+        path = self.directory / "metrics.jsonl"
+        try:
+            lines: list[Any] = self.record.metrics()
+        except (OSError, ValueError, RecursionError) as error:
+            raise FederationError(f"{path} cannot be read: {error}") from None
+        for number, line in enumerate(lines, 1):
+            require(Line, line, path, f"line {number}")
+        if len({len(line["test"]["per_class"]) for line in lines if _has_classes(line)}) > 1:
+            raise FederationError(f"{path} is damaged: its rounds differ in the number of classes")
+        return lines
 
     @cached_property
     def config(self) -> Config:
@@ -88,7 +118,7 @@ class PastRun:
     def _json(self, name: str) -> dict[str, Any]:
         try:
             content = json.loads((self.directory / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             raise ConfigError(
@@ -96,3 +126,7 @@ class PastRun:
                 "run printed"
             )
         return content
+
+
+def _has_classes(line: Mapping[str, Any]) -> bool:
+    return bool((line.get("test") or {}).get("per_class"))

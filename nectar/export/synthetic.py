@@ -12,9 +12,34 @@ from torch import Tensor
 
 from common.data import DatasetInfo
 from common.display_contrast import Contrast
+from common.errors import FederationError
+from common.sites import SITE_NAME
 from common.wire import SyntheticImages
 from nectar.export.names import folder_names
 from server_app.screen import hard, in_bytes
+
+
+def require_fit(sets: Mapping[str, SyntheticImages], info: DatasetInfo, path: Path) -> None:
+    """Refuse sets read from ``path`` that no federation on this data set sent: a site's name becomes part of a path.
+
+    Raises
+    ------
+    FederationError
+        It names the first site whose name, images or labels cannot be.
+    """
+    for site, sent in sets.items():
+        if not SITE_NAME.fullmatch(site):
+            raise FederationError(
+                f"{path} names a site {site[:80]!r}, which no site can be called: restore the record, or export it "
+                "without its synthetic folder"
+            )
+        labels, known = hard(sent.labels), len(info.classes)
+        fits = sent.images.shape[1:] == info.shape and labels.shape == sent.images.shape[:1]
+        if not fits or not bool(((labels >= 0) & (labels < known)).all()):
+            raise FederationError(
+                f"{path} holds images of {site} that are not {info.name}'s: it needs shape {info.shape} and a label "
+                f"below {known} for each"
+            )
 
 
 def write_synthetic(

@@ -11,7 +11,7 @@ import yaml
 
 from common.config import Config
 from common.data import DatasetInfo, describe
-from common.errors import NectarError
+from common.errors import ConfigError, NectarError
 from common.imports import is_import_path
 from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
@@ -42,7 +42,7 @@ class View:
         """The recorded settings by dotted key."""
         try:
             tree = yaml.safe_load(self.config_text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             tree = None
         return _flat(tree) if isinstance(tree, Mapping) else {}
 
@@ -120,7 +120,7 @@ class View:
         """partition.json, empty for a run that ended before its roll call."""
         try:
             return self.past.partition
-        except NectarError:
+        except ConfigError:
             return {}
 
     @property

@@ -1,0 +1,105 @@
+"""What the files of a run's record must look like for those who read them; more in them does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from common.errors import FederationError
+
+
+class Shape(BaseModel):
+    """A table of a record: types as they stand, keys that nobody here reads as they like."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class Figures(Shape):
+    """What an evaluation found; a figure that was not finite is null."""
+
+    accuracy: float | None = None
+    loss: float | None = None
+    per_class: list[float | None] | None = None
+
+
+class Traffic(Shape):
+    """Bytes each way by site."""
+
+    up: dict[str, int] = {}
+    down: dict[str, int] = {}
+
+
+class Seconds(Shape):
+    """Seconds by phase; by site as the sites say."""
+
+    by_site: dict[str, float | None] | None = None
+
+
+class Line(Shape):
+    """A round's line of metrics.jsonl."""
+
+    round: int = Field(ge=0)
+    test: Figures | None = None
+    validation: Figures | None = None
+    sites: Figures | None = None
+    accepted: list[str] = []
+    rejected: dict[str, str] | None = None
+    unevaluated: dict[str, str] | None = None
+    train: dict[str, float | None] | None = None
+    bytes: Traffic = Traffic()
+    seconds: Seconds = Seconds()
+
+
+class SiteRow(Shape):
+    """A site's images, by class where the server knew them."""
+
+    examples: int = 0
+    classes: list[int] | None = None
+
+
+class Partition(Shape):
+    """partition.json."""
+
+    classes: list[str] = []
+    sites: dict[str, SiteRow] = {}
+
+    @model_validator(mode="after")
+    def _counts_of_every_class(self) -> Self:
+        counts = [row.classes for row in self.sites.values() if "classes" in row.model_fields_set]
+        known = [row for row in counts if row is not None]
+        if counts and (len(known) < len(self.sites) or {*map(len, known)} != {len(self.classes)}):
+            raise ValueError("sites: each one needs the number of its images in every class")
+        return self
+
+
+class Provenance(Shape):
+    """provenance.json."""
+
+    run_config: dict[str, str | int | float | bool] = Field(alias="run-config")
+    command: list[Any] = []
+    continued: list[Any] = []
+    data: dict[str, Any] = {}
+    outcome: str = "running"
+
+
+def require(shape: type[Shape], content: Mapping[str, Any], path: Path, place: str = "") -> None:
+    """Refuse ``content`` of the file ``path``, at ``place`` in it, unless it has ``shape``.
+
+    Raises
+    ------
+    FederationError
+        It names the first value that is otherwise, and what was expected.
+    """
+    try:
+        shape.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = " ".join([*([place] if place else []), ".".join(map(str, first["loc"]))]).strip()
+        said = first["msg"].removeprefix("Value error, ")
+        raise FederationError(
+            f"{path} is damaged or another release's ({where + ': ' if where else ''}{said}): restore it, or read the "
+            "record with the release that wrote it"
+        ) from None

@@ -1,0 +1,159 @@
+"""A record with a value that no run writes: report and export say so in a sentence, or do without it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from federation import run
+from small import SMALL
+
+from common.errors import NectarError
+from common.run import Run
+from common.wire import SyntheticImages
+from nectar.export import bundle
+from nectar.export.about import about_model
+from nectar.export.source import Source
+from nectar.past_run import PastRun
+from nectar.report.page import page
+from nectar.report.view import View
+from server_app.synthetic_sets import save_sets
+
+MISSING = object()
+ODD = (MISSING, None, -1.5, "odd", {"x": ["y"]})
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    keys = {"output-dir": str(tmp_path_factory.mktemp("odd")), "rounds": 1}
+    return run({**keys, "set": SMALL}).directory
+
+
+@pytest.fixture
+def record(recorded: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(recorded, tmp_path / recorded.name)
+
+
+def broken(content: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the content with one value replaced by something else, of every key down to three deep."""
+    for keys in paths(content, 3):
+        for odd in ODD:
+            changed = copy.deepcopy(content)
+            inner = changed
+            for key in keys[:-1]:
+                inner = inner[key]
+            if odd is MISSING:
+                del inner[keys[-1]]
+            else:
+                inner[keys[-1]] = odd
+            yield f"{'.'.join(map(str, keys))} = {'missing' if odd is MISSING else odd!r}", changed
+
+
+def paths(content: Any, depth: int) -> Iterator[tuple[Any, ...]]:
+    if not depth:
+        return
+    entries = content.items() if isinstance(content, dict) else enumerate(content[:1])
+    for key, value in entries:
+        yield (key,)
+        if isinstance(value, dict | list):
+            yield from ((key, *rest) for rest in paths(value, depth - 1))
+
+
+def survives(record: Path, what: str, *, exports: bool = True) -> None:
+    """Read the record as both commands do; only NectarError may come of it."""
+
+    def report() -> None:
+        page([View(PastRun.open(record))])
+
+    def export() -> None:
+        past = PastRun.open(record)
+        about_model(past, Run(past.config), past.checkpoint(), Source("nectar"), ())
+
+    for read in (report, export) if exports else (report,):
+        try:
+            read()
+        except NectarError:
+            pass
+        except Exception as error:
+            pytest.fail(f"{read.__name__} of {what}: {error!r}")
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the drawing, which no value of these files changes."""
+    monkeypatch.setattr("nectar.report.pictures.of_run", lambda *_: None)
+    monkeypatch.setattr("nectar.report.curves.of_run", lambda *_: None)
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize("name", ["provenance.json", "partition.json"])
+def test_odd_json_is_a_sentence(record: Path, name: str) -> None:
+    for what, content in broken(json.loads((record / name).read_text())):
+        (record / name).write_text(json.dumps(content))
+        survives(record, f"{name}: {what}")
+
+
+@pytest.mark.usefixtures("light")
+def test_odd_metrics_are_a_sentence(record: Path) -> None:
+    path = record / "metrics.jsonl"
+    first, last = path.read_text().splitlines()
+    for what, content in broken(json.loads(last)):
+        path.write_text(f"{first}\n{json.dumps(content)}\n")
+        survives(record, f"metrics.jsonl: {what}")
+
+
+@pytest.mark.usefixtures("light")
+def test_odd_settings_are_a_sentence(record: Path) -> None:
+    path = record / "config.yaml"
+    for what, content in broken(yaml.safe_load(path.read_text())):
+        path.write_text(json.dumps(content))  # which is YAML too, and sooner written
+        survives(record, f"config.yaml: {what}", exports=False)
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize(
+    "name", ["provenance.json", "partition.json", "metrics.jsonl", "config.yaml"]
+)
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1, 2]", b"5\n", b"[" * 100_000])
+def test_a_file_of_something_else_is_a_sentence(record: Path, name: str, content: bytes) -> None:
+    (record / name).write_bytes(content)
+    survives(record, f"{name}: {content[:10]!r}")
+
+
+def test_a_wrong_value_is_named(record: Path) -> None:
+    path = record / "metrics.jsonl"
+    path.write_text(path.read_text().replace('"accepted": ["', '"accepted": [7, "'))
+    with pytest.raises(NectarError, match=r"metrics\.jsonl is damaged .*\(line 2 accepted\.0: "):
+        PastRun.open(record).lines  # noqa: B018
+
+
+@pytest.mark.parametrize("site", ["../../../../victim", "a/../../b", "/tmp/x", "", "-x\n"])
+def test_a_sites_name_is_no_path(record: Path, site: str) -> None:
+    sent = SyntheticImages(torch.zeros(1, 1, 8, 8), torch.tensor([3]))
+    save_sets({site: sent}, 1, record / "synthetic" / "last.safetensors")
+    before = sorted(record.parent.rglob("*"))
+    with pytest.raises(NectarError, match="which no site can be called"):
+        bundle.export(PastRun.open(record))
+    assert sorted(record.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        SyntheticImages(torch.zeros(1, 1, 8, 8), torch.tensor([10])),
+        SyntheticImages(torch.zeros(1, 1, 8, 8), torch.tensor([-1])),
+        SyntheticImages(torch.zeros(1, 3, 8, 8), torch.tensor([1])),
+        SyntheticImages(torch.zeros(2, 1, 8, 8), torch.tensor([1])),
+    ],
+)
+def test_images_of_another_data_set_are_refused(record: Path, sent: SyntheticImages) -> None:
+    save_sets({"a": sent}, 1, record / "synthetic" / "last.safetensors")
+    with pytest.raises(NectarError, match="that are not digits's"):
+        bundle.export(PastRun.open(record))
