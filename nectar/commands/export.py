@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from nectar.outputs import output_folder
 from nectar.words import take_options
 
+if TYPE_CHECKING:
+    from nectar.export.bundle import Export
+
 SUMMARY = "write a run's model and synthetic images for use without Nectar"
 
 USAGE = """\
-Usage: nectar export RUN [--output DIR] [--best]
+Usage: nectar export RUN [--output DIR] [--best] [--format onnx,pt2]
 
 Writes the newest model of the run recorded in the directory RUN as safetensors, with what plain PyTorch needs to
 load it, and the images that its sites sent as PNG files in a folder a class and as one npz. A run that is not over
-gives what it has so far.
+gives what it has so far. What was written is loaded in a fresh Python without Nectar, and kept only if its logits are
+those of the run's model.
 
-  --output DIR   the folder to make (default: export/round-005 or so in RUN); never one that is there
-  --best         the round with the best accuracy on the validation share instead of the newest
+  --output DIR     the folder to make (default: export/round-005 or so in RUN); never one that is there
+  --best           the round with the best accuracy on the validation share instead of the newest
+  --format NAMES   more forms of the model: onnx (for ONNX runtimes), pt2 (torch.export, needs no code) or both,
+                   with a comma; both take pixel values from 0 to 1, any number of images
 
   nectar export ~/nectar/runs/20260722-101500-feddm-digits-seed0-1a2b3c --output digits-model
+  nectar export ~/nectar/runs/20260722-101500-feddm-digits-seed0-1a2b3c --output digits-model --format onnx
 """
 
 
 def main(words: list[str]) -> int:
     """Export what `words` say; return the exit code."""
-    options, rest = take_options(words, flags=("--best",), values=("--output",))
+    options, rest = take_options(words, flags=("--best",), values=("--output", "--format"))
     if len(rest) != 1:
         raise ConfigError("nectar export takes one run: the directory that the run printed.")
     output = output_folder(options["--output"], fresh=True) if "--output" in options else None
+    from nectar.export.formats import read_formats
+
+    formats = read_formats(options["--format"]) if "--format" in options else ()
     from nectar.export.bundle import export
     from nectar.past_run import PastRun
 
     past = PastRun.open(Path(rest[0]))
-    done = export(past, output, best="--best" in options)
+    done = export(past, output, best="--best" in options, formats=formats)
     run, figures = done.about["run"], done.about["figures"]["test"]
     accuracy = f", test accuracy {figures['accuracy']:.4f}" if figures else ""
     print(f"the model of round {run['round']} of {run['rounds']}{accuracy}: {done.folder}")
@@ -45,4 +58,25 @@ def main(words: list[str]) -> int:
         print(done.nature)
     else:
         print("the method sends no images, so there is no synthetic set")
+    for line in _notes(done):
+        print(line)
     return 0
+
+
+def _notes(done: Export) -> Iterator[str]:
+    """Yield what the model's code needs, how the check went, and what to do next."""
+    from common.data import NAMES
+
+    name, packages = done.about["model"]["name"], " and ".join(done.source.packages)
+    if done.source.kind == "missing":
+        yield (
+            f"the code of {name} cannot be copied ({done.source.reason}): the folder has its weights, and model.pt2, "
+            "which needs no code"
+        )
+    elif packages:
+        yield f"model.py needs {packages} beside torch and safetensors"
+    apart = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.apart.items())
+    yield f"loaded without Nectar, it gives the logits of the run's model; largest difference: {apart}"
+    judged = done.about["run"]["dataset"]
+    pictures = f"dataset={judged}" if judged in NAMES else "FOLDER-OF-PICTURES"
+    yield f"done: {done.folder}; next: nectar score {shlex.quote(str(done.folder))} {pictures}"

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from common.run import Run
+from nectar.export.formats import FORMATS
 from nectar.export.plain import MODEL_SCHEMA
+from nectar.export.source import COPY, Source
 from nectar.past_run import PastRun
 from server_app.checkpoint import Checkpoint
 
 
-def about_model(past: PastRun, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the content of model.json for ``checkpoint``."""
+def about_model(
+    past: PastRun, run: Run, checkpoint: Checkpoint, source: Source, formats: Sequence[str]
+) -> dict[str, Any]:
+    """Return the content of model.json for ``checkpoint``, written in ``formats``."""
     config, info, origin = run.config, run.info, past.provenance
     return {
         "schema": MODEL_SCHEMA,
         "model": config.model.model_dump(),
+        "code": _code(source),
+        "formats": {name: FORMATS[name].to_dict() for name in formats},
         "input": {
             "shape": list(info.shape),
             "mean": list(info.mean),
             "std": list(info.std),
             "scale": info.scale,
+            "pixels": "raw / scale, from 0 to 1",
             "normalised": "(raw / scale - mean) / std",
         },
         "classes": list(info.classes),
@@ -38,6 +45,15 @@ def about_model(past: PastRun, run: Run, checkpoint: Checkpoint) -> dict[str, An
             "code": origin.get("code", ""),
             "data": dict(origin.get("data", {})).get("sha256", ""),
         },
+    }
+
+
+def _code(source: Source) -> dict[str, Any]:
+    """Return where the network's code is, and what it needs beside torch and safetensors."""
+    return {
+        "from": source.kind,
+        "file": COPY if source.kind == "file" else None,
+        "packages": list(source.packages),
     }
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from common.data import DatasetInfo, decode
-from common.errors import ConfigError, FederationError
+from common.errors import ConfigError
 from common.files import write_json, write_text
 from common.models import (
-    build,
+    Classifier,
     building,
     classifier,
     cnn,
@@ -25,21 +25,25 @@ from common.models import (
     leafcnn,
     lstm,
     mlp,
+    own,
     registry,
 )
 from common.run import Run
 from common.wire import SyntheticImages
 from nectar.export import pictures, plain
 from nectar.export.about import about_model
+from nectar.export.check import check
+from nectar.export.formats import FORMATS, SAFETENSORS, require_packages
+from nectar.export.learned import checkpoint_of, network_of, require_images
 from nectar.export.readme import nature_of_images, readme
+from nectar.export.source import COPY, Source, source_of
 from nectar.export.standalone import join
-from nectar.export.synthetic import write_synthetic
+from nectar.export.synthetic import require_fit, write_synthetic
 from nectar.past_run import PastRun
-from server_app.checkpoint import Checkpoint
 from server_app.screen import hard
 from server_app.synthetic_sets import contrast_of
 
-NETWORKS = (classifier, cnn, convnet, leafcnn, lstm, mlp, initial, registry, building, plain)
+NETWORKS = (classifier, cnn, convnet, leafcnn, lstm, mlp, initial, registry, building, own, plain)
 """What model.py is made of."""
 
 _LICENCE = "Written by `nectar export` from Nectar's own source, Apache-2.0."
@@ -47,53 +51,83 @@ _LICENCE = "Written by `nectar export` from Nectar's own source, Apache-2.0."
 
 @dataclass(frozen=True)
 class Export:
-    """What was written where."""
+    """What was written where.
+
+    Attributes
+    ----------
+    folder : Path
+        The exported folder.
+    about : dict
+        The content of its model.json.
+    images : int
+        How many images of the sites it holds.
+    nature : str
+        What they are with regard to real ones, or empty.
+    apart : dict of str to float
+        How far each format's logits are from those of the run's model, as `check` states it.
+    source : Source
+        Where the code of its network comes from.
+    """
 
     folder: Path
     about: dict[str, Any]
     images: int
     nature: str
+    apart: dict[str, float]
+    source: Source
 
 
-def export(past: PastRun, output: Path | None = None, *, best: bool = False) -> Export:
+@dataclass(frozen=True)
+class _Contents:
+    """All that goes into the folder."""
+
+    run: Run
+    network: Classifier
+    weights: Mapping[str, Tensor]
+    source: Source
+    about: dict[str, Any]
+    sent: dict[str, Any] | None
+
+
+def export(
+    past: PastRun, output: Path | None = None, *, best: bool = False, formats: Sequence[str] = ()
+) -> Export:
     """Write the newest model of ``past``, or that of the round best on validation, into a folder of its own.
 
-    The folder appears whole, by one rename. ``output`` defaults to ``export/round-005`` in the record.
+    The folder appears whole, by one rename, once a fresh interpreter has loaded it without Nectar and found the
+    logits of the run's model. ``output`` defaults to ``export/round-005`` in the record; ``formats`` are written
+    beside the weights, and pt2 in any case for a model whose code cannot be copied.
 
     Raises
     ------
     ConfigError
-        If the folder is there already, the run learned a language model, or the checkpoint's weights do not fit the
-        configuration's model.
+        If the folder is there already, the run learned a language model, the checkpoint's weights do not fit the
+        configuration's model, a format cannot be had, or what was written does not load or gives other logits.
     FederationError
-        If the run has no such checkpoint, or it cannot be read.
+        If the run has no such checkpoint, or something of the record that the export holds cannot be read.
     """
+    require_packages(formats)
     run = Run(past.config)
-    _require_images(past, run.info)
-    checkpoint = _checkpoint(past, best)
-    weights = _fitting(run, checkpoint)
+    require_images(past, run)
+    checkpoint = checkpoint_of(past, best=best)
     name = f"{'best-' if best else ''}round-{checkpoint.server_round:03d}"
-    folder = Path(output or past.directory / "export" / name).expanduser().absolute()
-    if folder.exists() or folder.is_symlink():
-        raise ConfigError(
-            f"{folder} is there already and is left as it is: remove it, or name another folder with --output"
-        )
+    folder = _free(Path(output or past.directory / "export" / name))
+    network = network_of(run, checkpoint)
+    source = source_of(run.config.model.name)
+    kinds = _formats(source, formats)
     server_round, sets = past.synthetic(best=best)
     kept = past.record.best_sets if best else past.record.last_sets
-    contrast = contrast_of(kept) if sets else "pixels"
-    about = about_model(past, run, checkpoint)
+    require_fit(sets, run.info, kept)
+    about = about_model(past, run, checkpoint, source, kinds)
     sent = _summary(sets, server_round, run.info)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
-        save_file(weights, temporary / "model.safetensors")
-        write_json(temporary / "model.json", about)
-        write_text(temporary / "model.py", join(NETWORKS, _title("Rebuild and load the model.")))
-        reader = join((decode, pictures), _title("Read a picture as the training images were."))
-        write_text(temporary / "pictures.py", reader)
-        write_text(temporary / "README.md", readme(about, run.config, sent))
+        _write(_Contents(run, network, checkpoint.weights, source, about, sent), kinds, temporary)
         if sets:
-            write_synthetic(sets, run.info, temporary / "synthetic", contrast)
+            write_synthetic(sets, run.info, temporary / "synthetic", contrast_of(kept))
+        checked = [kind for kind in kinds if kind != SAFETENSORS or source.kind != "missing"]
+        apart = check(network, run.info, temporary, checked)
         temporary.rename(folder)
     except OSError as error:
         raise ConfigError(
@@ -102,48 +136,46 @@ def export(past: PastRun, output: Path | None = None, *, best: bool = False) -> 
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     count = sent["count"] if sent else 0
-    return Export(folder, about, count, nature_of_images(run.config) if sent else "")
+    nature = nature_of_images(run.config) if sent else ""
+    return Export(folder, about, count, nature, apart, source)
 
 
-def _require_images(past: PastRun, info: DatasetInfo) -> None:
-    if not info.has_images:
+def _free(output: Path) -> Path:
+    """Return the folder to make as an absolute path; ConfigError if something is there."""
+    folder = output.expanduser().absolute()
+    if folder.exists() or folder.is_symlink():
         raise ConfigError(
-            f"{past.directory} learned a language model of {info.name}, which cannot be exported: an exported folder "
-            f"reads pictures and names their classes; its weights are in {past.record.last}, which safetensors reads"
+            f"{folder} is there already and is left as it is: remove it, or name another folder with --output"
         )
+    return folder
+
+
+def _formats(source: Source, asked: Sequence[str]) -> tuple[str, ...]:
+    """Return the formats to write, in their own order."""
+    wanted = {SAFETENSORS, *asked} | ({"pt2"} if source.kind == "missing" else set())
+    return tuple(name for name in FORMATS if name in wanted)
+
+
+def _write(contents: _Contents, formats: Sequence[str], folder: Path) -> None:
+    weights = {name: value.contiguous() for name, value in contents.weights.items()}
+    save_file(weights, folder / FORMATS[SAFETENSORS].file)
+    write_json(folder / "model.json", contents.about)
+    if contents.source.kind != "missing":
+        write_text(folder / "model.py", join(NETWORKS, _title("Rebuild and load the model.")))
+    if contents.source.file is not None:
+        shutil.copyfile(contents.source.file, folder / COPY)
+    reader = join((decode, pictures), _title("Read a picture as the training images were."))
+    write_text(folder / "pictures.py", reader)
+    write_text(folder / "README.md", readme(contents.about, contents.run.config, contents.sent))
+    graphs = [name for name in formats if name != SAFETENSORS]
+    if graphs:
+        from nectar.export.graph import write_graphs  # seconds of imports, for these alone
+
+        write_graphs(contents.network, contents.run.info, graphs, folder)
 
 
 def _title(first: str) -> str:
     return f"{first}\n\n{_LICENCE}\n"
-
-
-def _checkpoint(past: PastRun, best: bool) -> Checkpoint:
-    record = past.record
-    if best and record.last.is_file() and not record.best.is_file():
-        raise ConfigError(
-            f"{past.directory} has no best round, because nothing was held back for validation: leave --best out"
-        )
-    if not record.last.is_file():
-        raise FederationError(
-            f"{past.directory} has no model to export: the run has not finished a round; "
-            f"`nectar simulate resume={past.directory}` continues it"
-        )
-    return past.checkpoint(best=best)
-
-
-def _fitting(run: Run, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """Return the checkpoint's weights, once the model that the configuration describes has taken them."""
-    weights = {name: value.contiguous() for name, value in checkpoint.weights.items()}
-    settings, info = run.config.model.model_dump(), run.info
-    try:
-        build(**settings, shape=info.shape, classes=len(info.classes)).load_state_dict(weights)
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise ConfigError(
-            f"the checkpoint does not fit the model that the record's settings describe ({reason}): export it with the "
-            "release that ran it"
-        ) from None
-    return weights
 
 
 def _summary(

@@ -11,6 +11,16 @@ from torch import Tensor, nn
 from common.errors import ConfigError
 from nectar.export import plain
 
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    SafetensorError,
+)
+
 
 @dataclass(frozen=True)
 class ExportedModel:
@@ -37,7 +47,12 @@ class ExportedModel:
             scale = float(about["input"]["scale"])
             classes = tuple(str(name) for name in about["classes"])
             network = plain.load(folder)
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        except ImportError as error:
+            raise ConfigError(
+                f"{folder} needs the module of its network, which cannot be imported ({error}): install it, or start "
+                "nectar in the folder that holds it"
+            ) from None
+        except _UNREADABLE as error:
             reason = str(error).splitlines()[-1].strip() if str(error) else type(error).__name__
             raise ConfigError(
                 f"{folder} is not an exported model that can be read ({reason}): give a folder that `nectar export` "

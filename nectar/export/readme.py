@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from common.config import Config
+from nectar.export.formats import SAFETENSORS
 from nectar.report.facts import facts_of, unknown
 
-_USE = """\
+_USES = {
+    SAFETENSORS: """\
 ```python
 from model import load, normalise
 from pictures import read
@@ -15,7 +17,40 @@ from pictures import read
 net = load()                                   # a torch.nn.Module in evaluation mode
 logits = net(normalise(read("picture.png"))[None])
 print(logits.softmax(1))                       # classes in the order of model.json
-```"""
+```
+""",
+    "pt2": """\
+`model.pt2` is a program of `torch.export`, which needs torch and no code of the network:
+
+```python
+import torch
+from pictures import read
+
+net = torch.export.load("model.pt2").module()
+logits = net(read("picture.png")[None] / {scale:g})     # pixel values from 0 to 1, any number of images
+```
+""",
+    "onnx": """\
+`model.onnx` is for ONNX runtimes, here onnxruntime:
+
+```python
+import onnxruntime
+from pictures import read
+
+session = onnxruntime.InferenceSession("model.onnx")
+pixels = read("picture.png")[None] / {scale:g}          # from 0 to 1, any number of images
+[logits] = session.run(["logits"], {{"pixels": pixels.numpy()}})
+```
+""",
+}
+
+_CODE = {
+    "nectar": "`model.py` rebuilds the network of `model.json` and loads `model.safetensors`",
+    "package": "`model.py` calls `{name}` of the package {packages} and loads `model.safetensors`",
+    "file": "`model.py` calls `{callable}` of `network.py`, the copy of the run's own module, and loads "
+    "`model.safetensors`",
+    "missing": "`model.safetensors` holds the weights of `{name}`, whose code is not here",
+}
 
 _SYNTHETIC = """\
 ## What the sites sent
@@ -50,17 +85,42 @@ def readme(about: dict[str, Any], config: Config, sent: dict[str, Any] | None) -
         f"The global model of the Nectar run `{run['id']}` behind round {run['round']} of {run['rounds']}. "
         f"{_progress(run)}{_accuracy(about)}",
         "",
-        "In this folder, with torch, safetensors and, for pictures, Pillow and NumPy; nothing of Nectar or Flower:",
-        "",
-        _USE,
-        "",
-        "`model.py` rebuilds the network of `model.json` and loads `model.safetensors`; `pictures.py` brings a picture "
-        "to the size and values of the training images. Both are Nectar's own source, Apache-2.0.",
+        *_uses(about),
+        *_files(about),
         "",
     ]
     if sent:
         lines.append(_SYNTHETIC.format(**(sent | _phrases(config, sent))))
     return "\n".join(lines)
+
+
+def _uses(about: dict[str, Any]) -> list[str]:
+    """Return how to run the model in each format, the folder's code first."""
+    scale, code = about["input"]["scale"], about["code"]
+    needed = ", ".join(["torch", "safetensors", *code["packages"]])
+    said = [
+        f"In this folder, with {needed} and, for pictures, Pillow and NumPy; nothing of Nectar or Flower. Raw values "
+        f"of a picture run from 0 to {scale:g}, pixel values from 0 to 1:",
+        "",
+    ]
+    for name in about["formats"]:
+        if name != SAFETENSORS:
+            said.append(_USES[name].format(scale=scale))
+        elif code["from"] != "missing":
+            said.append(_USES[name])
+    return said
+
+
+def _files(about: dict[str, Any]) -> list[str]:
+    """Return what the files of code are."""
+    code, name = about["code"], about["model"]["name"]
+    packages, called = ", ".join(code["packages"]), name.rpartition(":")[2]
+    network = _CODE[code["from"]].format(name=name, callable=called, packages=packages)
+    ours = "Both are" if code["from"] != "missing" else "It is"
+    return [
+        f"{network}; `pictures.py` brings a picture to the size and values of the training images. {ours} Nectar's own "
+        "source, Apache-2.0."
+    ]
 
 
 def _progress(run: dict[str, Any]) -> str:

@@ -1,0 +1,65 @@
+"""What a run learned: its newest or best checkpoint, and the network with those weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from common.errors import ConfigError, FederationError
+from common.models import Classifier
+from common.run import Run
+from nectar.past_run import PastRun
+from server_app.checkpoint import Checkpoint
+
+
+def require_images(past: PastRun, run: Run) -> None:
+    """Refuse a run whose model takes no images: ConfigError."""
+    if not run.info.has_images:
+        raise ConfigError(
+            f"{past.directory} learned a language model of {run.info.name}, which cannot be exported: an exported "
+            f"folder reads pictures and names their classes; its weights are in {past.record.last}, which safetensors "
+            "reads"
+        )
+
+
+def checkpoint_of(past: PastRun, *, best: bool) -> Checkpoint:
+    """Return the newest checkpoint, or that of the round best on validation.
+
+    Raises
+    ------
+    ConfigError
+        If nothing was held back for validation.
+    FederationError
+        If the run has no checkpoint, or it cannot be read.
+    """
+    record = past.record
+    if best and record.last.is_file() and not record.best.is_file():
+        raise ConfigError(
+            f"{past.directory} has no best round, because nothing was held back for validation: leave --best out"
+        )
+    if not record.last.is_file():
+        raise FederationError(
+            f"{past.directory} has no model to export: the run has not finished a round; "
+            f"`nectar simulate resume={past.directory}` continues it"
+        )
+    return past.checkpoint(best=best)
+
+
+def network_of(run: Run, checkpoint: Checkpoint) -> Classifier:
+    """Return the run's model with the checkpoint's weights, on the CPU, in evaluation mode.
+
+    Raises
+    ------
+    ConfigError
+        If the model cannot be built, or the weights do not fit it.
+    """
+    on_cpu = run.config.compute.model_copy(update={"device": "cpu"})
+    network = Run(replace(run.config, compute=on_cpu)).build_model()
+    try:
+        network.load_state_dict(dict(checkpoint.weights))
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ConfigError(
+            f"the checkpoint does not fit the model that the record's settings describe ({reason}): export it with the "
+            "release that ran it"
+        ) from None
+    return network.eval()

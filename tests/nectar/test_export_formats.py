@@ -1,0 +1,188 @@
+"""What `nectar export` writes loads in a fresh interpreter with the logits of the run, or is not there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federation import run
+from image_folders import CLASSES, paint_split
+from places import ROOT
+from small import SMALL
+
+from common.errors import ConfigError
+from common.fingerprint import PACKAGES
+from common.run import Run
+from nectar.cli import main
+from nectar.export import bundle, formats, fresh
+from nectar.export.bundle import Export, export
+from nectar.export.learned import network_of
+from nectar.export.model import ExportedModel
+from nectar.export.source import source_of
+from nectar.past_run import PastRun
+
+#: a network of somebody's own, which normalises by batch, so that modes matter
+OWN = """
+import torch
+from torch import nn
+
+class Tiny(nn.Module):
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(inputs, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.head = nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+def tiny(shape, classes):
+    return Tiny(torch.Size(shape).numel(), classes)
+"""
+
+pytestmark = pytest.mark.slow
+
+
+def recorded(place: Path, words: str = "", **keys: Any) -> PastRun:
+    given = {"output-dir": str(place / "runs"), "method": "fedavg", "rounds": 1, **keys}
+    return PastRun.open(run({**given, "set": f"{SMALL} {words}"}).directory)
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> PastRun:
+    return recorded(tmp_path_factory.mktemp("formats"))
+
+
+@pytest.fixture(scope="module")
+def exported(past: PastRun, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    return export(past, tmp_path_factory.mktemp("all") / "out", formats=("pt2", "onnx"))
+
+
+def test_every_format_gives_the_runs_logits(past: PastRun, exported: Export) -> None:
+    import onnxruntime
+
+    assert {*exported.apart} == {"safetensors", "pt2", "onnx"}
+    model = network_of(Run(past.config), past.checkpoint())
+    program = torch.export.load(exported.folder / "model.pt2").module()
+    session = onnxruntime.InferenceSession(str(exported.folder / "model.onnx"))
+    for count in (1, 7):
+        pixels = torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(count))
+        with torch.no_grad():
+            expected = model((pixels - 0.3054) / 0.3762)
+            assert torch.allclose(program(pixels), expected, atol=1e-5)
+        [logits] = session.run(["logits"], {"pixels": pixels.numpy()})
+        assert torch.allclose(torch.from_numpy(logits), expected, atol=1e-4)
+
+
+def test_the_folder_says_how_to_run_each_format(exported: Export) -> None:
+    about = json.loads((exported.folder / "model.json").read_text())
+    assert {name: part["file"] for name, part in about["formats"].items()} == {
+        "safetensors": "model.safetensors",
+        "pt2": "model.pt2",
+        "onnx": "model.onnx",
+    }
+    assert "from 0 to 1" in about["formats"]["onnx"]["input"]
+    readme = (exported.folder / "README.md").read_text()
+    for block in readme.split("```python\n")[1:]:
+        compile(block.partition("```")[0], "README", "exec")
+    assert 'torch.export.load("model.pt2")' in readme
+    assert 'InferenceSession("model.onnx")' in readme
+    assert "/ 16 " in readme
+
+
+def test_no_file_holds_a_path_of_this_machine(exported: Export) -> None:
+    for path in exported.folder.iterdir():
+        content = path.read_bytes()
+        for place in (ROOT, Path(sys.prefix), Path.home()):
+            assert f"{place}/".encode() not in content, path.name
+
+
+def test_a_module_of_ones_own_goes_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_networks.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = export(recorded(tmp_path, "model.name=my_networks:tiny"), tmp_path / "out")
+    assert (done.folder / "network.py").read_text() == OWN
+    assert done.apart["safetensors"] <= 1e-5
+    assert ExportedModel.open(done.folder).shape == (1, 8, 8)
+
+
+def test_code_that_cannot_be_copied_leaves_weights_and_a_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "needy_networks.py").write_text(f"import numpy\n{OWN}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    record = recorded(tmp_path, "model.name=needy_networks:tiny").directory
+    assert main(["export", str(record), "--output", str(tmp_path / "out")]) == 0
+    assert "cannot be copied (needy_networks.py imports numpy)" in capsys.readouterr().out
+    there = {path.name for path in (tmp_path / "out").iterdir()}
+    assert there == {"README.md", "model.json", "model.pt2", "model.safetensors", "pictures.py"}
+
+
+def test_a_network_of_torchvisions_is_imported_from_there(tmp_path: Path) -> None:
+    folder = paint_split(tmp_path / "colours", train=8)
+    past = recorded(
+        tmp_path,
+        f"model.name=torchvision.models:resnet18 images.folder={folder} images.classes={CLASSES} images.size=32 "
+        "federation.clients=1 data.validation=0 partition.kind=iid",
+        dataset="images",
+    )
+    done = export(past, tmp_path / "out", formats=("onnx",))
+    assert {*done.apart} == {"safetensors", "onnx"}
+    assert done.about["code"] == {"from": "package", "file": None, "packages": ["torchvision"]}
+    assert "`torchvision.models:resnet18` of the package torchvision" in (
+        (done.folder / "README.md").read_text()
+    )
+
+
+def broken_code(*_: Any) -> str:
+    return "import nectar\n"
+
+
+def other_weights(save: Callable[..., None]) -> Callable[..., None]:
+    return lambda tensors, path: save({k: t + 0.1 for k, t in tensors.items()}, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "said"),
+    [
+        ("join", broken_code, r"does not load .* \(ModuleNotFoundError: No module named 'nectar'"),
+        ("save_file", other_weights(bundle.save_file), "gives other logits than the run's model"),
+    ],
+)
+def test_what_does_not_load_as_the_run_had_it_is_not_written(
+    past: PastRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    broken: Callable[..., Any],
+    said: str,
+) -> None:
+    monkeypatch.setattr(bundle, name, broken)
+    with pytest.raises(ConfigError, match=said):
+        export(past, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_format_without_its_packages_says_what_to_install(
+    past: PastRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(formats, "find_spec", lambda _: None)
+    assert main(["export", str(past.directory), "--format", "onnx"]) == 2
+    assert "pip install 'nectar-fl[onnx]'" in capsys.readouterr().err
+    assert formats.read_formats("pt2") == ("pt2",)
+    with pytest.raises(ConfigError, match="names 'onx': give pt2, onnx or both"):
+        formats.read_formats("pt2,onx")
+
+
+def test_the_fresh_interpreter_knows_nothing_of_ours() -> None:
+    assert {*PACKAGES, "nectar"} - {"conf"} == fresh.OURS
+    assert source_of("convnet").kind == "nectar"
+    with pytest.raises(ModuleNotFoundError):
+        fresh.Refusal().find_spec("common.models")
