@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from common.compute import torch_device
 from common.config import Config
 from common.config.keys import TYPED
+from common.config.text import dotted
 from common.datasets import as_file_name
 from common.errors import FederationError
 from common.files import write_json, write_text
@@ -121,8 +122,8 @@ class Record:
         free = {*_MAY_DIFFER, *_operational(config)}
         differing = sorted(
             key
-            for key in {**_flat(recorded), **_flat(asked)}
-            if key not in free and _flat(recorded).get(key) != _flat(asked).get(key)
+            for key in {**dotted(recorded), **dotted(asked)}
+            if key not in free and dotted(recorded).get(key) != dotted(asked).get(key)
         )
         if differing:
             raise FederationError(
@@ -276,16 +277,6 @@ def _operational(config: Config) -> set[str]:
         for name, section in config.sections().items()
         for key in operational(type(section))
     }
-
-
-def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        else:
-            flat[key] = value
-    return flat
 
 
 def _without_nan(value: Any) -> Any:

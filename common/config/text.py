@@ -171,6 +171,17 @@ def yaml_line(key: str, value: Scalar) -> str:
     return text.rstrip("\n")
 
 
+def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by dotted key."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= dotted(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 def from_home(text: str) -> Path:
     """Read a path that may begin with ``~``.
 

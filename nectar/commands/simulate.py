@@ -1,6 +1,5 @@
 """``nectar simulate``: the Flower app on Ray, as ``flwr run`` does it, made dependable."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -9,6 +8,7 @@ from common.config import Config, load
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
 from nectar.class_list import with_class_list
+from nectar.cores import available_cores
 from nectar.flower.app import app_folder
 from nectar.flower.job import Job, LaunchError, Resources, Scalar
 from nectar.resume import with_recorded
@@ -119,10 +119,3 @@ def resources(config: Config, cores: int) -> Resources:
         client_gpus=compute.client_gpus,
         workers=compute.workers or min(fitting, config.federation.clients),
     )
-
-
-def available_cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config import Config
+from common.config.text import dotted
 from common.files import write_json, write_text
 from nectar.charts import Series, lines, save
 from nectar.compare.figures import RoundFigures, RunFigures
@@ -59,7 +60,7 @@ def write_all(
 
 def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
     """Return, by dotted key and row, every setting that two rows have and have differently; and the method."""
-    flat = {label: _flat(config.to_dict()) for label, config in configs.items()}
+    flat = {label: dotted(config.to_dict()) for label, config in configs.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     found: dict[str, dict[str, Any]] = {}
     for key in keys:
@@ -67,16 +68,6 @@ def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
         if key == "method" or len(set(map(repr, by_row.values()))) > 1:
             found[key] = by_row
     return found
-
-
-def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
-        elif key not in _NOT_A_SETTING:
-            flat[key] = value
-    return flat
 
 
 def _run_lines(

@@ -19,6 +19,7 @@ from nectar.compare.archive import ALONE, Archive, Entry, read_entry
 from nectar.compare.identity import Identity
 from nectar.compare.live_processes import CHILD, others
 from nectar.compare.plan import Task
+from nectar.cores import available_cores
 from nectar.flower.log import plain
 from server_app.record import Record
 
@@ -183,10 +184,7 @@ def most_jobs(tasks: Sequence[Task]) -> int:
     """Return how many of ``tasks`` this machine's cores carry at a time; on a GPU one."""
     if any(torch_device(task.config.compute.device).type == "cuda" for task in tasks):
         return 1
-    available = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, available // max(task.cores for task in tasks))
+    return max(1, available_cores() // max(task.cores for task in tasks))
 
 
 def _start(task: Task, resume: Path | None, log: Path) -> subprocess.Popen[bytes]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from common.fingerprint import source_fingerprint
+from nectar.cores import available_cores
 from nectar.doctor.check import Check
 from nectar.flower.app import project
 from nectar.flower.job import LaunchError
@@ -99,7 +100,7 @@ def device(name: str, precision: str, cores: int) -> Check:
         return Check("device", "fail", f"{name}: {sentence}")
     if total != 8**3:
         return Check("device", "fail", f"{found} computes wrongly: choose cpu")
-    have = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    have = available_cores()
     where = torch.cuda.get_device_name(found) if found.type == "cuda" else platform.machine()
     text = f"{found} ({where}), {precision}, {cores} of {have} cores"
     if cores > have:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from common.config import Config
+from common.config.text import dotted
 from common.data import DatasetInfo, describe
 from common.errors import ConfigError, NectarError
 from common.imports import is_import_path
@@ -44,7 +45,7 @@ class View:
             tree = yaml.safe_load(self.config_text)
         except (yaml.YAMLError, ValueError, RecursionError):
             tree = None
-        return _flat(tree) if isinstance(tree, Mapping) else {}
+        return dotted(tree) if isinstance(tree, Mapping) else {}
 
     @cached_property
     def config(self) -> Config | None:
@@ -222,13 +223,3 @@ def _name(view: View, all_views: Sequence[View]) -> str:
     if len(differing) > _MAX_NAMED:
         shown.append("...")
     return f"{view.spoken}, {', '.join(shown)}" if shown else view.spoken
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
