@@ -32,7 +32,6 @@ from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
 from common.methods import Method
 from common.settings.base import setting
-from common.settings.facts import Facts
 from common.settings.fedavg import FedAvgSettings
 from common.wire import Weights
 from strategies.fedavg import FedAvg
@@ -60,11 +59,7 @@ class Damped(FedAvg):
         return {site.name: instruction for site in sites}
 
 
-def facts(given):
-    return Facts("Damped averaging", carries="weights")
-
-
-METHOD = Method("damped", Damped, DampedClient, DampedSettings, facts)
+METHOD = Method("damped", Damped, DampedClient, DampedSettings, "damping_facts:facts")
 SPELT = Method("spelt", "damping:Damped", "damping:DampedClient", "damping:DampedSettings")
 TAKEN = Method("model", Damped, DampedClient, DampedSettings)
 CLASH = Method("fedavg", Damped, DampedClient, DampedSettings)
@@ -73,6 +68,13 @@ NO_SETTINGS = Method("without", Damped, DampedClient, Damped)
 NO_STRATEGY = Method("without", DampedSettings, DampedClient, DampedSettings)
 NO_CLIENT = Method("without", Damped, Damped, DampedSettings)
 '''
+
+# A file of its own: a site has no nectar.
+FACTS = """
+from nectar.report.facts import Facts
+def facts(disclosed, given):
+    return Facts("Damped averaging", carries="weights")
+"""
 
 NET = """
 from torch import nn
@@ -87,6 +89,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "damping.py").write_text(METHOD)
+    (folder / "damping_facts.py").write_text(FACTS)
     (folder / "mymodels.py").write_text(NET)
     return folder
 
@@ -95,7 +98,8 @@ def folder(tmp_path: Path) -> Path:
 def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(folder))
     yield
-    sys.modules.pop("damping", None)
+    for name in ("damping", "damping_facts"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.usefixtures("_here")
@@ -134,7 +138,7 @@ def test_its_parts_are_import_paths_however_they_were_given() -> None:
     for name in ("METHOD", "SPELT"):
         method = resolve(f"damping:{name}")
         assert (method.strategy, method.client, method.settings) == paths
-    assert resolve("damping:METHOD").facts == "damping:facts"
+    assert resolve("damping:METHOD").facts == "damping_facts:facts"
     assert is_foreign("damping:Damped")
     assert not is_foreign("damping:METHOD")
     assert resolve("damping:Damped") == Method(
@@ -152,7 +156,7 @@ def test_its_parts_are_import_paths_however_they_were_given() -> None:
         ({"method": "damping:CLASH"}, "calls itself 'fedavg', which is taken"),
         ({"method": "damping:LOUD"}, "calls itself 'Loud!', which cannot name a section"),
         ({"method": "damping:NO_SETTINGS"}, "must inherit common.settings.base.Settings"),
-        ({"method": "damping:facts"}, "no Flower strategy and no method of your own"),
+        ({"method": "damping:setting"}, "no Flower strategy and no method of your own"),
         ({"method": "damping:METHOD", "set": "damped.prat=1"}, "did you mean damped.part"),
         ({"method": "damping:METHOD", "set": "damped.part=2"}, "damped.part=2 .* at most 1"),
         ({"method": "damping:METHOD", "set": "strategy.eta=2"}, "needs a Flower strategy"),
