@@ -134,8 +134,6 @@ def _watch(connection: Connection, run: str, options: dict[str, str], name: str)
     watched = watch(connection, run, verbose="--verbose" in options)
     if watched.outcome is None:
         _leave(connection, run, _line(["submit", name], options))
-    elif not watched.outcome.completed:
-        print(watched.outcome.reason, flush=True)
     return watched
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from nectar.flower.client import LogBroken, Outcome
-from server_app.marked_lines import is_marked
+from server_app.marked_lines import is_marked, told
 
 _RETRY_SECONDS = 2.0
 
@@ -75,12 +75,17 @@ class Screen:
         self._out = out
         self._verbose = verbose
         self._noise = NoiseFilter()
+        self._explained = False
 
     def show(self, line: str) -> None:
-        """Show a line of the log, line end included; colours are for terminals alone, marked lines for programs."""
+        """Show a line of the log, line end included; colours are for terminals alone, marked lines for programs.
+
+        Behind the sentence that says why a run stopped Flower says it again, as a traceback.
+        """
+        self._explained = self._explained or bool(told(line, "stopped"))
         if is_marked(line):
             return
-        if self._noise.shows(line) or self._verbose:
+        if self._verbose or (self._noise.shows(line) and not self._explained):
             self._out.write(line if self._out.isatty() else plain(line))
             self._out.flush()
 
@@ -88,6 +93,10 @@ class Screen:
         """Show a sentence of our own."""
         self._out.write(f"{sentence}\n")
         self._out.flush()
+
+    def say_failed(self, outcome: Outcome) -> None:
+        """Show that a run did not complete, with Flower's reason unless the log has said it."""
+        self.say("The run did not complete." if self._explained else outcome.reason)
 
 
 def follow_lines(

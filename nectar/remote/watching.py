@@ -38,7 +38,7 @@ class Watched:
 
 
 def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None = None) -> Watched:
-    """Show a run's log until it is over, or until Ctrl-C, which ends the watching and not the run.
+    """Show a run's log and how it ended, or watch until Ctrl-C, which ends the watching and not the run.
 
     Raises
     ------
@@ -54,6 +54,8 @@ def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None
         screen.show(line)
 
     outcome, signal = _undisturbed(lambda: follow(connection, run, see))
+    if outcome is not None and not outcome.completed:
+        screen.say_failed(outcome)
     output_dir, _, record = next(iter(directories), "").rpartition("/")
     return Watched(outcome, record, output_dir, signal)
 

@@ -82,5 +82,5 @@ def _report(outcome: Outcome, record: str, screen: Screen) -> int:
         if record:
             screen.say(next_step(Path(record)))
         return 0
-    screen.say(outcome.reason)
+    screen.say_failed(outcome)
     return 1

@@ -438,6 +438,25 @@ def test_the_exit_code_is_the_outcome(
     assert ("The run did not complete (failed): x" in capsys.readouterr().out) == bool(code)
 
 
+def test_why_a_run_stopped_is_told_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flower says it again behind the ServerApp's own sentence: as a traceback, and as the run's details."""
+    lines = [
+        "ERROR :     the run stopped: too few replies\n",
+        'nectar-stopped {"reason": "too few replies"}\n',
+        "ERROR :     Traceback (most recent call last):\n",
+        "FederationError: too few replies\n",
+    ]
+    failed = Outcome("finished:failed", "FederationError: too few replies")
+    for words, times in ((["--no-fetch"], 1), (["--no-fetch", "--verbose"], 2)):
+        through(monkeypatch, FakeClient([lines], [failed]))
+        assert nectar("submit", "lab", "--follow", "17", *words) == 1
+        said = capsys.readouterr().out
+        assert said.count("too few replies") == times
+        assert said.endswith("The run did not complete.\n")
+
+
 def test_a_record_that_does_not_come_home_is_told_and_counts(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
