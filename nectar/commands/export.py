@@ -45,11 +45,12 @@ def main(words: list[str]) -> int:
     formats = read_formats(options["--format"]) if "--format" in options else ()
     from nectar.export.bundle import export
     from nectar.past_run import PastRun
+    from nectar.report.text import share
 
     past = PastRun.open(Path(rest[0]))
     done = export(past, output, best="--best" in options, formats=formats)
     run, figures = done.about["run"], done.about["figures"]["test"]
-    accuracy = f", test accuracy {figures['accuracy']:.4f}" if figures else ""
+    accuracy = f", test accuracy {share(figures['accuracy'])}" if figures else ""
     print(f"the model of round {run['round']} of {run['rounds']}{accuracy}: {done.folder}")
     if not past.completed:
         print(f"the run is not complete ({run['outcome']}): this is its newest checkpoint's state")

@@ -58,9 +58,12 @@ def _code(source: Source) -> dict[str, Any]:
 
 
 def _figures(past: PastRun, server_round: int) -> dict[str, Any]:
-    """Return accuracy and loss on test and validation behind ``server_round``; null where nobody evaluated."""
+    """Return accuracy and loss on test and validation behind ``server_round``.
+
+    They are null where nobody evaluated, and one that was not finite is.
+    """
     line: Mapping[str, Any] = next((x for x in past.lines if x["round"] == server_round), {})
     return {
-        name: {key: line[name][key] for key in ("accuracy", "loss")} if line.get(name) else None
+        name: {key: line[name].get(key) for key in ("accuracy", "loss")} if line.get(name) else None
         for name in ("test", "validation")
     }

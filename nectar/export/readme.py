@@ -7,6 +7,7 @@ from typing import Any
 from common.config import Config
 from nectar.export.formats import SAFETENSORS
 from nectar.report.facts import facts_of, unknown
+from nectar.report.text import share
 
 _USES = {
     SAFETENSORS: """\
@@ -132,7 +133,7 @@ def _progress(run: dict[str, Any]) -> str:
 def _accuracy(about: dict[str, Any]) -> str:
     figures = about["figures"]
     said = [
-        f"{name} accuracy {part['accuracy']:.4f}, loss {part['loss']:.4f}"
+        f"{name} accuracy {share(part['accuracy'])}, loss {share(part['loss'])}"
         for name, part in figures.items()
         if part
     ]

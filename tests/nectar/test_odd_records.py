@@ -20,6 +20,7 @@ from common.run import Run
 from common.wire import SyntheticImages
 from nectar.export import bundle
 from nectar.export.about import about_model
+from nectar.export.readme import readme
 from nectar.export.source import Source
 from nectar.past_run import PastRun
 from nectar.report.page import page
@@ -74,7 +75,8 @@ def survives(record: Path, what: str, *, exports: bool = True) -> None:
 
     def export() -> None:
         past = PastRun.open(record)
-        about_model(past, Run(past.config), past.checkpoint(), Source("nectar"), ())
+        about = about_model(past, Run(past.config), past.checkpoint(), Source("nectar"), ())
+        readme(about, past.config, None)
 
     for read in (report, export) if exports else (report,):
         try:
