@@ -54,6 +54,13 @@ NAMED: list[tuple[str, dict[str, str]]] = [
 ]
 
 
+@pytest.mark.parametrize("dataset", ["torchvision:MNIST", "hf:mnist"])
+def test_a_set_that_a_library_of_ours_reads_needs_no_word_of_the_site(
+    small: Small, dataset: str
+) -> None:
+    assert run_of(at_site(small(dataset=dataset))).config.dataset == dataset
+
+
 @pytest.mark.parametrize(("key", "keys"), NAMED)
 def test_what_the_site_does_not_name_is_refused_and_never_imported(
     small: Small, key: str, keys: dict[str, str]
