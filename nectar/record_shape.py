@@ -46,7 +46,7 @@ class Line(Shape):
     validation: Figures | None = None
     sites: Figures | None = None
     accepted: list[str] = []
-    rejected: dict[str, str] | None = None
+    rejected: dict[str, str] = {}
     unevaluated: dict[str, str] | None = None
     train: dict[str, float | None] | None = None
     bytes: Traffic = Traffic()
