@@ -15,6 +15,7 @@ from image_folders import CLASSES, COLOURS, paint
 
 from client_app.site import site_of, site_samples
 from common.config import load
+from common.config.text import parse_set
 from common.errors import ConfigError, DataError, FederationError
 from common.run import Run
 from common.sites import folder_sites
@@ -150,9 +151,9 @@ def test_a_real_site_reads_no_folder_that_the_run_names(sites: str) -> None:
 def test_on_ray_too(small: Small, sites: str, tmp_path: Path) -> None:
     keys = {"method": "fedavg", "dataset": "images", "rounds": 1}
     run_config = small(**keys, set=f"{TEXT} {ON_SITES} images.sites={sites}")
-    words = [f"{key}={value}" for key, value in run_config.items() if key != "set"]
-    words += str(run_config["set"]).split()
     there = tmp_path / "ray"
-    assert cli.main(["simulate", *words, f"output-dir={there}"]) == 0
+    given = {**run_config, **parse_set(run_config["set"]), "output-dir": there}
+    words = [f"{key}={value}" for key, value in given.items() if key != "set"]
+    assert cli.main(["simulate", *words]) == 0
     (directory,) = there.iterdir()
     assert numbers(Record(directory)) == numbers(run(run_config))

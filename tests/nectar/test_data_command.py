@@ -95,7 +95,7 @@ def test_a_site_engineer_checks_a_folder(tmp_path: Path, capfd: pytest.CaptureFi
         ["blue", "4"],
     ]
     (tmp_path / "own/purpel").mkdir()
-    forgotten = said(capfd, *WORDS, "images.size=9", "--folder", "own", code=2)
+    forgotten = said(capfd, *WORDS[:-1], "images.size=9", "--folder", "own", code=2)
     assert forgotten.startswith("nectar: ")
     assert "own/purpel is a folder of no known class" in forgotten
 
