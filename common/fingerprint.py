@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.datasets import module_of
 from common.import_closure import PACKAGES, ROOT, Sources
 from common.methods import resolve
 from common.models.registry import MODELS
@@ -92,8 +93,10 @@ def _parts(config: Config) -> list[str]:
     """Return the modules that a run's configuration names."""
     method = resolve(config.method)
     model = MODELS[config.model.name].path if config.model.name in MODELS else config.model.name
-    paths = [config.method, method.strategy, method.client, method.settings, model, config.dataset]
-    return [path.partition(":")[0] for path in paths if ":" in path]
+    paths = [config.method, method.strategy, method.client, method.settings, model]
+    modules = [path.partition(":")[0] for path in paths if ":" in path]
+    # The sets of torchvision and of the hub have a colon too, and are no modules.
+    return [*modules, *filter(None, [module_of(config.dataset)])]
 
 
 def _decides_nothing(module: str) -> bool:

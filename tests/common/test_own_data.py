@@ -22,6 +22,7 @@ from common.data import Dataset, load, samples
 from common.data.own import reading
 from common.datasets import kind_of, module_of
 from common.errors import ConfigError, DataError, NectarError
+from common.fingerprint import code_modules
 from common.run import Run
 
 Found = dict[str, Any]
@@ -516,3 +517,12 @@ def test_a_file_and_a_data_set_of_different_layers_the_later_one_counts(tmp_path
     config = resolve(tmp_path, text="data.file=/x.npz", experiment="digits-alpha001")
     assert (config.dataset, config.origin["dataset"]) == ("file", "the command line")
     assert config.partition.alpha == 0.01
+
+
+def test_the_code_of_a_run_is_its_functions_module_and_neither_torchvision_nor_the_hub(
+    tmp_path: Path,
+) -> None:
+    plain = set(code_modules(resolve(tmp_path)))
+    for dataset in ("torchvision:SVHN", "hf:mnist"):
+        assert set(code_modules(resolve(tmp_path, dataset))) == plain
+    assert set(code_modules(resolve(tmp_path, "image_folders:paint"))) - plain == {"image_folders"}
