@@ -12,13 +12,30 @@ import pytest
 import torch
 from small import SMALL
 from texts import asked, texts  # noqa: F401 - fixtures
+from xdist.scheduler import LoadFileScheduling
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the files marked ``waits`` first, so that the others compute while these wait."""
-    items.sort(key=lambda item: item.get_closest_marker("waits") is None)
+class OneWaitsOneComputes(LoadFileScheduling):  # type: ignore[misc]
+    """Gives the first worker the files of whole federations while there are any, the other one what computes.
+
+    A federation's processes wait for heartbeats and for each other: beside one that computes they lose nothing, but two
+    of them start processes against each other, and time out.
+    """
+
+    def _assign_work_unit(self, node: Any) -> None:
+        waits = node is self.nodes[0]
+        for scope in self.workqueue:
+            if scope.startswith("tests/deployment/") == waits:
+                self.workqueue.move_to_end(scope, last=False)
+                break
+        super()._assign_work_unit(node)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWaitsOneComputes:
+    """Hand the files out by what they mostly do."""
+    return OneWaitsOneComputes(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -37,8 +37,6 @@ from server_app.app import make_strategy, serve
 from server_app.loop import update_membership
 from server_app.record import Record
 
-pytestmark = pytest.mark.waits
-
 Small = Callable[..., dict[str, Any]]
 
 WARM = f"{SMALL} feddm.start=noise feddm.warm=on"

@@ -17,7 +17,7 @@ from small import SMALL
 
 from server_app.record import Record
 
-pytestmark = [pytest.mark.slow, pytest.mark.waits]
+pytestmark = pytest.mark.slow
 
 SITES = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
 

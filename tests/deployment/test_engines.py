@@ -22,7 +22,7 @@ from nectar.simulation.processes import marked_processes
 from nectar.simulation.workspace import Owner
 from server_app.record import Record
 
-pytestmark = [pytest.mark.slow, pytest.mark.waits]
+pytestmark = pytest.mark.slow
 
 Small = Callable[..., dict[str, Any]]
 

@@ -28,7 +28,6 @@ PATH = f"{os.environ['PATH']}:/usr/sbin"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.waits,
     pytest.mark.skipif(
         shutil.which("nginx", path=PATH) is None and not os.environ.get("CI"),
         reason="Debian's nginx is not installed",

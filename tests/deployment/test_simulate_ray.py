@@ -15,7 +15,7 @@ import pytest
 from nectar.flower.app import SOURCE
 from nectar.simulation import processes
 
-pytestmark = [pytest.mark.slow, pytest.mark.waits]
+pytestmark = pytest.mark.slow
 
 PROJECT = """
 [project]
