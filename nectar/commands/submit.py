@@ -71,8 +71,9 @@ def main(words: list[str]) -> int:
                 f"{option} takes the number of a run that was submitted, and no settings."
             )
     output = output_folder(options["--output"]) if "--output" in options else None
+    # Options name files of this machine, and what is typed goes to every site.
     order, without = (
-        order_of(settings, typed("submit", words)),
+        order_of(settings, typed("submit", rest)),
         parts_of(options.get("--without", "")),
     )
     if not order.resumes:

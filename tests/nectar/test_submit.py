@@ -438,6 +438,20 @@ def test_the_exit_code_is_the_outcome(
     assert ("The run did not complete (failed): x" in capsys.readouterr().out) == bool(code)
 
 
+def test_options_of_this_machine_do_not_travel(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was typed goes to the server and to every site, for the record; a certificate's place does not."""
+    told: list[object] = []
+
+    def note(settings: object, words: object) -> None:
+        told.append(words)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("nectar.remote.order.order_of", note)
+    words = ["lab", "method=fedavg", "--ca", "/home/me/ca.crt", "rounds=2", "--no-fetch"]
+    assert nectar("submit", *words) == 2
+    assert told == [{"typed": "nectar submit lab method=fedavg rounds=2"}]
+
+
 def test_why_a_run_stopped_is_told_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
