@@ -205,7 +205,7 @@ def test_a_wave_behind_the_deadline_is_not_sent(small: Small) -> None:
 def test_a_site_whose_name_could_leave_the_record_is_refused(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("client_app.app.site_name", lambda config: "../../evil")
+    monkeypatch.setattr("client_app.site.site_name", lambda config: "../../evil")
     with pytest.raises(FederationError, match="the site name"):
         run(small())
 
