@@ -66,10 +66,11 @@ def the_record(directory: Path) -> Record:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
+    """Return a record's files; the lock of the process that writes it belongs to its machine."""
     return {
         p.relative_to(directory).as_posix(): p.read_bytes()
         for p in directory.rglob("*")
-        if p.is_file()
+        if p.is_file() and p.name != ".writer.lock"
     }
 
 

@@ -130,7 +130,7 @@ def test_a_flower_strategy_s_devices_are_fedavg_s() -> None:
 
 def test_a_method_of_one_s_own_names_its_facts_or_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = f"{FedAvgSettings.__module__}:FedAvgSettings"
-    own = Method("mine:Strategy", "mine:Client", settings)
+    own = Method("mine", "mine:Strategy", "mine:Client", settings)
     monkeypatch.setattr("nectar.report.facts.resolve", lambda name: own)
     stated = recorded_disclosure("mine:METHOD", nothing, None)
     assert stated == Disclosure("weights", update=True)
