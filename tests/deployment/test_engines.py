@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from deployment import Deployment
 from federation import SilentGrid, numbers, run, words_of
 
 from common.config import load
+from nectar.cli import main as nectar
 from nectar.commands.simulate import main as simulate
 from nectar.resume import with_recorded
 from nectar.simulation.processes import marked_processes
@@ -34,12 +37,26 @@ def the_record(directory: Path) -> Record:
     return Record(found)
 
 
-def test_ray_gives_the_numbers_of_this_process(small: Small, tmp_path: Path) -> None:
-    """With one worker; with two in the next test."""
+def test_ray_gives_the_numbers_of_this_process_and_leaves_no_token(
+    small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With one worker; with two in the next test. Flower's processes have their tokens among their words."""
     here = run(small(set=WARM))
     config = small(set=f"{WARM} compute.workers=1") | {"output-dir": str(tmp_path / "ray")}
-    assert simulate(words_of(config)) == 0
-    assert numbers(the_record(tmp_path / "ray")) == numbers(here)
+    words = words_of(config)
+    assert simulate(words) == 0
+    said = capfd.readouterr().out
+    record = the_record(tmp_path / "ray")
+    assert numbers(record) == numbers(here)
+    provenance = json.loads((record.directory / "provenance.json").read_text())
+    assert provenance["command"] == ["nectar", "simulate", *words]
+    assert nectar(["report", str(record.directory)]) == 0
+    secret = re.compile(rb"[0-9a-f]{65,}|--token|PRIVATE KEY")
+    files = [path for path in record.directory.rglob("*") if path.is_file()]
+    assert not [path for path in files if secret.search(path.read_bytes())]
+    assert secret.search(said.encode()) is None
+    assert "nectar-record" not in said  # marked lines are for programs
+    assert f"the record is {record.directory}" in said
 
 
 def test_a_server_process_killed_on_ray_is_resumed_on_ray(small: Small, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 from federation import run
 
 from nectar.cli import main as nectar
-from nectar.commands.simulate import main as simulate
 from nectar.resume import with_recorded
 from server_app.record import Record
 from server_app.redaction import HIDDEN, redacted
@@ -93,22 +91,3 @@ def test_the_record_states_what_was_typed(small: Small, tmp_path: Path) -> None:
     stated = json.loads((from_python.directory / "provenance.json").read_text())
     assert stated["command"] == ["python"]
     assert stated["configuration"] == provenance["configuration"]
-
-
-@pytest.mark.slow
-def test_a_simulation_leaves_no_token_anywhere(
-    small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = [f"output-dir={tmp_path / 'ray'}", "method=fedavg", "rounds=1", *small()["set"].split()]
-    assert simulate(words) == 0
-    said = capfd.readouterr().out
-    (directory,) = (tmp_path / "ray").iterdir()
-    provenance = json.loads((directory / "provenance.json").read_text())
-    assert provenance["command"] == ["nectar", "simulate", *words]
-    assert nectar(["report", str(directory)]) == 0
-    secret = re.compile(rb"[0-9a-f]{65,}|--token|PRIVATE KEY")
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    assert not [path for path in files if secret.search(path.read_bytes())]
-    assert secret.search(said.encode()) is None
-    assert "nectar-record" not in said  # marked lines are for programs
-    assert f"the record is {directory}" in said
