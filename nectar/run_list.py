@@ -177,9 +177,11 @@ def _removable(output: Path, name: str) -> ListedRun:
 def _refuse_written(run: ListedRun) -> None:
     from server_app.record import Record  # torch with it, which a list does without
 
-    if Record(run.directory).is_being_written():
+    record = Record(run.directory)
+    if record.is_being_written():
         raise ConfigError(
-            f"{run.id} is being written by a run that still goes on: wait for its end, or end it."
+            f"{run.id} is being written by {record.who_writes()}, a run that still goes on: wait for its end, or end "
+            "it."
         )
 
 

@@ -23,8 +23,6 @@ from typing import Any
 
 import torch
 import yaml
-from filelock import FileLock, Timeout
-
 from common.compute import torch_device
 from common.config import Config
 from common.config.keys import TYPED
@@ -35,6 +33,7 @@ from common.files import write_json, write_text
 from common.fingerprint import code_fingerprint, source_fingerprint
 from common.settings.describe import operational
 from server_app.redaction import redacted
+from server_app.writer import Writer
 
 SCHEMA = 1
 
@@ -47,16 +46,12 @@ _FLOWER = ("flwr", "flower")
 _PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
 
-#: held by the process that writes the record, whatever becomes of that process
-_WRITER = ".writer.lock"
-
-
 class Record:
     """The directory of one run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._writer = FileLock(directory / _WRITER, timeout=0)
+        self._writer = Writer(directory)
 
     @property
     def id(self) -> str:
@@ -100,7 +95,7 @@ class Record:
             raise FederationError(
                 f"the record {record.directory} cannot be made ({error.strerror}): choose another output-dir"
             ) from None
-        record._writer.acquire()
+        record._writer.begin()
         write_text(record.directory / "config.yaml", f"schema: {SCHEMA}\n{config.dump_yaml()}")
         write_json(record.directory / "provenance.json", _provenance(config))
         return record
@@ -137,34 +132,34 @@ class Record:
                 f"{record.directory} was run by code {provenance.get('code')}, this is {code}: "
                 "continue it with the release that began it"
             )
-        record._begin_writing()
+        record.begin_writing()
         again = {
             key: _provenance(config)[key] for key in ("started", "command", "hardware", "threads")
         }
         record.note(continued=[*provenance.get("continued", []), again])
         return record
 
-    def _begin_writing(self) -> None:
-        try:
-            self._writer.acquire()
-        except Timeout:
-            raise FederationError(
-                f"{self.directory} is being written by a run that still goes on: wait for its end, or end it"
-            ) from None
+    def begin_writing(self) -> None:
+        """Be the record's one writer until ``close``.
+
+        Raises
+        ------
+        FederationError
+            If another process writes it: its number and its machine.
+        """
+        self._writer.begin()
 
     def close(self) -> None:
         """Let others write the record."""
-        self._writer.release()
+        self._writer.end()
 
     def is_being_written(self) -> bool:
-        """Tell whether a process of this machine writes the record; yes where that cannot be known."""
-        probe = FileLock(self.directory / _WRITER, timeout=0)
-        try:
-            probe.acquire()
-        except (Timeout, OSError):
-            return True
-        probe.release()
-        return False
+        """Tell whether a process writes the record; yes where that cannot be known."""
+        return self._writer.is_at_work()
+
+    def who_writes(self) -> str:
+        """Return the process that writes the record, or did last."""
+        return self._writer.who()
 
     def _config(self) -> dict[str, Any]:
         try:

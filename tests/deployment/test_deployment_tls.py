@@ -70,7 +70,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {
         p.relative_to(directory).as_posix(): p.read_bytes()
         for p in directory.rglob("*")
-        if p.is_file() and p.name != ".writer.lock"
+        if p.is_file() and not p.name.startswith(".writer.")
     }
 
 

@@ -112,7 +112,7 @@ def test_a_record_that_a_living_process_writes_is_left_alone(small: Small) -> No
     record.note(outcome="running")
     assert archive.unfinished(mine).directory == record.directory  # type: ignore[union-attr]
     script = "import sys, time; from pathlib import Path; from server_app.record import Record;"
-    script += "record = Record(Path(sys.argv[1])); record._begin_writing();"
+    script += "record = Record(Path(sys.argv[1])); record.begin_writing();"
     script += "print('writing', flush=True); time.sleep(600)"
     writer = subprocess.Popen(
         [sys.executable, "-c", script, str(record.directory)],

@@ -58,7 +58,7 @@ def test_records_are_listed_newest_first_and_nothing_else_is(
     assert rows[2]["bytes"] == sum(p.stat().st_size for p in first.directory.rglob("*"))
     assert listed(capsys, where, "method=fedavg", "outcome=killed") == [rows[1]]
     assert listed(capsys, where, "seed=1") == []
-    killed._begin_writing()
+    killed.begin_writing()
     assert listed(capsys, where, "outcome=running")[0]["id"] == killed.id
     killed.close()
     assert nectar(["runs", where]) == 0
@@ -90,9 +90,9 @@ def test_what_may_not_go_is_refused_and_nothing_goes(
     elsewhere = record(output.parent / "other", "fedavg", "2026-01-01T00:00:00Z", "completed")
     (output / "link").symlink_to(elsewhere.directory)
     (output / "compare-1a2b").mkdir()
-    killed._begin_writing()
+    killed.begin_writing()
     for name, said in {
-        killed.id: "is being written by a run that still goes on",
+        killed.id: "a run that still goes on",
         f"../other/{elsewhere.id}": "does not lie in",
         str(elsewhere.directory): "does not lie in",
         "..": "does not lie in",

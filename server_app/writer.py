@@ -1,0 +1,83 @@
+"""Who writes a record: one process at a time, by a lock that ends with it whatever becomes of it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from common.errors import FederationError, one_line
+from common.files import write_json
+
+#: held by the process that writes the record; beside it stands who that is. Names with a dot never leave the machine
+_LOCK, _NOTE = ".writer.lock", ".writer.json"
+
+#: whoever looks whether a record is being written holds its lock for a moment
+_PATIENCE = 0.5
+
+#: of what stands in a note that others may have written, as much as a name can need
+_LONGEST = 80
+
+
+class Writer:
+    """The one that may write a record.
+
+    Parameters
+    ----------
+    directory : Path
+        The record, which has to be there.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = FileLock(directory / _LOCK, timeout=_PATIENCE)
+
+    def begin(self) -> None:
+        """Be the writer until ``end``, or until this process ends.
+
+        Raises
+        ------
+        FederationError
+            If another process is: its number and its machine.
+        OSError
+            If nothing can be written there.
+        """
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise FederationError(
+                f"{self._directory} is being written by {self.who()}, a run that still goes on: wait for its end, "
+                "or end it"
+            ) from None
+        write_json(self._directory / _NOTE, {"pid": os.getpid(), "host": socket.gethostname()})
+
+    def end(self) -> None:
+        """Let others write the record."""
+        self._lock.release()
+
+    def is_at_work(self) -> bool:
+        """Tell whether a process writes the record; yes where that cannot be known. Nothing is written for it."""
+        try:
+            lock = os.open(self._directory / _LOCK, os.O_RDONLY)
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def who(self) -> str:
+        """Return the process and the machine that wrote the record last, as far as that is known."""
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            note = json.loads((self._directory / _NOTE).read_text(encoding="utf-8"))
+            pid, host = (one_line(str(note[key]))[:_LONGEST] for key in ("pid", "host"))
+            return f"process {pid} on {host}"
+        return "another process"
