@@ -19,7 +19,7 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 
 from client_app.device import DeviceClient, Metrics, log_release
-from client_app.site import run_of, site_of, site_samples, state_of
+from client_app.site import engine_of, run_of, site_of, site_samples, state_of
 from common.compute import use_threads
 from common.data import Samples
 from common.errors import ConfigError, FederationError, NectarError
@@ -145,6 +145,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "site": site,
                     "source": source_fingerprint(),
                     "partition-id": int(context.node_config.get("partition-id", -1)),
+                    "engine": engine_of(context),
                 }
             ),
             "sizes": MetricRecord(sizes),

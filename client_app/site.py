@@ -21,7 +21,7 @@ from common.errors import ConfigError, FederationError
 from common.run import Run
 from common.seeding import derive
 from common.settings.sections import ComputeSettings
-from common.sites import folder_sites, site_name
+from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, site_name
 
 PARTITION = ("partition-id", "num-partitions")
 """The node config's keys of a site that is given its share of the run's data set."""
@@ -237,7 +237,12 @@ def record_directory(run: Run, record_id: str) -> Path:
 
 def is_simulated(context: Context) -> bool:
     """Whether this process is a worker of a simulation: Ray's, or the in-process engine's."""
+    return engine_of(context) != SUPERLINK
+
+
+def engine_of(context: Context) -> str:
+    """Return what this process is a node of, one of :data:`common.sites.ENGINES`."""
     if context.node_config.get("simulated") is True:
-        return True
+        return IN_PROCESS
     ray = sys.modules.get("ray")
-    return bool(ray and ray.is_initialized())
+    return RAY if ray and ray.is_initialized() else SUPERLINK

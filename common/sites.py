@@ -10,6 +10,9 @@ from pathlib import PurePath
 
 from common.errors import FederationError
 
+#: what a run is of: nodes in one process, Ray's on one machine, or SuperNodes of their own at a SuperLink
+IN_PROCESS, RAY, SUPERLINK = ENGINES = ("in-process", "ray", "superlink")
+
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -67,6 +70,13 @@ class Site:
     partition: int = -1
     partitions: int = 0
     class_counts: tuple[int, ...] = ()
+    engine: str = IN_PROCESS
+
+
+def engine_of(sites: Iterable[Site]) -> str:
+    """Return what the run is of: one SuperNode of its own makes it a federation."""
+    found = {site.engine for site in sites}
+    return next((engine for engine in (SUPERLINK, RAY) if engine in found), IN_PROCESS)
 
 
 def in_site_order(sites: Iterable[Site]) -> list[Site]:

@@ -19,7 +19,7 @@ from common.errors import ConfigError, NectarError, one_line
 from common.imports import load as load_path
 from common.methods import resolve
 from common.run import Run
-from common.sites import Site, folder_sites
+from common.sites import SUPERLINK, Site, engine_of
 from server_app.checkpoint import Checkpoint
 from server_app.evaluation import server_judge
 from server_app.loop import federate
@@ -80,6 +80,7 @@ def serve(
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
     begun(record)
+    record.note(engine=engine_of(strategy.sites))
     strategy.summary()
     try:
         checkpoint = _take_up(record, strategy) if config.resume else None
@@ -133,19 +134,18 @@ def make_strategy(run: Run) -> Strategy:
 
 def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
     """Return the run for as many clients as joined, and say how to get the configured number."""
-    wanted = run.config.federation.clients
-    if len(sites) == wanted:
+    wanted, found = run.config.federation.clients, len(sites)
+    if found == wanted:
         return run
+    if engine_of(sites) == SUPERLINK:
+        how = f"start {wanted} SuperNodes, each with num-partitions={wanted} in its node config"
+    else:
+        how = f'use `nectar simulate` or add --federation-config "num-supernodes={wanted}" to flwr run'
     logger.warning(
-        "the federation has %d nodes, the configuration says %d: running with %d. For %d, use `nectar simulate` "
-        'or add --federation-config "num-supernodes=%d" to flwr run',
-        len(sites),
-        wanted,
-        len(sites),
-        wanted,
-        wanted,
+        "the federation has %d nodes, the configuration says %d: running with %d. For %d, %s",
+        *(found, wanted, found, wanted, how),
     )
-    return Run(run.config.with_clients(len(sites)))
+    return Run(run.config.with_clients(found))
 
 
 def describe_partition(run: Run, sites: list[Site]) -> dict[str, Any]:
@@ -154,28 +154,31 @@ def describe_partition(run: Run, sites: list[Site]) -> dict[str, Any]:
     Class counts stand there only where the server has the data itself, and the task tells classes apart.
     """
     rows: dict[str, dict[str, Any]] = {s.name: {"examples": s.examples} for s in sites}
-    simulated = bool(sites and sites[0].partitions)
     by_class = run.task.by_class
-    if simulated and by_class and _data_at_hand(run):
+    if sites and sites[0].partitions and by_class and _data_at_hand(run):
         counts = _counts(run, len(sites))
         for site in sites:
-            rows[site.name]["classes"] = counts[site.partition].tolist()
+            rows[site.name] |= {
+                "partition": site.partition,
+                "classes": counts[site.partition].tolist(),
+            }
         if len(sites) <= _MAX_SHOWN:
-            names = folder_sites(run.config.images.sites)
+            names = [s.name for s in sorted(sites, key=lambda s: s.partition)]
             logger.info(
                 "images of each class by site:\n%s", report(counts, run.info.classes, sites=names)
             )
     classes = list(run.info.classes) if by_class else []
+    simulated = bool(sites) and engine_of(sites) != SUPERLINK
     return {"classes": classes, "simulated": simulated, "sites": rows}
 
 
 def _data_at_hand(run: Run) -> bool:
-    """Whether the server reads the data that it or the simulation gives to the sites."""
+    """Whether the server reads the data of which each site has its share, or the simulated sites' folders."""
     return bool(run.config.images.sites) or run.config.evaluation.on in ("server", "both")
 
 
 def _counts(run: Run, sites: int) -> NDArray[np.int64]:
-    """Return the number of images of each class at each simulated site, int64 [sites, classes]."""
+    """Return the number of images of each class in each partition or folder, int64 [sites, classes]."""
     classes = len(run.info.classes)
     if run.config.images.sites:
         held = [dataset.train.labels for dataset in run.site_datasets.values()]

@@ -24,7 +24,7 @@ network. RUN is the directory that the run printed. Seeds of one configuration s
   nectar report ~/nectar/runs/20260101-120000-feddm-digits-seed0-1a2b3c
   nectar report runs/*feddm* runs/*fedavg* --output comparison.html
 
-Of a simulation whose data are at hand it shows the real images nearest to the synthetic ones.
+Where this machine has the data that the sites had shares of, it shows the real images nearest to the synthetic ones.
 """
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,7 +81,7 @@ class Likest:
 
 @dataclass(frozen=True)
 class RealImages:
-    """The images that each simulated site held."""
+    """The images that each site held, of a data set of which all have shares."""
 
     dataset: Dataset
     parts: dict[str, NDArray[np.int64]]
@@ -191,8 +192,8 @@ def _search(
 
 
 def real_images(view: View) -> RealImages | str:
-    """Return the simulated sites' images, or the reason why they are not at hand. Downloads nothing."""
-    if not view.simulated:
+    """Return the sites' images, or the reason why they are not at hand. Downloads nothing."""
+    if not view.counted:
         return "the sites' images never were on this side"
     if view.config is None:
         return "this release does not know the run's configuration"
@@ -214,6 +215,13 @@ def real_images(view: View) -> RealImages | str:
         return f"they could not be read ({error})"
 
 
+def _partition_of(name: str, row: Mapping[str, Any]) -> int:
+    """Return the number of a site's partition; -1 for one that has none. Earlier records have it in the name alone."""
+    numbered = re.fullmatch(r"partition-(\d+)", name)
+    said = row.get("partition", int(numbered[1]) if numbered else -1)
+    return said if type(said) is int else -1
+
+
 def _matched(view: View, run: Run, names: Sequence[str]) -> RealImages | str:
     """Give each site its part, if the parts are those of the record."""
     dataset = run.dataset
@@ -221,8 +229,7 @@ def _matched(view: View, run: Run, names: Sequence[str]) -> RealImages | str:
     counts = class_counts(dataset.train.labels, parts, len(run.info.classes)).tolist()
     by_site: dict[str, NDArray[np.int64]] = {}
     for name in names:
-        numbered = re.fullmatch(r"partition-(\d+)", name)
-        index = int(numbered[1]) if numbered else -1
+        index = _partition_of(name, view.sites[name])
         if 0 <= index < len(parts) and counts[index] == view.sites[name].get("classes"):
             by_site[name] = parts[index]
     if not by_site:

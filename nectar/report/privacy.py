@@ -30,12 +30,22 @@ def exposed(view: View) -> list[str]:
         )
     else:
         said.append("Nothing here is differentially private.")
-    if view.simulated or view.partition.get("simulated"):
-        said.append(
-            "This was a simulation: one machine held all the data. What is said here is what would have left "
-            "the devices."
-        )
-    return said
+    return [*said, *_where(view)]
+
+
+def _where(view: View) -> list[str]:
+    """Say who held the data, as far as the record tells."""
+    if view.simulated:
+        return [
+            "This was a simulation: one machine held all the data. What is said here is what would have left the "
+            "devices."
+        ]
+    if view.engine and view.counted:
+        return [
+            "The sites were nodes of their own at a SuperLink. Their data are shares of a data set that the server has "
+            "too, which is how this page can show the real images."
+        ]
+    return ["The sites were nodes of their own at a SuperLink."] if view.engine else []
 
 
 def _sent(view: View) -> tuple[str, ...]:

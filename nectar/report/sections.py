@@ -88,7 +88,7 @@ def partition(view: View) -> Markup:
     """Who held how many images of which class; the darker a cell, the more."""
     if not view.sites:
         return h("p", "The run ended before the sites were known.")
-    if not view.simulated:
+    if not view.counted:
         rows = [[name, f"{row.get('examples', 0):,}"] for name, row in view.sites.items()]
         unit = view.unit
         said = "The data set has no classes to count by."

@@ -16,6 +16,7 @@ from common.errors import ConfigError, NectarError
 from common.imports import is_import_path
 from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
+from common.sites import SUPERLINK
 from nectar.past_run import PastRun
 from nectar.report.facts import Facts, facts_of, recorded_disclosure
 from nectar.report.text import is_number
@@ -126,7 +127,7 @@ class View:
 
     @property
     def sites(self) -> dict[str, dict[str, Any]]:
-        """What is known of each site: examples, and classes under simulation."""
+        """What is known of each site: examples, and where the server has the data its partition and classes."""
         return dict(self.partition.get("sites", {}))
 
     @property
@@ -135,9 +136,21 @@ class View:
         return [str(name) for name in self.partition.get("classes", [])]
 
     @property
-    def simulated(self) -> bool:
-        """Whether the server knew the class counts, because it divided the data itself."""
+    def counted(self) -> bool:
+        """Whether the server knew the class counts, because the sites hold shares of a data set that it has too."""
         return any("classes" in row for row in self.sites.values())
+
+    @property
+    def engine(self) -> str:
+        """What the run was of, one of :data:`common.sites.ENGINES`; empty where the record does not say."""
+        return str(self.past.provenance.get("engine", ""))
+
+    @property
+    def simulated(self) -> bool:
+        """Whether one machine held all the data."""
+        if self.engine:
+            return self.engine != SUPERLINK
+        return bool(self.partition.get("simulated"))
 
     @property
     def unit(self) -> str:

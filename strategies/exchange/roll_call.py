@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
-from common.sites import SITE_NAME, Site, in_site_order
+from common.sites import ENGINES, SITE_NAME, Site, in_site_order
 from strategies.exchange.replies import reason_of
 from strategies.exchange.sending import NO_REPLY, NOT_SENT, exchange
 
@@ -61,10 +61,12 @@ def _read(node_id: int, reply: Message, classes: int) -> Site | NoAnswer:
         raise FederationError(sentence)
     try:
         about, sizes = reply.content.config_records["about"], reply.content.metric_records["sizes"]
-        name, source = str(about["site"]), str(about["source"])
+        name, source, engine = (str(about[key]) for key in ("site", "source", "engine"))
         counts = sizes.get("class-counts", [])
         if not SITE_NAME.fullmatch(name):
             raise ValueError(f"the site name {name[:80]!r}")
+        if engine not in ENGINES:
+            raise ValueError(f"the engine {engine[:80]!r}")
         if classes and (not isinstance(counts, list) or len(counts) != classes):
             raise ValueError(f"no counts of {classes} classes")
         site = Site(
@@ -74,6 +76,7 @@ def _read(node_id: int, reply: Message, classes: int) -> Site | NoAnswer:
             partition=int(about["partition-id"]),  # type: ignore[arg-type]
             partitions=_whole(sizes["num-partitions"]),
             class_counts=tuple(map(_whole, counts)) if isinstance(counts, list) else (),
+            engine=engine,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FederationError(

@@ -1,0 +1,109 @@
+"""What a run was of, nodes in one process or SuperNodes of their own, as its record, its report and its log say it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import run
+from small import SMALL
+
+from client_app.app import app as client_app
+from common.config import load
+from common.errors import FederationError
+from common.sites import Site, engine_of
+from nectar.local_grid import LocalGrid
+from nectar.past_run import PastRun
+from nectar.report import page as pages
+from nectar.report.view import View
+from server_app.app import serve
+from server_app.record import Record
+from strategies.exchange import roll_call
+
+SITES = ("north", "south", "east")
+
+
+def said_of(record: Record) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Return provenance, partition and the report's page."""
+    provenance, partition = (
+        json.loads((record.directory / name).read_text())
+        for name in ("provenance.json", "partition.json")
+    )
+    return provenance, partition, pages.page([View(PastRun.open(record.directory))])
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, str]:
+    """A run over nodes as SuperNodes of their own are: named sites with shares of the digits; and its log."""
+    import logging
+
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda entry: lines.append(entry.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("flwr").addHandler(handler)
+    run_config = {"output-dir": str(tmp_path_factory.mktemp("runs")), "rounds": 1}
+    run_config["set"] = SMALL.replace("federation.clients=3", "federation.clients=10")
+    nodes = [
+        {"site": site, "partition-id": i, "num-partitions": 3, "simulated": False}
+        for i, site in enumerate(SITES)
+    ]
+    try:
+        record = serve(LocalGrid(client_app, nodes, run_config), load(run_config))
+    finally:
+        logging.getLogger("flwr").removeHandler(handler)
+    return record, "\n".join(lines)
+
+
+def test_a_federation_is_none_of_a_simulation(deployed: tuple[Record, str]) -> None:
+    provenance, partition, page = said_of(deployed[0])
+    assert provenance["engine"] == "superlink"
+    assert partition["simulated"] is False
+    assert {name: row["partition"] for name, row in partition["sites"].items()} == {
+        site: i for i, site in enumerate(SITES)
+    }
+    assert "This was a simulation" not in page
+    assert "The sites were nodes of their own at a SuperLink" in page
+
+
+def test_its_log_names_the_sites_and_gives_no_advice_for_simulations(
+    deployed: tuple[Record, str],
+) -> None:
+    said = deployed[1]
+    table = said.partition("images of each class by site:\n")[2].splitlines()[1:4]
+    assert [line.split()[0] for line in table] == list(SITES)
+    assert "partition-0" not in said
+    assert "num-supernodes" not in said
+    assert "For 10, start 10 SuperNodes, each with num-partitions=10 in its node config" in said
+
+
+def test_its_report_shows_the_real_images_beside_those_sent(deployed: tuple[Record, str]) -> None:
+    """Shares of a data set that is at hand here: the control needs no simulation."""
+    _, _, page = said_of(deployed[0])
+    assert "the sites' images never were on this side" not in page
+    assert "nearest" in page.lower()
+    assert "Images by site and class" in page
+
+
+def test_a_simulation_says_so(tmp_path: Path) -> None:
+    provenance, partition, page = said_of(
+        run({"output-dir": str(tmp_path), "rounds": 1, "set": SMALL})
+    )
+    assert provenance["engine"] == "in-process"
+    assert partition["simulated"] is True
+    assert "This was a simulation" in page
+
+
+def test_one_node_of_its_own_makes_a_federation() -> None:
+    sites = [Site("a", 1, 5, engine="ray"), Site("b", 2, 5, engine="superlink")]
+    assert engine_of(sites) == "superlink"
+    assert engine_of(sites[:1]) == "ray"
+    assert engine_of([]) == "in-process"
+
+
+def test_an_engine_that_there_is_not_is_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client_app.app.engine_of", lambda context: "<b>" * 40)
+    grid = LocalGrid(client_app, 1, {"set": SMALL})
+    with pytest.raises(FederationError, match="answered the roll call with something else"):
+        roll_call.ask(grid, grid.get_node_ids(), classes=0, deadline=5.0)
