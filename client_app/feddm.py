@@ -17,7 +17,10 @@ logger = getLogger("flwr")
 
 
 class FedDMClient(DeviceClient):
-    """Distils ipc images of every class it holds, afresh every round or on from its own last ones (``warm``)."""
+    """Distils ipc images of every class it holds, afresh every round or on from its own last ones (``warm``).
+
+    From real images, a class that has fewer gives as many as it has.
+    """
 
     @phase("synthesize")
     def synthesize(self, w: Weights) -> SyntheticImages:

@@ -6,6 +6,6 @@ from strategies.surrogate import SurrogateServer
 
 
 class Real(SurrogateServer):
-    """Receives ipc real images a class from every device; the server's part is FedDM's own."""
+    """Receives ipc real images a class from every device, all of a smaller class; the rest is FedDM's own."""
 
     phase = "draw"

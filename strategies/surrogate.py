@@ -30,6 +30,11 @@ class SurrogateServer(Strategy):
 
     phase: str
 
+    @property
+    def fewest(self) -> int:
+        """The least number of images of a class that a site sends any of."""
+        return 1
+
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         settings = run.config.settings
@@ -44,8 +49,8 @@ class SurrogateServer(Strategy):
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Send the weights w_r, expect at most ipc images a class."""
-        info = self.run.info
-        expects = SyntheticImagesSpec(self._shape, len(info.classes), self.settings.ipc)
+        classes = len(self.run.info.classes)
+        expects = SyntheticImagesSpec(self._shape, classes, self.settings.ipc, fewest=self.fewest)
         instruction = Instruction(self.phase, weights, expects)
         return {site.name: instruction for site in sites}
 
@@ -72,7 +77,7 @@ class SurrogateServer(Strategy):
         return images, labels, each / each.mean().clamp_min(torch.finfo(each.dtype).tiny)
 
     def _by_counts(self, site: Site, labels: Tensor) -> Tensor:
-        """Return n_{k,c} / ipc for every image of class c, so that a class counts what it is at the site."""
+        """Return n_{k,c} over the images of class c sent, for each of these: a class counts what it is at the site."""
         counts = torch.tensor(site.class_counts, dtype=torch.float32)
         sent = torch.bincount(labels, minlength=len(counts))
         return counts[labels] / sent[labels]

@@ -35,16 +35,13 @@ class ClassBatches:
         labels: Tensor,
         size: int = 0,
         *,
-        repeat: bool = False,
         dtype: torch.dtype | None = None,
     ) -> ClassBatches:
         """Return the plan for samples with these ``labels``.
 
         Args:
             labels: The samples' classes, int64 [n]; their device is the plan's.
-            size: Samples a class in a batch; 0 stands for all of them.
-            repeat: A class with fewer than ``size`` samples repeats them in turn; else it gives all
-                it has.
+            size: Samples a class in a batch; a class with fewer gives all it has. 0 stands for all.
             dtype: The type of ``averages``; by default torch's default type.
 
         Raises:
@@ -58,8 +55,8 @@ class ClassBatches:
         by_class = rank.argsort(stable=True)
         picks, slices, first, place = [], [], 0, 0
         for count in counts.tolist():
-            taken = size if repeat and size else min(size or count, count)
-            picks.append(first + torch.arange(taken) % count)
+            taken = min(size or count, count)
+            picks.append(first + torch.arange(taken))
             slices.append(slice(place, place + taken))
             first, place = first + count, place + taken
         averages = torch.zeros(len(slices), place, dtype=dtype)

@@ -37,16 +37,18 @@ def real_start(
 ) -> tuple[Tensor, Tensor]:
     """Return ``ipc`` random real images for every class that ``labels`` holds, without replacement.
 
-    A class with fewer than ``ipc`` images repeats them in turn.
+    A class with fewer than ``ipc`` images gives each of them once. Their mean is then the class's own,
+    so that matching, which moves means alone, has little or nothing to change them by: they leave as
+    they are.
 
     Args:
         inputs: Gives the normalised images, float [b, C, H, W], for indices int64 [b].
         labels: The real samples' classes, int64 [n].
-        ipc: Images a class, at least 1.
+        ipc: Images a class at most, at least 1.
         generator: The source of the choice, on the device of ``labels``.
 
     Returns:
         Images, float [m, C, H, W], in memory of their own, and their labels, int64 [m], ascending.
     """
-    batches = ClassBatches.plan(labels, ipc, repeat=True)
+    batches = ClassBatches.plan(labels, ipc)
     return inputs(batches.draw(generator)).clone(), batches.labels

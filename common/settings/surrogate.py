@@ -8,7 +8,12 @@ from common.settings.base import Settings, setting
 class SurrogateServerSettings(Settings):
     """Server training on the union of the received sets, inside a ball around the round's start."""
 
-    ipc: int = setting(10, "images a site sends per class it holds", symbol="ipc", ge=1)
+    ipc: int = setting(
+        10,
+        "images a site sends per class it holds; of a class with fewer real ones, and begun from those, as many",
+        symbol="ipc",
+        ge=1,
+    )
     server_lr: float = setting(0.01, "learning rate of the server's SGD", symbol="eta_s", gt=0)
     server_momentum: float = setting(
         0.9, "momentum of the server's SGD", source="third-party releases of FedDM", ge=0, lt=1

@@ -29,13 +29,15 @@ class SyntheticImagesSpec:
     """What a receiver of synthetic images accepts.
 
     ``shape`` is (C, H, W); ``ipc`` is the most images of one class, which bounds the set and with it the server's
-    memory; ``soft`` says whether labels are class probabilities.
+    memory; ``soft`` says whether labels are class probabilities; ``fewest`` is the least number of images of a class
+    that is sent at all, where labels are classes.
     """
 
     shape: tuple[int, ...]
     classes: int
     ipc: int
     soft: bool = False
+    fewest: int = 1
 
     @property
     def max_images(self) -> int:
@@ -139,9 +141,14 @@ def _decode_labels(labels: Arrival, n: int, spec: SyntheticImagesSpec) -> Tensor
         raise PayloadError(
             f"a label is {low if low < 0 else high} where 0 to {spec.classes - 1} are allowed"
         )
-    most = int(torch.bincount(hard).max())
+    sent = torch.bincount(hard)
+    most, least = int(sent.max()), int(sent[sent > 0].min())
     if most > spec.ipc:
         raise PayloadError(
             f"{most} images of one class were sent where at most {spec.ipc} are allowed"
+        )
+    if least < spec.fewest:
+        raise PayloadError(
+            f"{least} images of one class were sent where at least {spec.fewest} are expected"
         )
     return hard

@@ -1,0 +1,80 @@
+"""Classes with few images: how many of them leave, and what the server takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from federation import run
+from flwr.app import ArrayRecord, Message
+
+from common.errors import PayloadError
+from common.wire import SyntheticImages, SyntheticImagesSpec
+from nectar.past_run import PastRun
+from server_app.record import Record
+
+Small = Callable[..., dict[str, Any]]
+
+#: four sites of which most have a few images of some class
+FEW = "partition.alpha=0.05 partition.min_size=1 federation.clients=4 data.images=120 feddm.ipc=9 real.ipc=9"
+
+
+def sent_and_held(record: Record) -> list[tuple[int, int]]:
+    """Return (images sent, images held) for every class of every site that holds any."""
+    past = PastRun.open(record.directory)
+    _, sets = past.synthetic()
+    sent = {site: Counter(images.labels.tolist()) for site, images in sets.items()}
+    held = {site: row["classes"] for site, row in past.partition["sites"].items()}
+    return [(sent[site][c], n) for site in held for c, n in enumerate(held[site]) if n]
+
+
+@pytest.mark.parametrize(
+    ("method", "words"), [("feddm", "feddm.start=real feddm.warm=on"), ("real", "")]
+)
+def test_of_a_small_class_each_image_is_sent_once_from_a_real_start(
+    small: Small, method: str, words: str
+) -> None:
+    record = run(small(method=method, set=f"{FEW} {words}"))
+    pairs = sent_and_held(record)
+    assert min(held for _, held in pairs) < 9 < max(held for _, held in pairs)
+    assert all(sent == min(9, held) for sent, held in pairs)
+    line = record.metrics()[-1]
+    assert line["rejected"] == {}
+    assert line["floats_up"] == sum(min(9, held) for _, held in pairs) * 64
+
+
+def test_from_noise_the_number_sent_says_nothing_of_the_number_held(small: Small) -> None:
+    pairs = sent_and_held(run(small(set=f"{FEW} feddm.start=noise")))
+    assert min(held for _, held in pairs) < 9
+    assert {sent for sent, _ in pairs} == {9}
+
+
+def test_a_site_that_sends_fewer_from_noise_is_rejected(small: Small) -> None:
+    from federation import TamperedGrid
+
+    def fewer(instruction: Message, reply: Message) -> Message:
+        spec = SyntheticImagesSpec((1, 8, 8), 10, 9)
+        arrays = reply.content.array_records["arrays"].to_numpy_ndarrays()
+        whole = SyntheticImages.decode(arrays, spec)
+        less = SyntheticImages(whole.images[1:], whole.labels[1:])
+        reply.content["arrays"] = ArrayRecord(less.encode())
+        return reply
+
+    keys = {"rounds": 1, "set": f"{FEW} feddm.start=noise"}
+    line = run(small(**keys), TamperedGrid, tampers={1: fewer}).metrics()[-1]
+    (why,) = line["rejected"].values()
+    assert why == "8 images of one class were sent where at least 9 are expected"
+    keys["set"] = f"{FEW} feddm.start=real feddm.warm=off"
+    assert run(small(**keys), TamperedGrid, tampers={1: fewer}).metrics()[-1]["rejected"] == {}
+
+
+def test_the_least_number_holds_for_the_classes_that_are_sent() -> None:
+    sent = SyntheticImages(torch.zeros(4, 1, 2, 2), torch.tensor([0, 0, 2, 2]))
+    spec = SyntheticImagesSpec((1, 2, 2), 3, 2, fewest=2)
+    assert SyntheticImages.decode(sent.encode(), spec).labels.tolist() == [0, 0, 2, 2]
+    one = SyntheticImages(sent.images[1:], sent.labels[1:])
+    with pytest.raises(PayloadError, match="1 images of one class were sent where at least 2"):
+        SyntheticImages.decode(one.encode(), spec)
