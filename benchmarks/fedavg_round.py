@@ -53,9 +53,9 @@ def rows(pairs: int) -> list[Row]:
 
             def one_round(pair: int) -> None:
                 messages = strategy.configure_train(pair, start, ConfigRecord(), grid)
-                arrays, _ = strategy.aggregate_train(
-                    pair, exchange(grid, messages, deadline=3600.0)
-                )
+                most = strategy.max_reply_bytes
+                replies = exchange(grid, messages, deadline=3600.0, max_bytes=most)
+                arrays, _ = strategy.aggregate_train(pair, replies)
                 assert arrays is not None
 
             name = f"fedavg round, CNN of {parameters:,}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: characters of a reason that another machine had a part in; it is logged, recorded and shown
+REASON_LENGTH = 400
+
 
 class NectarError(Exception):
     """Base of every error that Nectar raises on purpose; the command line prints it and exits with 2."""
@@ -19,7 +22,7 @@ class PayloadError(NectarError):
     """A payload that is not what the receiver expects; never aggregated, never half-used."""
 
     def __init__(self, sentence: str) -> None:
-        super().__init__(one_line(sentence))  # it may quote what came
+        super().__init__(reason(sentence))  # it may quote what came
 
 
 class FederationError(NectarError):
@@ -29,3 +32,9 @@ class FederationError(NectarError):
 def one_line(text: str) -> str:
     """Return what another machine said as one line, without line ends and terminal codes: a log's lines are ours."""
     return "".join(character if character.isprintable() else " " for character in text)
+
+
+def reason(text: str) -> str:
+    """Return what another machine said as one line of at most ``REASON_LENGTH`` characters."""
+    line = one_line(text[: REASON_LENGTH + 1])
+    return line if len(line) <= REASON_LENGTH else f"{line[: REASON_LENGTH - 1]}…"

@@ -97,6 +97,7 @@ def _round(
             grid,
             messages,
             deadline=federation.round_deadline,
+            max_bytes=strategy.max_reply_bytes,
             wave=federation.wave,
             traffic=traffic,
         )

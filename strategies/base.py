@@ -192,6 +192,11 @@ class Strategy(FlowerStrategy):
         settings = ", ".join(f"{k}={v}" for k, v in self.run.config.settings.model_dump().items())
         logger.info("%s: %s", self.run.config.method, settings)
 
+    @property
+    def max_reply_bytes(self) -> list[int]:
+        """The most bytes of arrays in the reply to each of ``configure_train``'s messages, in their order."""
+        return [instruction.expects.max_bytes for _, _, instruction in self._sent]
+
     # ---- shared by the methods ------------------------------------------------------------------------
 
     def ensure_roll_call(self, grid: Grid) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from common.errors import PayloadError
+from common.wire import npy
 from common.wire.compression import COMPRESSIONS, Arrival, NDArray, arrivals, compress
 
 VERSION = 1
@@ -26,6 +27,11 @@ class Spec(Protocol):
     @property
     def payload(self) -> type[Payload]:
         """The payload class this specification is for."""
+        ...
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes that such a payload travels in, header included; what takes more is not even read."""
         ...
 
 
@@ -67,6 +73,11 @@ def frame(
     entries, small = compress(arrays)
     compressed = [_header({**header, "compression": compression, "arrays": entries}), *small]
     return min(plain, compressed, key=lambda frame: sum(array.nbytes for array in frame))
+
+
+def encoded_bytes(*arrays: int) -> int:
+    """Return the most bytes that a payload travels in whose arrays hold at most ``arrays`` bytes of values each."""
+    return MAX_HEADER_BYTES + sum(arrays) + (1 + len(arrays)) * npy.MAX_HEADER_BYTES
 
 
 def _header(fields: Mapping[str, Any]) -> NDArray:

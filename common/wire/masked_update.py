@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -9,7 +10,14 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.codec import choose, frame, require_count, require_finite, unframe
+from common.wire.codec import (
+    choose,
+    encoded_bytes,
+    frame,
+    require_count,
+    require_finite,
+    unframe,
+)
 from common.wire.compression import NDArray
 from common.wire.values import FLOAT_CODECS, pack, unpack
 from synth.sparse_updates import mask
@@ -29,6 +37,13 @@ class MaskedUpdateSpec:
     def payload(self) -> type[MaskedUpdate]:
         """MaskedUpdate."""
         return MaskedUpdate
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of more values, in float32, than any mask keeps: twelve standard deviations above the mean."""
+        mean = self.total / self.rate
+        kept = math.ceil(mean + 12 * math.sqrt(mean) + 12)
+        return encoded_bytes(4 * min(self.total, kept))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -11,7 +12,15 @@ import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.codec import choose, describe, frame, require_count, require_finite, unframe
+from common.wire.codec import (
+    choose,
+    describe,
+    encoded_bytes,
+    frame,
+    require_count,
+    require_finite,
+    unframe,
+)
 from common.wire.compression import Arrival, NDArray
 from common.wire.values import CODECS, dequantise, pack, quantise, require_shape, unpack
 
@@ -56,6 +65,13 @@ class SyntheticBatchesSpec:
     def payload(self) -> type[SyntheticBatches]:
         """SyntheticBatches."""
         return SyntheticBatches
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of the inputs and logits in float32, or of the classes' numbers."""
+        examples = self.m * self.b
+        target = math.prod(self.targets) * (4 * self.classes if self.trained else 8)
+        return encoded_bytes(4 * examples * math.prod(self.shape), examples * target, 4)
 
 
 @dataclass(frozen=True)

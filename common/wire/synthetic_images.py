@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -15,6 +16,7 @@ from common.wire.codec import (
     as_half,
     choose,
     describe,
+    encoded_bytes,
     frame,
     require_count,
     require_finite,
@@ -48,6 +50,12 @@ class SyntheticImagesSpec:
     def payload(self) -> type[SyntheticImages]:
         """SyntheticImages."""
         return SyntheticImages
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of as many images as there may be, in float32, and of their labels."""
+        label = 4 * self.classes if self.soft else 8
+        return encoded_bytes(4 * self.max_images * math.prod(self.shape), label * self.max_images)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.codec import choose, frame, require_count, unframe
+from common.wire.codec import choose, encoded_bytes, frame, require_count, unframe
 from common.wire.compression import NDArray
 from common.wire.values import FLOAT_CODECS, pack, require_shape, unpack
 from synth.sparse_updates import largest, pack_places, places_bytes, unpack_places
@@ -34,6 +34,11 @@ class TopKUpdateSpec:
     def payload(self) -> type[TopKUpdate]:
         """TopKUpdate."""
         return TopKUpdate
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of k values in float32 and of their places."""
+        return encoded_bytes(4 * self.k, places_bytes(self.total, self.k))
 
 
 @dataclass(frozen=True)

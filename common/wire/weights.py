@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
@@ -15,6 +16,7 @@ from common.wire.codec import (
     as_half,
     choose,
     describe,
+    encoded_bytes,
     frame,
     require_count,
     require_finite,
@@ -37,6 +39,12 @@ class WeightsSpec:
     def payload(self) -> type[Weights]:
         """Weights."""
         return Weights
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes in the model's own dtypes; float16 takes fewer."""
+        sizes = zip(self.shapes, self.dtypes, strict=True)
+        return encoded_bytes(*(math.prod(shape) * dtype.itemsize for shape, dtype in sizes))
 
     @classmethod
     def of(cls, model: nn.Module) -> WeightsSpec:

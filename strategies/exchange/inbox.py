@@ -1,7 +1,9 @@
-"""Pull replies so that none of them can hold up the others, or the deadline.
+"""Pull replies so that none of them can hold up the others, spoil them, or hold up the deadline.
 
-``grid.pull_messages`` returns when all is there of every reply that has begun to arrive. A device that is cut off in
-the middle of its upload holds that call for minutes, so each call asks for few replies, in a thread of its own.
+``grid.pull_messages`` returns when all is there of every reply that has begun to arrive, and raises for all of them
+when one cannot be put together; by then the SuperLink has handed all of them out, and hands none out again. So each
+call asks for one reply, in one of several threads that take turns: a device that is cut off in the middle of its
+upload holds one thread for minutes, and one that sends nonsense has its own reply refused.
 """
 
 from __future__ import annotations
@@ -9,32 +11,58 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from logging import getLogger
 from queue import Empty, SimpleQueue
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-#: threads at most; with more messages than that each asks for several replies
+from common.errors import PayloadError
+from strategies.exchange.inflating import allowing
+
+logger = getLogger("flwr")
+
+#: threads at most, one more for each look at which all of them are held; they take turns at asking
 _PULLERS = 16
 
-#: seconds between two looks: a twentieth of the time waited so far, within these bounds
+#: seconds between two looks for a reply: a twentieth of the time waited so far, within these bounds
 _FIRST_PAUSE, _LONGEST_PAUSE, _SHARE = 0.005, 0.5, 0.05
 
 #: seconds between two looks at the nodes, and after which a call counts as held
 _PATIENCE = 5.0
 
-_Item = Message | BaseException
+
+@dataclass(frozen=True)
+class Awaited:
+    """A reply that is waited for: the node that was asked, and the most bytes of arrays that it may send."""
+
+    node_id: int
+    max_bytes: int
+
+
+#: a message's id and the reply to it, or why that is none; or what ended the connection itself
+_Item = tuple[str, Message | PayloadError] | BaseException
+
+#: a message's id and when to look for its reply
+_Turn = tuple[str, float]
 
 
 class _Puller(threading.Thread):
-    """Asks for the replies to a few messages until they are there, or nobody waits for them any more."""
+    """Looks for one reply after the other, until all are there or nobody waits for them any more."""
 
     def __init__(
-        self, grid: Grid, ids: list[str], found: SimpleQueue[_Item], over: threading.Event
+        self,
+        grid: Grid,
+        sent: Mapping[str, Awaited],
+        turns: SimpleQueue[_Turn],
+        found: SimpleQueue[_Item],
+        over: threading.Event,
     ) -> None:
         super().__init__(daemon=True)  # one that is held must not hold the end of the process
-        self.ids = set(ids)
-        self._grid, self._found, self._over = grid, found, over
+        self.asks = ""
+        self._grid, self._sent = grid, sent
+        self._turns, self._found, self._over = turns, found, over
         self._called: float | None = None
 
     @property
@@ -47,48 +75,92 @@ class _Puller(threading.Thread):
         """Pull, and pass on what comes, an error too."""
         begun = time.monotonic()
         try:
-            while self.ids and not self._over.is_set():
-                self._called = time.monotonic()
-                replies = list(self._grid.pull_messages(sorted(self.ids)))
-                self._called = None
-                for reply in replies:
-                    self.ids.discard(reply.metadata.reply_to_message_id)
-                    self._found.put(reply)
-                waited = time.monotonic() - begun
-                self._over.wait(min(max(_FIRST_PAUSE, _SHARE * waited), _LONGEST_PAUSE))
+            while not self._over.is_set():
+                self.asks, due = self._turns.get_nowait()
+                self._over.wait(max(0.0, due - time.monotonic()))
+                self._called = called = time.monotonic()
+                reply = _pull(self._grid, self.asks, self._sent[self.asks])
+                self._called, now = None, time.monotonic()
+                if reply is not None:
+                    self._found.put((self.asks, reply))
+                    continue
+                pause = min(max(_FIRST_PAUSE, _SHARE * (now - begun)), _LONGEST_PAUSE)
+                busy = (now - called) * self._turns.qsize() / _PULLERS  # at most half of the time
+                self._turns.put((self.asks, now + max(pause, busy)))
+        except Empty:
+            pass  # the others have the rest
         except BaseException as error:
             self._found.put(error)
 
 
+def _pull(grid: Grid, message_id: str, asked: Awaited) -> Message | PayloadError | None:
+    """Return the reply to one message, why what came is none, or None while nothing has come."""
+    try:
+        with allowing(asked.max_bytes):
+            replies = list(grid.pull_messages([message_id]))
+    except OSError:
+        raise
+    except Exception as error:
+        grid.get_node_ids()  # raises if it is the connection that failed
+        logger.debug("a reply could not be put together", exc_info=True)
+        if isinstance(error, PayloadError):
+            return error
+        return PayloadError(f"the reply cannot be put together ({type(error).__name__})")
+    return _reply_to(message_id, asked.node_id, replies) if replies else None
+
+
+def _reply_to(message_id: str, node_id: int, replies: list[Message]) -> Message | PayloadError:
+    """Return the reply that is the asked node's to this message: what a reply says of itself, its sender wrote."""
+    for reply in replies:
+        if reply.metadata.reply_to_message_id != message_id:
+            continue
+        if reply.has_content() and reply.metadata.src_node_id != node_id:
+            return PayloadError("the reply says that it comes from another node")
+        return reply
+    return PayloadError("the reply says that it answers another message")
+
+
 def collect(
-    grid: Grid, sent: Mapping[str, int], end: float
-) -> tuple[dict[str, Message], frozenset[str]]:
+    grid: Grid, sent: Mapping[str, Awaited], end: float
+) -> tuple[dict[str, Message | PayloadError], frozenset[str]]:
     """Return the replies that came before ``end``, and the messages whose nodes left while they replied.
 
     Parameters
     ----------
-    sent : mapping of str to int
-        The node that each message went to, by the message's id.
+    sent : mapping of str to Awaited
+        Whom each message went to and what it asks for, by the message's id.
     end : float
         When to stop waiting, on the clock of ``time.monotonic``.
 
     Returns
     -------
-    replies : dict of str to Message
-        By the id of the message that is answered.
+    replies : dict of str to Message or PayloadError
+        By the id of the message that is answered; an error is why what came is no reply.
     cut_off : frozenset of str
         Ids of messages that nothing more is to be expected for.
+
+    Raises
+    ------
+    Exception
+        Whatever the grid raises when its connection fails.
     """
-    replies = {r.metadata.reply_to_message_id: r for r in grid.pull_messages(list(sent))}
-    open_ids = sorted(sent.keys() - replies.keys())
-    if not open_ids:
-        return replies, frozenset()
+    here_already = {
+        i: _pull(grid, i, asked) for i, asked in sent.items()
+    }  # of nodes in this process
+    replies = {i: reply for i, reply in here_already.items() if reply is not None}
+    open_ids = [i for i in sent if i not in replies]
+    turns: SimpleQueue[_Turn] = SimpleQueue()
     found: SimpleQueue[_Item] = SimpleQueue()
     over = threading.Event()
-    share = min(_PULLERS, len(open_ids))
-    pullers = [_Puller(grid, open_ids[i::share], found, over) for i in range(share)]
-    for puller in pullers:
-        puller.start()
+    for message_id in open_ids:
+        turns.put((message_id, 0.0))
+
+    def puller() -> _Puller:
+        thread = _Puller(grid, sent, turns, found, over)
+        thread.start()
+        return thread
+
+    pullers = [puller() for _ in range(min(_PULLERS, len(open_ids)))]
     cut_off: frozenset[str] = frozenset()
     look = time.monotonic() + _PATIENCE
     try:
@@ -100,19 +172,21 @@ def collect(
             if isinstance(item, BaseException):
                 raise item
             if item is not None:
-                replies[item.metadata.reply_to_message_id] = item
+                replies[item[0]] = item[1]
             if time.monotonic() >= look:
                 cut_off |= _cut_off(grid, sent, pullers)
+                if all(p.held for p in pullers if p.is_alive()) and not turns.empty():
+                    pullers.append(puller())
                 look = time.monotonic() + _PATIENCE
     finally:
         over.set()
     return replies, cut_off - replies.keys()
 
 
-def _cut_off(grid: Grid, sent: Mapping[str, int], pullers: list[_Puller]) -> frozenset[str]:
+def _cut_off(grid: Grid, sent: Mapping[str, Awaited], pullers: list[_Puller]) -> frozenset[str]:
     """Return the messages that a held call asks for and whose nodes are not there any more."""
-    held = {message_id for puller in pullers if puller.held for message_id in puller.ids}
+    held = {puller.asks for puller in pullers if puller.held}
     if not held:
         return frozenset()
     here = set(grid.get_node_ids())
-    return frozenset(message_id for message_id in held if sent[message_id] not in here)
+    return frozenset(message_id for message_id in held if sent[message_id].node_id not in here)

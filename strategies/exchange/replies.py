@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from logging import getLogger
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message
 
-from common.errors import PayloadError, one_line
+from common.errors import PayloadError, reason
 from common.sites import Site
-from common.wire import Payload, Spec
+from common.wire import Payload, Spec, npy
+
+logger = getLogger("flwr")
+
+#: figures that a reply may bring, and the characters of a figure's name
+MAX_FIGURES, MAX_FIGURE_NAME = 48, 64
 
 #: more images than any site holds; a larger count is a broken one
 MAX_EXAMPLES = 10**9
@@ -64,7 +71,19 @@ class Outcome:
 def reason_of(reply: Message) -> str:
     """Return why ``reply`` carries an error, in the same words in every engine."""
     known = _FLOWER_ERRORS.get(reply.error.code)
-    return known if known is not None else one_line(str(reply.error.reason)[:400])
+    return known if known is not None else reason(str(reply.error.reason))
+
+
+@contextmanager
+def any_failure_is_the_replys() -> Iterator[None]:
+    """Raise PayloadError in the place of whatever else is raised within, memory that is not there included."""
+    try:
+        yield
+    except PayloadError:
+        raise
+    except Exception as error:
+        logger.debug("what came could not be read", exc_info=True)
+        raise PayloadError(f"the reply cannot be read ({type(error).__name__})") from None
 
 
 def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
@@ -77,18 +96,21 @@ def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
     """
     if reply.has_error():
         raise PayloadError(reason_of(reply))
-    content = reply.content
-    if len(content.array_records) != 1 or len(content.metric_records) != 1:
-        raise PayloadError(
-            f"the reply holds {len(content.array_records)} array records and {len(content.metric_records)} "
-            "metric records where one of each was expected"
-        )
-    metrics = _read_metrics(next(iter(content.metric_records.values())))
-    examples = _pop_examples(metrics)
-    if examples != site.examples:
-        raise PayloadError(f"num-examples is {examples} where the roll call said {site.examples}")
-    arrays = read_arrays(next(iter(content.array_records.values())))
-    payload = spec.payload.decode(arrays, spec)
+    with any_failure_is_the_replys():
+        content = reply.content
+        if len(content.array_records) != 1 or len(content.metric_records) != 1:
+            raise PayloadError(
+                f"the reply holds {len(content.array_records)} array records and {len(content.metric_records)} "
+                "metric records where one of each was expected"
+            )
+        metrics = _read_metrics(next(iter(content.metric_records.values())))
+        examples = _pop_examples(metrics)
+        if examples != site.examples:
+            raise PayloadError(
+                f"num-examples is {examples} where the roll call said {site.examples}"
+            )
+        arrays = read_arrays(next(iter(content.array_records.values())), spec.max_bytes)
+        payload = spec.payload.decode(arrays, spec)
     return Upload(site, payload, examples, metrics)
 
 
@@ -105,23 +127,41 @@ def read_evaluation(reply: Message) -> SiteEvaluation:
     """Validate a site's evaluation; PayloadError with the reason if it is not one."""
     if reply.has_error():
         raise PayloadError(reason_of(reply))
-    records = list(reply.content.metric_records.values())
-    if len(records) != 1:
-        raise PayloadError(f"the reply holds {len(records)} metric records where one was expected")
-    metrics = _read_metrics(records[0])
-    examples = _pop_examples(metrics)
+    with any_failure_is_the_replys():
+        records = list(reply.content.metric_records.values())
+        if len(records) != 1:
+            raise PayloadError(
+                f"the reply holds {len(records)} metric records where one was expected"
+            )
+        metrics = _read_metrics(records[0])
+        examples = _pop_examples(metrics)
     accuracy, loss = metrics.get("accuracy", -1.0), metrics.get("loss")
     if loss is None or not 0 <= accuracy <= 1:
         raise PayloadError("the evaluation lacks a loss, or an accuracy from 0 to 1")
     return SiteEvaluation(examples, accuracy, loss)
 
 
-def read_arrays(record: ArrayRecord) -> list[np.ndarray[Any, Any]]:
-    """Deserialise the arrays in their order; NumPy's loader refuses pickles, and any failure is a PayloadError."""
+def read_arrays(record: ArrayRecord, max_bytes: int) -> list[np.ndarray[Any, Any]]:
+    """Return the arrays in their order, as views of what came.
+
+    Raises
+    ------
+    PayloadError
+        If they take more than ``max_bytes`` together, which is found before one of them is read, or one is none.
+    """
+    total = sum(len(array.data) for array in record.values())
+    if total > max_bytes:
+        raise PayloadError(
+            f"the reply's arrays take {total} bytes where {max_bytes} is the most that was asked for"
+        )
+    return [_read_array(i, array) for i, array in enumerate(record.values())]
+
+
+def _read_array(index: int, array: Array) -> np.ndarray[Any, Any]:
     try:
-        return record.to_numpy_ndarrays()
-    except Exception as error:
-        raise PayloadError(f"an array cannot be read ({type(error).__name__})") from None
+        return npy.read(array.data)
+    except PayloadError as error:
+        raise PayloadError(f"array {index} of the reply cannot be read: {error}") from None
 
 
 def _pop_examples(metrics: dict[str, float]) -> int:
@@ -134,11 +174,20 @@ def _pop_examples(metrics: dict[str, float]) -> int:
 
 
 def _read_metrics(record: Mapping[str, Any]) -> dict[str, float]:
+    if len(record) > MAX_FIGURES:
+        raise PayloadError(
+            f"the reply brings {len(record)} figures where at most {MAX_FIGURES} are allowed"
+        )
     metrics = {}
     for key, value in record.items():
+        if not 1 <= len(key) <= MAX_FIGURE_NAME or not key.isprintable():
+            raise PayloadError(
+                f"a figure is named {key[:MAX_FIGURE_NAME]!r} where 1 to {MAX_FIGURE_NAME} printable characters are "
+                "allowed"
+            )
         if isinstance(value, list) or not math.isfinite(value):
             raise PayloadError(
-                f"the metric '{key[:40]}' is {str(value)[:40]} where a finite number was expected"
+                f"the metric '{key}' is {str(value)[:40]} where a finite number was expected"
             )
         metrics[key] = float(value)
     return metrics

@@ -6,13 +6,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from strategies.exchange.inbox import collect
+from common.errors import PayloadError
+from strategies.exchange.inbox import Awaited, collect
 
 NO_REPLY = 100
 NOT_SENT = 101
+UNREADABLE = 103
 
 
 @dataclass
@@ -38,7 +40,17 @@ def _add(account: dict[int, int], node_id: int, amount: int) -> None:
 
 def content_bytes(content: RecordDict) -> int:
     """Return the bytes of a message's records, by Flower's own count: arrays as serialised, keys and values."""
-    return sum(len(key) + record.count_bytes() for key, record in content.items())
+    return sum(len(key) + _record_bytes(record) for key, record in content.items())
+
+
+def _record_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
+    try:
+        return record.count_bytes()
+    except (
+        IndexError,
+        ValueError,
+    ):  # Flower's count of a ConfigRecord with an empty text or list in it
+        return 0
 
 
 def exchange(
@@ -46,6 +58,7 @@ def exchange(
     messages: Sequence[Message],
     *,
     deadline: float,
+    max_bytes: Sequence[int] = (),
     wave: int = 0,
     traffic: Traffic | None = None,
 ) -> Iterator[Message]:
@@ -60,6 +73,9 @@ def exchange(
     ----------
     deadline : float
         Seconds for all waves together.
+    max_bytes : sequence of int
+        The most bytes of arrays in the reply to each message; what claims more is refused before it is put together.
+        None may bring any where nothing is said.
     wave : int
         Messages out at a time; 0 sends all at once. The replies of a wave are handed on, and can be forgotten,
         before the next one goes out.
@@ -67,11 +83,13 @@ def exchange(
         The account that bytes are added to.
     """
     end = time.monotonic() + deadline
+    max_bytes = max_bytes or [0] * len(messages)
     size = wave or max(1, len(messages))
     for first in range(0, len(messages), size):
         part = messages[first : first + size]
         late = first > 0 and time.monotonic() >= end
-        replies = [None] * len(part) if late else _collect(grid, part, end, traffic)
+        most = max_bytes[first : first + size]
+        replies = [None] * len(part) if late else _collect(grid, part, most, end, traffic)
         for message, reply in zip(part, replies, strict=True):
             if reply is None:
                 reason = f"no reply within {deadline:g} s"
@@ -82,12 +100,20 @@ def exchange(
 
 
 def _collect(
-    grid: Grid, messages: Sequence[Message], end: float, traffic: Traffic | None
+    grid: Grid,
+    messages: Sequence[Message],
+    max_bytes: Sequence[int],
+    end: float,
+    traffic: Traffic | None,
 ) -> list[Message | None]:
     """Return the reply to each message that came before ``end``, else None."""
     accepted = {str(i) for i in grid.push_messages(messages) if i}
     ids = [m.metadata.message_id if m.metadata.message_id in accepted else None for m in messages]
-    sent = {i: m.metadata.dst_node_id for i, m in zip(ids, messages, strict=True) if i is not None}
+    sent = {
+        i: Awaited(m.metadata.dst_node_id, most)
+        for i, m, most in zip(ids, messages, max_bytes, strict=True)
+        if i is not None
+    }
     replies, cut_off = collect(grid, sent, end)
     found: list[Message | None] = []
     for message, answered in zip(messages, ids, strict=True):
@@ -101,5 +127,14 @@ def _collect(
             reason = "the node went away while it sent its reply"
             found.append(Message(Error(code=NO_REPLY, reason=reason), reply_to=message))
             continue
-        found.append(replies.get(answered))
+        found.append(_as_reply(message, replies.get(answered)))
     return found
+
+
+def _as_reply(message: Message, reply: Message | PayloadError | None) -> Message | None:
+    """Return what came; an error as one of the site that was asked, whoever made it and whatever it says of itself."""
+    if isinstance(reply, PayloadError):
+        return Message(Error(code=UNREADABLE, reason=str(reply)), reply_to=message)
+    if reply is not None and reply.has_error():
+        return Message(reply.error, reply_to=message)
+    return reply

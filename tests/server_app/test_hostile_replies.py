@@ -1,0 +1,177 @@
+"""Sites that send what Flower cannot put together, or nobody asked for: refused by name, and the run goes on."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from federation import TamperedGrid, run
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from inflating import ObjectGrid, dropped, npz, repeated, retyped, rewritten
+from small import SMALL
+from tampering import with_arrays
+
+from common.errors import REASON_LENGTH
+from nectar.local_grid import LocalGrid
+
+Small = Callable[..., dict[str, Any]]
+
+
+def saved(array: np.ndarray[Any, Any], *, pickles: bool = False) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=pickles)
+    return buffer.getvalue()
+
+
+DEEP = b"[" * 100_000
+
+PULLED = [
+    (rewritten("ArrayChunk", npz), "array 0 .* is no array as numpy.save writes one"),
+    (rewritten("ArrayChunk", lambda body: body[:-1]), "announces .* bytes .* came with it"),
+    (
+        rewritten("ArrayChunk", lambda body: saved(np.array([{}]), pickles=True)),
+        "header is not that",
+    ),
+    (rewritten("Array", lambda body: b"not JSON"), r"cannot be put together \(JSONDecodeError\)"),
+    (rewritten("Array", lambda body: DEEP), r"cannot be put together \(RecursionError\)"),
+    (rewritten("Array", lambda body: b"[]"), "cannot be put together"),
+    (rewritten("Array", lambda body: b" " * 5 * 2**20 + body), "one Array of the reply takes"),
+    (rewritten("ArrayRecord", lambda body: b"{}"), "cannot be put together"),
+    (rewritten("RecordDict", lambda body: b"[]"), "cannot be put together"),
+    (rewritten("MetricRecord", lambda body: b"\xff" * 9), "cannot be put together"),
+    (rewritten("MetricRecord", lambda body: b"\n\x03\n\x01x"), "cannot be put together"),
+    (dropped("ArrayChunk"), r"cannot be put together \(KeyError\)"),
+    (retyped("MetricRecord", "ConfigRecord"), "array records and 0 metric records"),
+    (retyped("MetricRecord", "ArrayChunk"), "cannot be put together"),
+    (retyped("Message", "RecordDict"), "cannot be put together"),
+    (retyped("Array", "Unheard"), "cannot be put together"),
+    (repeated(10_000), "arrays claim .* where .* is the most that was asked for"),
+]
+
+
+def refusals(tmp_path: Path, number: int, grid: type[LocalGrid], **options: Any) -> list[str]:
+    """Run one round of ``number`` hostile sites and an honest last one; return why each of them did not count."""
+    config = {
+        "method": "fedavg",
+        "rounds": 1,
+        "output-dir": str(tmp_path),
+        "set": f"{SMALL} partition.kind=iid federation.clients={number + 1}",
+    }
+    line = run(config, grid, **options).metrics()[1]
+    assert line["accepted"] == [f"partition-{number}"]
+    return [line["rejected"].get(f"partition-{i}", "") for i in range(number)]
+
+
+def test_what_flower_cannot_put_together_is_that_sites_rejection(tmp_path: Path) -> None:
+    edits = {i: edit for i, (edit, _) in enumerate(PULLED)}
+    said = refusals(tmp_path, len(PULLED), ObjectGrid, edits=edits)
+    for reason, (_, expected) in zip(said, PULLED, strict=True):
+        assert re.search(expected, reason), (expected, reason)
+
+
+def test_the_same_in_a_sites_evaluation(small: Small) -> None:
+    config = small(method="fedavg", rounds=1, set="evaluation.on=sites data.site_holdout=0.2")
+    edit = rewritten("MetricRecord", lambda body: b"\xff" * 9)
+    line = run(config, ObjectGrid, edits={1: edit}, kind="evaluate").metrics()[1]
+    assert line["accepted"] == ["partition-0", "partition-1", "partition-2"]
+    assert line["unevaluated"] == {"partition-1": "the reply cannot be put together (DecodeError)"}
+
+
+class Impostor(ObjectGrid):
+    """The second device's reply says that it answers what the first was asked."""
+
+    first = ""
+
+    def _carried(self, reply: Message) -> Message:
+        if reply.metadata.message_type == "train":
+            if not self.first:
+                self.first = reply.metadata.reply_to_message_id
+            elif reply.metadata.src_node_id == self.get_node_ids()[1]:
+                reply.metadata.__dict__["_reply_to_message_id"] = self.first
+        return super()._carried(reply)
+
+
+def test_no_site_answers_in_the_place_of_another(small: Small) -> None:
+    line = run(small(method="fedavg", rounds=1), Impostor, edits={}).metrics()[1]
+    assert line["accepted"] == ["partition-0", "partition-2"]
+    assert line["rejected"] == {"partition-1": "the reply says that it answers another message"}
+
+
+# ---- what is put together, and is not what was asked for ------------------------------------------------
+
+
+def holding(make: Callable[[RecordDict], Iterable[tuple[str, Any]]]) -> Any:
+    """Return a tamper that puts other records into the reply."""
+
+    def tamper(instruction: Message, reply: Message) -> Message:
+        return Message(RecordDict(dict(make(reply.content))), reply_to=instruction)
+
+    return tamper
+
+
+def arrays(record: ArrayRecord) -> Any:
+    return holding(lambda old: {"arrays": record, "metrics": old["metrics"]}.items())
+
+
+def figures(**more: Any) -> Any:
+    def made(old: RecordDict) -> Iterable[tuple[str, Any]]:
+        return {
+            "arrays": old["arrays"],
+            "metrics": MetricRecord({**old["metrics"], **more}),
+        }.items()
+
+    return holding(made)
+
+
+def claims(shape: str) -> ArrayRecord:
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    data = b"\x93NUMPY\x01\x00\x76\x00" + head.encode() + b"\0" * 8
+    return ArrayRecord({"0": Array("float32", (1,), "numpy.ndarray", data)})
+
+
+LARGE = Array(np.zeros(4_000_000, np.float32))
+
+
+def endless(sent: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """Give the first array a shape of 30,000 dimensions, which the refusal quotes."""
+    entries = [["float32", [0] * 30_000], *([None] * (len(sent) - 2))]
+    header = json.loads(sent[0].tobytes()) | {"compression": "zlib", "arrays": entries}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return [np.frombuffer(text, np.uint8), np.zeros(3, np.uint8), *sent[2:]]
+
+
+SENT = [
+    (with_arrays(endless), "is float32 of shape .0, 0, .*…$"),
+    (arrays(ArrayRecord([np.zeros(7_500_000, np.float32)])), "take 30000128 bytes where"),
+    (arrays(ArrayRecord({str(i): LARGE for i in range(99)})), "take 1584012672 bytes where"),
+    (arrays(claims("(1000000000000,)")), "announces 4000000000000 bytes of float32 where 8 came"),
+    (arrays(claims("(" + "9" * 18 + ", " + "9" * 18 + ")")), "announces"),
+    (arrays(claims("(" * 40 + ")" * 40)), "its header is not that of an array of numbers"),
+    (arrays(ArrayRecord([np.array(["text"])])), "its header is not that of an array of numbers"),
+    (figures(**{f"figure-{i}": 1.0 for i in range(60)}), "brings .* figures where at most 48"),
+    (figures(**{"x" * 65: 1.0}), "is named 'x+' where 1 to 64 printable characters"),
+    (figures(**{"a\nb": 1.0}), r"is named 'a\\nb' where 1 to 64 printable characters"),
+    (figures(**{"train-loss": [0.0] * 1000}), "where a finite number was expected"),
+    (figures(**{"num-examples": 10**19}), "where a count from 1 to"),
+    (holding(lambda old: []), "the reply holds 0 array records"),
+]
+
+
+def test_what_nobody_asked_for_is_that_sites_rejection(tmp_path: Path) -> None:
+    tampers = {i: tamper for i, (tamper, _) in enumerate(SENT)}
+    said = refusals(tmp_path, len(SENT), TamperedGrid, tampers=tampers)
+    for reason, (_, expected) in zip(said, SENT, strict=True):
+        assert re.search(expected, reason), (expected, reason)
+        assert len(reason) <= REASON_LENGTH
+
+
+def test_a_record_that_flower_cannot_count_ends_no_run(small: Small) -> None:
+    """Flower counts no bytes of an empty text; what stands beside the figures is not read at all."""
+    odd = holding(lambda old: {**old, "more": ConfigRecord({"empty": "", "none": []})}.items())
+    line = run(small(method="fedavg", rounds=1), TamperedGrid, tampers={1: odd}).metrics()[1]
+    assert line["accepted"] == ["partition-0", "partition-1", "partition-2"]
