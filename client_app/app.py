@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable
-from logging import getLogger
 
 from flwr.app import (
     ArrayRecord,
@@ -19,16 +17,22 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 
 from client_app.device import DeviceClient, Metrics, log_release
-from client_app.site import engine_of, run_of, site_of, site_samples, state_of
+from client_app.reasons import reason_of
+from client_app.site import (
+    engine_of,
+    is_simulated,
+    run_of,
+    site_of,
+    site_samples,
+    state_of,
+)
 from common.compute import use_threads
 from common.data import Samples
-from common.errors import ConfigError, FederationError, NectarError
+from common.errors import ConfigError, FederationError
 from common.fingerprint import source_fingerprint
 from common.imports import load
 from common.methods import resolve
 from common.run import Run
-
-logger = getLogger("flwr")
 
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
@@ -41,20 +45,11 @@ Handler = Callable[[Message, Context], RecordDict]
 
 
 def reply(message: Message, context: Context, handle: Handler) -> Message:
-    """Answer ``message`` with what ``handle`` returns, or with one sentence on what went wrong.
-
-    An error of Nectar's own says so itself. Of any other, the traceback stays in this process's log under an
-    incident number, and the server gets the number: an exception's text may quote private data.
-    """
+    """Answer ``message`` with what ``handle`` returns, or with one sentence on what went wrong."""
     try:
         return Message(handle(message, context), reply_to=message)
-    except NectarError as error:
-        logger.error("%s", error)
-        return Message(Error(code=RAISED, reason=str(error)), reply_to=message)
     except Exception as error:
-        incident = uuid.uuid4().hex[:8]
-        logger.exception("incident %s", incident)
-        reason = f"the device raised {type(error).__name__} (incident {incident} in its log)"
+        reason = reason_of(error, owner=not is_simulated(context))
         return Message(Error(code=RAISED, reason=reason), reply_to=message)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,13 +14,18 @@ from flwr.app import Context
 from numpy.typing import NDArray
 
 from client_app.allowed_imports import allowed_imports, judge_of
+from client_app.node_config import absolute, check_keys, number, switch
 from client_app.state import ContextState, DeviceState, DirectoryState
+from client_app.vetoes import Vetoes
 from common.compute import torch_device
 from common.config import load
+from common.config.problems import COMMAND_LINE
 from common.data import Dataset, Samples, samples, validation_split
+from common.data.bounds import Bounds
 from common.errors import ConfigError, FederationError
 from common.run import Run
 from common.seeding import derive
+from common.settings.images import ImagesSettings
 from common.settings.sections import ComputeSettings
 from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, site_name
 
@@ -31,31 +37,108 @@ RunItems = tuple[tuple[str, str | int | float | bool], ...]
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
+@dataclass(frozen=True)
+class Owner:
+    """What a real site's owner lets a run do there; a simulation is its user's own machine and has none.
+
+    Parameters
+    ----------
+    imports : tuple of str
+        The modules that the site imports beside Nectar's own.
+    vetoes : Vetoes
+        What no run may ask for.
+    root : Path, optional
+        Below which everything must lie that a run reads and writes; None: the machine's data directory.
+    download : bool
+        Whether missing files are fetched.
+    keep : Path, optional
+        The state directory.
+    own_data : bool
+        Whether the site has images of its own: the run's paths play no part there.
+    """
+
+    imports: tuple[str, ...]
+    vetoes: Vetoes
+    root: Path | None
+    download: bool
+    keep: Path | None
+    own_data: bool
+
+    @classmethod
+    def of(cls, node: Mapping[str, object]) -> Owner:
+        """Read a node config.
+
+        Raises
+        ------
+        FederationError
+            If it has a key that there is not, or a value that cannot be.
+        """
+        check_keys(node)
+        paths = {key: absolute(key, node[key]) for key in ("data-root", "state-dir") if key in node}
+        return cls(
+            imports=allowed_imports(node),
+            vetoes=Vetoes.of(node),
+            root=paths.get("data-root"),
+            download=switch(node, "allow-download"),
+            keep=paths.get("state-dir"),
+            own_data="data" in node,
+        )
+
+    def bounded(self, run: Run) -> Run:
+        """Return ``run`` within these bounds.
+
+        Raises
+        ------
+        FederationError
+            If its settings or its model are vetoed.
+        DataError
+            If it names a place outside of the data root.
+        """
+        self.vetoes.check_settings(run.config)
+        root = self.root or load({}).data_dir
+        config, bounds = run.config, Bounds(root, self.download, self.keep)
+        if self.own_data:
+            config = replace(config, data_dir=root, images=_without_places(config.images))
+        elif config.origin.get("data-dir") != COMMAND_LINE and self.root is not None:
+            config = replace(config, data_dir=root)
+        bounds.inside(config.data_dir, "data-dir")
+        bounded = Run(config, bounds)
+        if self.vetoes.parameters is not None:
+            self.vetoes.check_parameters(bounded.parameters)
+        return bounded
+
+
+def _without_places(images: ImagesSettings) -> ImagesSettings:
+    return images.model_copy(update={"folder": "", "sites": ""})
+
+
 @lru_cache(maxsize=4)
-def _run(
-    items: RunItems, device: str | None, cores: int | None, allowed: tuple[str, ...] | None
-) -> Run:
-    config = load(dict(items), judge=None if allowed is None else judge_of(allowed))
+def _run(items: RunItems, device: str | None, cores: int | None, owner: Owner | None) -> Run:
+    config = load(dict(items), judge=None if owner is None else judge_of(owner.imports))
     compute = config.compute.model_dump()
     compute |= {} if device is None else {"device": device}
     compute |= {} if cores is None else {"client_cores": cores}
-    return Run(replace(config, compute=ComputeSettings.model_validate(compute)))
+    run = Run(replace(config, compute=ComputeSettings.model_validate(compute)))
+    return run if owner is None else owner.bounded(run)
 
 
 def run_of(context: Context) -> Run:
     """Return the run that ``context`` configures, the same object for equal configurations.
 
     A site's own ``device`` and ``cores`` stand over the run's ``compute.device`` and ``compute.client_cores``. A
-    simulation imports whatever the run names; it is its user's own machine.
+    simulation imports, reads and computes whatever the run names; it is its user's own machine. A real site's run is
+    held against what its owner allows.
 
     Raises
     ------
     FederationError
-        If one of them is none that there can be, or the run names a module that the site does not import.
+        If one of them is none that there can be, or the run asks for what the site's owner does not allow.
+    DataError
+        If the run names a place that the site does not open.
     """
     items = tuple(sorted(context.run_config.items()))
-    allowed = None if is_simulated(context) else allowed_imports(context.node_config)
-    return _run(items, _own_device(context), _own_cores(context), allowed)
+    owner = None if is_simulated(context) else Owner.of(context.node_config)
+    return _run(items, _own_device(context), number(context.node_config, "cores", 1), owner)
 
 
 def _own_device(context: Context) -> str | None:
@@ -73,15 +156,6 @@ def _own_device(context: Context) -> str | None:
             f"the node config says device='{named}', which this machine does not offer: choose cpu or auto"
         ) from None
     return str(named)
-
-
-def _own_cores(context: Context) -> int | None:
-    given = context.node_config.get("cores")
-    if given is not None and (type(given) is not int or given < 1):
-        raise FederationError(
-            f"the node config says cores={given!r}: give a whole number, 1 or more"
-        )
-    return given
 
 
 def partition_of(context: Context) -> tuple[int, int]:
@@ -155,16 +229,7 @@ def own_folder(run: Run, context: Context) -> Path | None:
             "the node config names images of the site's own (data) and a partition (partition-id, num-partitions): "
             "leave one out"
         )
-    return _absolute("data", named)
-
-
-def _absolute(key: str, named: object) -> Path:
-    path = Path(str(named))
-    if not path.is_absolute():
-        raise FederationError(
-            f"the node config's {key} '{named}' is relative: give an absolute path"
-        )
-    return path
+    return absolute("data", named)
 
 
 @lru_cache(maxsize=1024)
@@ -201,17 +266,25 @@ def site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Sample
     DataError
         If the data set, the partition or the folder cannot be had.
     FederationError
-        If the node config names neither a partition nor a folder, or both.
+        If the node config names neither a partition nor a folder, or both; or the site has too few images of a class
+        for its owner to let them be distilled.
     """
+    train, holdout = _site_samples(run, site, context)
+    if not is_simulated(context):
+        counts = run.task.class_counts(train.labels)
+        Vetoes.of(context.node_config).check_classes(run.config, counts)
+    return train, holdout
+
+
+def _site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Samples]:
     folder = own_folder(run, context)
     if folder is None:
         return _partition_samples(run, site, *partition_of(context))
     if "data" not in context.node_config:
         return _folder_samples(run, site, folder, run.config.data_dir)
-    keep = context.node_config.get("state-dir")
-    return _folder_samples(
-        run, site, folder, None if keep is None else _absolute("state-dir", keep)
-    )
+    named = context.node_config.get("state-dir")
+    keep = run.bounds.root if named is None else absolute("state-dir", named)
+    return _folder_samples(run, site, folder, keep)
 
 
 def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceState:
@@ -222,7 +295,7 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     """
     named = context.node_config.get("state-dir")
     if named is not None:
-        return DirectoryState(_absolute("state-dir", named), record_id, site)
+        return DirectoryState(absolute("state-dir", named), record_id, site)
     if is_simulated(context):
         return DirectoryState(record_directory(run, record_id) / "state", "", site)
     return ContextState(context.state)

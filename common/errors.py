@@ -7,7 +7,19 @@ REASON_LENGTH = 400
 
 
 class NectarError(Exception):
-    """Base of every error that Nectar raises on purpose; the command line prints it and exits with 2."""
+    """Base of every error that Nectar raises on purpose; the command line prints it and exits with 2.
+
+    Parameters
+    ----------
+    sentence : str
+        What this machine says.
+    told : str
+        What another machine is told in its place, where the sentence names places of this one.
+    """
+
+    def __init__(self, sentence: str, *, told: str = "") -> None:
+        super().__init__(sentence)
+        self.told = told
 
 
 class ConfigError(NectarError):

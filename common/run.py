@@ -25,11 +25,13 @@ from common.data import (
     subset,
     validation_split,
 )
+from common.data.bounds import ANYWHERE, Bounds
 from common.datasets import kind_of
 from common.errors import ConfigError, DataError
 from common.imports import is_import_path
 from common.imports import load as load_path
 from common.models import own
+from common.models.building import outline
 from common.seeding import generator, process_wide
 from common.sites import folder_sites
 from common.task import Task, task_of
@@ -43,6 +45,8 @@ class Run:
     """One run's shared facts; both apps build it from the same configuration."""
 
     config: Config
+    bounds: Bounds = ANYWHERE
+    """What this machine lets the run touch."""
 
     @cached_property
     def info(self) -> DatasetInfo:
@@ -54,7 +58,8 @@ class Run:
     @property
     def _loaded(self) -> Dataset:
         config = self.config
-        return load(config.dataset, config.data_dir, config.images, config.data, config.seed)
+        places = config.data_dir, config.images, config.data
+        return load(config.dataset, *places, config.seed, self.bounds)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -128,6 +133,24 @@ class Run:
         """What is learned."""
         return task_of(self.info)
 
+    @property
+    def parameters(self) -> int:
+        """The numbers in the model's state; one of Nectar's own is not built for that.
+
+        Raises
+        ------
+        ConfigError
+            If the model cannot be built for the data set's images or texts.
+        """
+        settings, info = self.config.model, self.info
+        if is_import_path(settings.name):
+            return _numbers(self._own_model)
+        try:
+            shape, classes = info.shape, len(info.classes)
+            return _numbers(outline(shape=shape, classes=classes, **settings.model_dump()))
+        except ValueError as error:
+            raise self._misfit(error) from None
+
     @cached_property
     def spec(self) -> WeightsSpec:
         """Names, shapes and dtypes of the model's state."""
@@ -184,6 +207,10 @@ class Run:
     def partition(self, clients: int) -> Sequence[Indices]:
         """Return each simulated site's positions in the training split, drawn once a process."""
         return _partition(self, clients)
+
+
+def _numbers(model: torch.nn.Module) -> int:
+    return sum(tensor.numel() for tensor in model.state_dict().values())
 
 
 @lru_cache(maxsize=4)

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import yaml
+
 from common.compute import torch_device
 from common.config import Config
 from common.config.keys import TYPED

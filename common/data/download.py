@@ -6,23 +6,25 @@ import logging
 import shutil
 from pathlib import Path
 
+from common.data.bounds import ANYWHERE, Bounds
 from common.data.files import Source, read_verified
 from common.errors import DataError
 
 log = logging.getLogger("flwr")
 
 
-def ensure_files(name: str, source: Source, data_dir: Path) -> None:
+def ensure_files(name: str, source: Source, data_dir: Path, bounds: Bounds = ANYWHERE) -> None:
     """Download what is missing below ``data_dir``; without a network say what to put where.
 
     The caller holds the data set's lock, so that one process downloads and the others wait.
 
     Raises:
-        DataError: files are missing and cannot be downloaded.
+        DataError: files are missing and cannot be downloaded, or may not be.
     """
     missing = source.missing(data_dir)
     if not missing:
         return
+    bounds.may_download(name)
     log.info("%s: %s is missing, downloading it", name, data_dir / missing[0].path)
     try:
         _download(name, source, data_dir)

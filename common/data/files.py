@@ -43,6 +43,10 @@ class Source:
     files: tuple[SourceFile, ...]
     read: Callable[[Path, tuple[SourceFile, ...]], tuple[Split, Split]]
 
+    def paths(self, data_dir: Path) -> list[Path]:
+        """Return where its files lie, if they are there."""
+        return [data_dir / file.path for file in self.files]
+
     def missing(self, data_dir: Path) -> list[SourceFile]:
         """Return the files that do not lie below ``data_dir``."""
         return [file for file in self.files if not (data_dir / file.path).is_file()]

@@ -167,7 +167,9 @@ def _unknown_class(entry: Path, name: str, classes: Sequence[str]) -> DataError:
     hint = f" (the nearest is {near[0]})" if near else ""
     return DataError(
         f"{printable(str(entry))} is a folder of no known class{hint}: images.classes has {', '.join(classes)}; "
-        "rename or remove the folder, or give every site the longer list"
+        "rename or remove the folder, or give every site the longer list",
+        told="the folder of images holds a folder of a class that is not in images.classes: its owner renames or "
+        "removes it, or every site is given the longer list",
     )
 
 

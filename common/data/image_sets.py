@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.data.bounds import ANYWHERE, Bounds
 from common.data.dataset import Dataset, DatasetInfo, Skipped, Split
 from common.data.decode import Unreadable, dtype_of, read_image
 from common.data.folder import (
@@ -33,7 +34,11 @@ _DECODER = 1  # another number makes every store be built anew
 
 
 def read_central(
-    info: DatasetInfo, settings: ImagesSettings, data_dir: Path, holdout: Holdout
+    info: DatasetInfo,
+    settings: ImagesSettings,
+    data_dir: Path,
+    holdout: Holdout,
+    bounds: Bounds = ANYWHERE,
 ) -> Dataset:
     """Return the data set below ``images.folder``: its training and its test split.
 
@@ -41,19 +46,23 @@ def read_central(
 
     Raises:
         DataError: there is no such folder, it holds a class that is not in the list, or too many
-            files that cannot be used.
+            files that cannot be used; it lies out of ``bounds``.
     """
     if not settings.folder:
         raise DataError(
             f"dataset={info.name} names no folder: set images.folder to the one that holds train/<class>/* and "
             "test/<class>/*; where every site has images of its own, set evaluation.on=sites or none"
         )
-    folder = (data_dir / Path(settings.folder).expanduser()).resolve()
+    folder = bounds.inside(data_dir / Path(settings.folder).expanduser(), "images.folder")
+    bounds.links_inside(folder, "images.folder")
     train, test = split_folders(folder, settings.names)
     listings = [
         list_split(folder, split, settings.names) if split else Listing() for split in (train, test)
     ]
-    name, roots = _store_name(folder, "central", settings), store_roots(data_dir)
+    name, roots = (
+        _store_name(folder, "central", settings),
+        store_roots(data_dir, bounds=bounds),
+    )
     stored = _stored(folder, name, listings, settings, roots)
     for split, held in ((train, stored.train), (test, stored.test)):
         if split and not len(held):
@@ -84,7 +93,10 @@ def read_site(
     """
     folder = folder.resolve()
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder}: name the one that holds <class>/*")
+        raise DataError(
+            f"there is no folder {folder}: name the one that holds <class>/*",
+            told="the folder of images that this site's node config names is not there",
+        )
     nested = TRAIN not in settings.names and (folder / TRAIN).is_dir()
     listing = list_split(folder, TRAIN if nested else ".", settings.names)
     roots = store_roots(keep) if keep else store_roots()
@@ -102,7 +114,10 @@ def _dataset(info: DatasetInfo, stored: Stored) -> Dataset:
 
 
 def _no_images(folder: Path) -> DataError:
-    return DataError(f"{folder} holds no image that can be used: put some into {folder}/<class>/")
+    return DataError(
+        f"{folder} holds no image that can be used: put some into {folder}/<class>/",
+        told="the folder of images holds none that can be used",
+    )
 
 
 def _form(settings: ImagesSettings) -> dict[str, object]:
@@ -130,9 +145,9 @@ def _stored(
     """Return the folder's store, built where there is none; refuse a folder with too much that is no image."""
     fingerprints = [listing.fingerprint() for listing in listings]
     source = digest_of([_DECODER, _form(settings), *fingerprints])
-    scratch = next((root for root in roots if os.access(root, os.W_OK)), None)
 
     def read_source() -> Contents:
+        scratch = next((root for root in roots if os.access(root, os.W_OK)), None)
         return _decoded(folder, listings, settings, scratch)
 
     stored = shared(name, roots, source, read_source, mode=_mode(folder))
@@ -182,5 +197,6 @@ def _tolerate(folder: Path, stored: Stored, max_bad: float) -> None:
     if bad > max_bad * files:
         raise DataError(
             f"{bad} of {files} files below {folder} cannot be used ({by_reason(stored.skipped)}), more than "
-            f"images.max_bad={max_bad:g} allows: mend or remove them, or raise it; `nectar data` names them"
+            f"images.max_bad={max_bad:g} allows: mend or remove them, or raise it; `nectar data` names them",
+            told=f"more of the folder's files cannot be used than images.max_bad={max_bad:g} allows",
         )

@@ -37,6 +37,11 @@ class LeafSource:
     read: Callable[[Paths, Paths, Paths], tuple[Split, Split]]
     extra: tuple[str, ...] = ()
 
+    def paths(self, data_dir: Path) -> list[Path]:
+        """Return where its files lie, as far as they are there."""
+        shards = [path for part in _PARTS for path in self._shards(data_dir, part)]
+        return [*shards, *(data_dir / path for path in self.extra)]
+
     def missing(self, data_dir: Path) -> list[SourceFile]:
         """Return what does not lie below ``data_dir``; a part's shards count as one file."""
         absent = [
@@ -67,10 +72,8 @@ class LeafSource:
             DataError: a file is missing.
         """
         self._require(data_dir)
-        paths = [path for part in _PARTS for path in self._shards(data_dir, part)]
-        paths += [data_dir / path for path in self.extra if (data_dir / path).is_file()]
         lines = [f"leaf {_READER}"]
-        for path in paths:
+        for path in filter(Path.is_file, self.paths(data_dir)):
             about = path.stat()
             lines.append(f"{path.relative_to(data_dir)}\0{about.st_size}\0{about.st_mtime_ns}")
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
+from common.data.bounds import ANYWHERE, Bounds
 from common.data.catalogue import NAMES, describe
 from common.data.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
 from common.data.digits import read_digits
@@ -32,6 +33,7 @@ def load(
     images: ImagesSettings | None = None,
     data: DataSettings | None = None,
     seed: int = 0,
+    bounds: Bounds = ANYWHERE,
 ) -> Dataset:
     """Return a data set, loaded once per process from a store that processes share.
 
@@ -49,26 +51,27 @@ def load(
         data: the run's settings of that name, for a set of one's own and a test split that is held out; None for the
             defaults.
         seed: the run's, by which a test split is drawn where the set brings none.
+        bounds: what this machine lets a run touch.
 
     Raises:
         DataError: the name is unknown, or a file is missing, truncated or damaged; it is named. A
-            folder of images that cannot be used: why.
+            folder of images that cannot be used: why. Something lies out of ``bounds``.
     """
-    data_dir = Path(data_dir).expanduser().resolve()
+    data_dir = bounds.inside(Path(data_dir).expanduser(), "data-dir")
     data = data or DataSettings()
     holdout = Holdout(data.test_share, seed)
 
     def read() -> Dataset:
         if kind_of(name):
             form = images or ImagesSettings()
-            return read_own(name, data_dir, form, data.file, data.size, holdout)
+            return read_own(name, data_dir, form, data.file, data.size, holdout, bounds)
         info = describe(name, images)
         if name not in NAMES and images is not None:
-            return read_central(info, images, data_dir, holdout)
-        return _load(info, data_dir)
+            return read_central(info, images, data_dir, holdout, bounds)
+        return _load(info, data_dir, bounds)
 
     own = () if name in NAMES else (data.file, data.size, holdout)
-    return _once((name, data_dir, images, *own), read)
+    return _once((name, data_dir, images, bounds, *own), read)
 
 
 def load_site(name: str, images: ImagesSettings, folder: Path, keep: Path | None = None) -> Dataset:
@@ -99,7 +102,7 @@ def _once(key: Hashable, read: Callable[[], Dataset]) -> Dataset:
         return _loaded[key]
 
 
-def _load(info: DatasetInfo, data_dir: Path) -> Dataset:
+def _load(info: DatasetInfo, data_dir: Path, bounds: Bounds) -> Dataset:
     if info.name == "digits":
         train, test = read_digits()
         arrays = (train.images, train.labels, test.images, test.labels)
@@ -109,13 +112,16 @@ def _load(info: DatasetInfo, data_dir: Path) -> Dataset:
         return Dataset(info, train, test, checksum)
 
     source = SOURCES[info.name]
+    for path in source.paths(data_dir):
+        bounds.inside(path, f"a file of {info.name}")
 
     def read_source() -> Contents:
         if isinstance(source, Source):
-            ensure_files(info.name, source, data_dir)
+            ensure_files(info.name, source, data_dir, bounds)
         return Contents(*source.splits(data_dir))
 
-    stored = shared(info.name, store_roots(data_dir), source.fingerprint(data_dir), read_source)
+    roots = store_roots(data_dir, bounds=bounds)
+    stored = shared(info.name, roots, source.fingerprint(data_dir), read_source)
     for split in (stored.train, stored.test):
         if split.images.shape[1:] != info.shape:
             raise DataError(

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from filelock import FileLock
 
+from common.data.bounds import ANYWHERE, Bounds
 from common.data.dataset import Skipped, Split, array_digest, combined_checksum
 from common.errors import DataError
 
@@ -58,9 +59,16 @@ class _Unusable(OSError):
     """A store that is damaged or was made from other files; the message says which and why."""
 
 
-def store_roots(*directories: Path) -> list[Path]:
-    """Return where stores may lie: below each of ``directories``, else in the user's cache."""
+def store_roots(*directories: Path, bounds: Bounds = ANYWHERE) -> list[Path]:
+    """Return where stores may lie: below each of ``directories``, else in the user's cache.
+
+    Where ``bounds`` bind, it is ``bounds.keep`` in the place of the cache, and none that a link leads out of them.
+    """
     roots = [directory / STORE_FOLDER for directory in directories]
+    if bounds.root is not None:
+        for root in roots:
+            bounds.inside(root, "a store of the data directory")
+        return roots if bounds.keep is None else [*roots, bounds.keep / STORE_FOLDER]
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:  # a container's user without a home

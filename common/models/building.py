@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from typing import Any
 
 import torch
 
@@ -44,18 +45,8 @@ def build(
     Raises:
         ValueError: An unknown name, or a model that cannot be built for such inputs.
     """
-    if min(shape) < 1 or classes < 2:
-        raise ValueError(
-            f"a classifier needs images with pixels and at least 2 classes, "
-            f"not shape {shape} and {classes} classes"
-        )
-    _check_kind(name, shape)
-    cls = network(name)
     given = {"depth": depth, "width": width, "norm": norm, "embedding": embedding, "tied": tied}
-    taken = {key: given[key] for key in inspect.signature(cls).parameters if key in given}
-    # On "meta" a layer's own start costs no draw from the process-wide generator.
-    with torch.device("meta"):
-        model: Classifier = cls(shape, classes, **taken)
+    model = outline(name, shape, classes, **given)
     generator = generator or torch.Generator().manual_seed(0)
     # As Module.to_empty, whose empty_like imports half a second of symbolic algebra for a tensor on "meta".
     empty = {
@@ -64,6 +55,25 @@ def build(
     }
     model.load_state_dict(empty, assign=True)
     initialise(model, generator)
+    return model
+
+
+def outline(name: str, shape: tuple[int, ...], classes: int, **given: Any) -> Classifier:
+    """Return the model on "meta": its names and shapes, no memory, and no draw from any generator.
+
+    Raises:
+        ValueError: As `build`.
+    """
+    if min(shape) < 1 or classes < 2:
+        raise ValueError(
+            f"a classifier needs images with pixels and at least 2 classes, "
+            f"not shape {shape} and {classes} classes"
+        )
+    _check_kind(name, shape)
+    cls = network(name)
+    taken = {key: given[key] for key in inspect.signature(cls).parameters if key in given}
+    with torch.device("meta"):
+        model: Classifier = cls(shape, classes, **taken)
     return model
 
 

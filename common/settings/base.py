@@ -6,6 +6,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from common.settings.disclosure import Disclosure
 
+AMOUNTS = ("iterations", "epochs", "ipc", "size", "cores")
+"""What a site's owner can bound of any method: settings say by ``amount`` which of them they are."""
+
 _SWITCH = {"on": True, "off": False}
 
 
@@ -50,6 +53,7 @@ def setting(
     lt: float | None = None,
     pattern: str | None = None,
     operational: bool = False,
+    amount: str | None = None,
 ) -> Any:
     """Declare a field of a :class:`Settings` class.
 
@@ -71,12 +75,17 @@ def setting(
         A regular expression that a text must match; state it in ``allowed`` as well.
     operational : bool
         True if it changes how a run proceeds, never its numbers: no part of a run's identity.
+    amount : str, optional
+        What it is an amount of at a site, one of ``AMOUNTS``: the site's own ``max-<amount>`` bounds it.
     """
+    if amount is not None and amount not in AMOUNTS:
+        raise ValueError(f"amount={amount!r} is none of {', '.join(AMOUNTS)}")
     notes = {
         "symbol": symbol,
         "source": source,
         "allowed": allowed,
         "operational": operational or None,
+        "amount": amount,
     }
     return Field(
         default,

@@ -74,6 +74,12 @@ def describe(settings: type[Settings]) -> list[Description]:
     ]
 
 
+def amounts(settings: type[Settings]) -> dict[str, str]:
+    """Return what the settings of a class are amounts of at a site, by the setting's name."""
+    fields = settings.model_fields.items()
+    return {name: str(notes(field)["amount"]) for name, field in fields if "amount" in notes(field)}
+
+
 def operational(settings: type[Settings]) -> frozenset[str]:
     """Name the settings of a class that change no number of a run."""
     fields = settings.model_fields.items()

@@ -47,6 +47,11 @@ class Disclosure:
         """Whether it is images that are sent."""
         return self.payload in ("synthetic images", "real images")
 
+    @property
+    def examples(self) -> bool:
+        """Whether what is sent stands for examples of the device's classes, and not for its update alone."""
+        return self.labels or not self.update
+
     @classmethod
     def read(cls, recorded: Any) -> Disclosure | None:
         """Return what a record states, or None where it states nothing that this release understands."""

@@ -15,7 +15,9 @@ TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 class FedDMSettings(SurrogateServerSettings):
     """Sites distil their images into a few synthetic ones; the server learns from those."""
 
-    iterations: int = setting(1000, "matching steps a site takes a round", symbol="T", ge=0)
+    iterations: int = setting(
+        1000, "matching steps a site takes a round", symbol="T", ge=0, amount="iterations"
+    )
     image_lr: float = setting(1.0, "learning rate of the pixels", symbol="eta_c", gt=0)
     image_momentum: float = setting(
         0.5, "momentum of the pixels' SGD", source="third-party releases of FedDM", ge=0, lt=1

@@ -22,10 +22,18 @@ class FedSynthSettings(FedAvgSettings):
         7.8, "the model's numbers over those that are sent, labels included if trained", ge=1
     )
     steps: int = setting(
-        1, "synthetic batches, and steps the server takes along them", symbol="m", ge=1
+        1,
+        "synthetic batches, and steps the server takes along them",
+        symbol="m",
+        ge=1,
+        amount="iterations",
     )
     iterations: int = setting(
-        40, "a site's steps on its synthetic batches a round", symbol="E", ge=0
+        40,
+        "a site's steps on its synthetic batches a round",
+        symbol="E",
+        ge=0,
+        amount="iterations",
     )
     synthetic_lr: float = setting(
         0.01, "learning rate of the synthetic batches", symbol="eta", gt=0

@@ -63,6 +63,7 @@ class ImagesSettings(Settings):
         "pixels a side: the shorter side is brought to it, then the middle cut out",
         ge=1,
         le=1024,
+        amount="size",
     )
     channels: Literal[1, 3] = setting(3, "1: grey, 3: colour")
     bits: Literal[8, 16] = setting(

@@ -40,6 +40,7 @@ class DataSettings(Settings):
         "folder are; 0: as they are",
         ge=0,
         le=1024,
+        amount="size",
     )
     test_share: float = setting(
         0.2,
@@ -147,7 +148,7 @@ class ComputeSettings(Settings):
     precision: Literal["float32", "bfloat16"] = setting(
         "float32", "arithmetic of training; bfloat16 runs under autocast"
     )
-    client_cores: int = setting(1, "threads of a client", ge=1)
+    client_cores: int = setting(1, "threads of a client", ge=1, amount="cores")
     server_cores: int = setting(1, "threads of the server", ge=1)
     client_gpus: float = setting(
         0.0, "share of a GPU that a simulated client takes", ge=0, operational=True

@@ -13,6 +13,7 @@ class SurrogateServerSettings(Settings):
         "images a site sends per class it holds; of a class with fewer real ones, and begun from those, as many",
         symbol="ipc",
         ge=1,
+        amount="ipc",
     )
     server_lr: float = setting(0.01, "learning rate of the server's SGD", symbol="eta_s", gt=0)
     server_momentum: float = setting(

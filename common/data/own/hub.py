@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from common.data.bounds import ANYWHERE, Bounds
 from common.data.own.items import arrays_of
 from common.errors import DataError
 
@@ -13,7 +14,7 @@ _TRAIN = ("train",)
 _TEST = ("test", "val", "validation", "valid")
 
 
-def read_hub(dataset: str, data_dir: Path, size: int) -> dict[str, Any]:
+def read_hub(dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE) -> dict[str, Any]:
     """Return images and labels by name, downloading what is missing where there is a network.
 
     Parameters
@@ -24,12 +25,15 @@ def read_hub(dataset: str, data_dir: Path, size: int) -> dict[str, Any]:
         Below which the hub's files are kept.
     size : int
         As in :func:`common.data.own.items.arrays_of`.
+    bounds : Bounds
+        What this machine lets a run touch; without leave to download, the hub's library is not asked.
 
     Raises
     ------
     DataError
         If flwr-datasets is not installed, the set cannot be had, or it is no set of images with one label each.
     """
+    bounds.may_download(dataset)
     try:
         from flwr_datasets import FederatedDataset
     except ImportError:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from common.data.bounds import ANYWHERE, Bounds
 from common.data.dataset import Dataset, DatasetInfo, array_digest
 from common.data.holdout import Holdout, with_test
 from common.data.own.arrays import check_classes, contents_of
@@ -25,7 +26,7 @@ from common.settings.images import ImagesSettings
 _READER = 1  # another number makes every store be built anew
 _PRIVATE = 0o700
 
-_PUBLISHED: Mapping[str, tuple[str, Callable[[str, Path, int], dict[str, Any]]]] = {
+_PUBLISHED: Mapping[str, tuple[str, Callable[[str, Path, int, Bounds], dict[str, Any]]]] = {
     TORCHVISION: ("torchvision", read_torchvision),
     HUB: ("flwr-datasets", read_hub),
 }
@@ -33,7 +34,13 @@ _PUBLISHED: Mapping[str, tuple[str, Callable[[str, Path, int], dict[str, Any]]]]
 
 
 def read_own(
-    name: str, data_dir: Path, images: ImagesSettings, file: str, size: int, holdout: Holdout
+    name: str,
+    data_dir: Path,
+    images: ImagesSettings,
+    file: str,
+    size: int,
+    holdout: Holdout,
+    bounds: Bounds = ANYWHERE,
 ) -> Dataset:
     """Return a set of one's own, named by one of the forms of :mod:`common.datasets`.
 
@@ -55,14 +62,18 @@ def read_own(
         ``data.size``.
     holdout : Holdout
         The test split that is drawn where the set brings none.
+    bounds : Bounds
+        What this machine lets a run touch.
 
     Raises
     ------
     DataError
         If it cannot be had or used: why.
     """
-    spoken, store, source, read = _source(name, data_dir, file, size)
-    roots = store_roots(data_dir)
+    if kind_of(name) == FILE:
+        bounds.inside(Path(file), "data.file")
+    spoken, store, source, read = _source(name, data_dir, file, size, bounds)
+    roots = store_roots(data_dir, bounds=bounds)
     stored = shared(store, roots, source, read, _PRIVATE)
     if size and stored.train.images.shape[2:] != (size, size):
         raise DataError(
@@ -78,7 +89,7 @@ def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
     """Whether reading the set would fetch nothing."""
     if kind_of(name) not in _PUBLISHED:
         return True
-    _, store, source, _ = _source(name, data_dir, "", size)
+    _, store, source, _ = _source(name, data_dir, "", size, ANYWHERE)
     for root in store_roots(data_dir):
         try:
             open_store(root / store, source)
@@ -89,7 +100,7 @@ def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
 
 
 def _source(
-    name: str, data_dir: Path, file: str, size: int
+    name: str, data_dir: Path, file: str, size: int, bounds: Bounds
 ) -> tuple[str, str, str, Callable[[], Contents]]:
     """Return what messages call the set, its store's name, what tells the store from another, and how it is read."""
     kind = kind_of(name) or ""
@@ -109,7 +120,7 @@ def _source(
             name,
             _store_name(name, name, size, str(data_dir)),
             source,
-            lambda: contents_of(reader(name, data_dir, size), name),
+            lambda: contents_of(reader(name, data_dir, size, bounds), name),
         )
     if kind == FUNCTION:
         contents = contents_of(read_function(name, data_dir, size), name)

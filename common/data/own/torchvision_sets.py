@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from common.config.strategy import constructor_parameters
+from common.data.bounds import ANYWHERE, Bounds
 from common.data.own.function import of_item_sets
 from common.errors import ConfigError, DataError
 
@@ -20,7 +21,9 @@ log = logging.getLogger("flwr")
 _TRAIN, _TEST = ("train", "trainval"), ("test", "val", "valid")
 
 
-def read_torchvision(dataset: str, data_dir: Path, size: int) -> dict[str, Any]:
+def read_torchvision(
+    dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE
+) -> dict[str, Any]:
     """Return images and labels by name, downloading what is missing where there is a network.
 
     Parameters
@@ -31,20 +34,23 @@ def read_torchvision(dataset: str, data_dir: Path, size: int) -> dict[str, Any]:
         The data directory, torchvision's ``root``.
     size : int
         As in :func:`common.data.own.items.arrays_of`.
+    bounds : Bounds
+        What this machine lets a run touch.
 
     Raises
     ------
     ConfigError
         If torchvision has no such set.
     DataError
-        If it is missing and cannot be downloaded, or is no set of images with one label each.
+        If it is missing and cannot or may not be downloaded, or is no set of images with one label each.
     """
     _, name, *variant = dataset.split(":")
+    bounds.links_inside(data_dir, "data-dir")
     cls = _class(name, dataset)
     splits = {
         part: opened
         for part in ("train", "test")
-        if (opened := _open(cls, part, variant, dataset, data_dir)) is not None
+        if (opened := _open(cls, part, variant, dataset, data_dir, bounds)) is not None
     }
     return _fast(splits) or of_item_sets(splits, size, dataset)
 
@@ -65,23 +71,26 @@ def _class(name: str, dataset: str) -> Any:
     )
 
 
-def _open(cls: Any, part: str, variant: list[str], dataset: str, data_dir: Path) -> Any:
+def _open(
+    cls: Any, part: str, variant: list[str], dataset: str, data_dir: Path, bounds: Bounds
+) -> Any:
     """Return the set's training or test part; None for the test part of one that has none."""
     parameters = constructor_parameters(cls)
-    options: dict[str, Any] = {"download": True} if "download" in parameters else {}
+    fetches = "download" in parameters
+    options: dict[str, Any] = {"download": bounds.download} if fetches else {}
     if "train" in parameters:
         if ("split" in parameters) != bool(variant):
             raise _variants(cls, dataset)
         options |= {"train": part == "train"} | ({"split": variant[0]} if variant else {})
-        return _made(cls, options, dataset, data_dir)
+        return _made(cls, options, dataset, data_dir, bounds)
     if variant:
         raise _variants(cls, dataset)
     if "split" not in parameters:
-        return _made(cls, options, dataset, data_dir) if part == "train" else None
+        return _made(cls, options, dataset, data_dir, bounds) if part == "train" else None
     names = _TRAIN if part == "train" else _TEST
     for name in names:
         try:
-            return _made(cls, options | {"split": name}, dataset, data_dir)
+            return _made(cls, options | {"split": name}, dataset, data_dir, bounds)
         except ValueError:  # torchvision's answer to a split that the set does not have
             continue
     if part == "test":
@@ -89,7 +98,7 @@ def _open(cls: Any, part: str, variant: list[str], dataset: str, data_dir: Path)
     raise DataError(f"dataset={dataset} has no part named {' or '.join(names)}")
 
 
-def _made(cls: Any, options: dict[str, Any], dataset: str, data_dir: Path) -> Any:
+def _made(cls: Any, options: dict[str, Any], dataset: str, data_dir: Path, bounds: Bounds) -> Any:
     data_dir.mkdir(parents=True, exist_ok=True)
     try:
         return cls(root=data_dir, **options)
@@ -103,6 +112,7 @@ def _made(cls: Any, options: dict[str, Any], dataset: str, data_dir: Path) -> An
             "it by dataset=package.module:callable"
         ) from error
     except Exception as error:  # a network fails in any way it likes
+        bounds.may_download(dataset)
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(
             f"dataset={dataset} is not below {data_dir} and cannot be downloaded ({reason}): put its files there as "

@@ -1,0 +1,158 @@
+"""What a site's owner lets no run do there, whoever asks: methods, starts, amounts, a model's size, small classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from client_app.node_config import AMOUNT_KEYS, number, words
+from common.config import Config
+from common.config.problems import nearest
+from common.errors import FederationError
+from common.methods import METHODS
+from common.settings.describe import amounts
+
+STARTS = {"noise": "noise", "means": "class means", "real": "real examples"}
+"""The words of ``allow-start``, and what a method's disclosure calls each."""
+
+
+@dataclass(frozen=True)
+class Vetoes:
+    """The vetoes of one node config; what it does not name is allowed.
+
+    Parameters
+    ----------
+    methods : tuple of str, optional
+        The methods that are allowed, by the names of their settings' sections; a Flower strategy is ``fedavg``.
+    starts : tuple of str, optional
+        What things that are sent may have begun as, words of ``STARTS``.
+    most : tuple of (str, int)
+        The largest value of each bounded amount, as settings declare amounts.
+    parameters : int, optional
+        The largest model, in numbers of its state.
+    smallest_class : int
+        The fewest images of a class whose examples a method may distil or send.
+    """
+
+    methods: tuple[str, ...] | None = None
+    starts: tuple[str, ...] | None = None
+    most: tuple[tuple[str, int], ...] = ()
+    parameters: int | None = None
+    smallest_class: int = 0
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, object]) -> Vetoes:
+        """Read the vetoes of a node config.
+
+        Raises
+        ------
+        FederationError
+            If a value cannot be one.
+        """
+        given = {amount: number(node_config, key) for key, amount in AMOUNT_KEYS.items()}
+        own = METHODS if "allow-imports" not in node_config else None
+        return cls(
+            methods=_known(node_config, "allow-methods", own),
+            starts=_known(node_config, "allow-start", STARTS),
+            most=tuple((amount, most) for amount, most in given.items() if most is not None),
+            parameters=number(node_config, "max-parameters", 1),
+            smallest_class=number(node_config, "min-class") or 0,
+        )
+
+    def check_settings(self, config: Config) -> None:
+        """Refuse a run by its settings alone.
+
+        Raises
+        ------
+        FederationError
+            If one of them is vetoed.
+        """
+        if self.methods is not None and config.section not in self.methods:
+            raise _refusal(
+                f"method={config.method}", f"allow-methods='{' '.join(self.methods)}'", "choose one"
+            )
+        self._check_start(config)
+        most = dict(self.most)
+        for section, settings in config.sections().items():
+            for name, amount in amounts(type(settings)).items():
+                value = getattr(settings, name)
+                if value > most.get(amount, value):
+                    asked = f"{section}.{name}={value}"
+                    raise _refusal(asked, f"max-{amount}={most[amount]}", "lower it")
+
+    def _check_start(self, config: Config) -> None:
+        if self.starts is None:
+            return
+        said = f"allow-start='{' '.join(self.starts)}'"
+        disclosed = config.settings.disclosure()
+        if disclosed is None:
+            raise _refusal(
+                f"method={config.method}, which does not say what it sends", said, "choose another"
+            )
+        if disclosed.began_as and disclosed.began_as not in {STARTS[word] for word in self.starts}:
+            raise _refusal(
+                f"{disclosed.payload} that began as {disclosed.began_as}",
+                said,
+                "choose another start, or another method",
+            )
+
+    def check_parameters(self, count: int) -> None:
+        """Refuse a model of ``count`` numbers.
+
+        Raises
+        ------
+        FederationError
+            If that is too many.
+        """
+        if self.parameters is not None and count > self.parameters:
+            raise _refusal(
+                f"a model of {count} parameters",
+                f"max-parameters={self.parameters}",
+                "choose a smaller one",
+            )
+
+    def check_classes(self, config: Config, counts: Sequence[int] | None) -> None:
+        """Refuse a method that distils or sends examples where the site holds too few of a class.
+
+        Parameters
+        ----------
+        config : Config
+            The run's.
+        counts : sequence of int, optional
+            The site's number of examples of each class; None where there are no classes.
+
+        Raises
+        ------
+        FederationError
+            If there is such a class; which one, and how few, is not said.
+        """
+        disclosed = config.settings.disclosure()
+        if counts is None or (disclosed is not None and not disclosed.examples):
+            return
+        if any(0 < count < self.smallest_class for count in counts):
+            raise _refusal(
+                f"examples of every class, and of one there are too few for {config.method}",
+                f"min-class={self.smallest_class}",
+                "leave such classes out there, or choose a method that sends weights or updates",
+            )
+
+
+def _refusal(asked: str, said: str, cure: str) -> FederationError:
+    return FederationError(
+        f"this site's owner allows {said}, and the run asks for {asked}: {cure}, or run without this site"
+    )
+
+
+def _known(
+    node_config: Mapping[str, object], key: str, choices: Mapping[str, object] | None
+) -> tuple[str, ...] | None:
+    named = words(node_config, key)
+    for word in (named or ()) if choices is not None else ():
+        if choices is not None and word not in choices:
+            guess = nearest(word, choices)
+            hint = f", the nearest is {guess}" if guess else ""
+            raise FederationError(
+                f"the node config says {key}='{node_config[key]}', in which {word[:60]!r} is unknown{hint}: "
+                f"there are {', '.join(choices)}"
+            )
+    return named

@@ -1,0 +1,350 @@
+"""A hostile server's settings at a real site: each refused at the roll call, in words that name no place there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data_files import forget_loaded, small_mnist, write_source
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from image_folders import CLASSES, paint, paint_split
+
+from client_app.app import app as client_app
+from client_app.reasons import reason_of
+from common.config import load
+from common.errors import DataError
+from common.methods import METHODS, settings_class
+from common.run import Run
+from common.settings.base import setting
+from common.settings.describe import amounts
+from common.wire import Weights
+from nectar.local_grid import LocalGrid
+
+Small = Callable[..., dict[str, Any]]
+
+IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"
+PARTITION = {"partition-id": 0, "num-partitions": 1}
+OWN_NET = """
+from torch import nn
+def net(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+"""
+RECORD = "20260101-000000-real-images-seed0-abcdef"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The site's machine: its data directory, a home, and somebody's pictures elsewhere."""
+    forget_loaded(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
+    paint_split(tmp_path / "elsewhere/pictures")
+    paint_split(tmp_path / "data/shared")
+    (tmp_path / "own_net.py").write_text(OWN_NET)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+class Site:
+    """A real site: what it answers to a server's messages."""
+
+    def __init__(self, run_config: dict[str, Any], **node_config: Any) -> None:
+        node = {"simulated": False, **(PARTITION if "data" not in node_config else {})}
+        self._run_config = run_config
+        self._grid = LocalGrid(client_app, [node | node_config], run_config)
+        (self._node,) = self._grid.get_node_ids()
+
+    def roll_call(self) -> Message:
+        config = ConfigRecord({"class-counts": False})
+        return self._ask("query.roll_call", RecordDict({"config": config}))
+
+    def train(self, phase: str, record: str = RECORD) -> Message:
+        weights = Weights.of(Run(load(self._run_config)).build_model())
+        config = ConfigRecord({"server-round": 1, "record": record, "phase": phase})
+        arrays = ArrayRecord(weights.encode())
+        return self._ask("train", RecordDict({"arrays": arrays, "config": config}))
+
+    def refusal(self) -> str:
+        """Return what the roll call is refused with."""
+        reply = self.roll_call()
+        assert reply.has_error(), "the site takes part"
+        return str(reply.error.reason)
+
+    def _ask(self, kind: str, content: RecordDict) -> Message:
+        ids = self._grid.push_messages([Message(content, self._node, kind, group_id="1")])
+        (reply,) = self._grid.pull_messages(ids)
+        return reply
+
+
+def folder_run(small: Small, text: str = "", **keys: Any) -> dict[str, Any]:
+    settings = f"{IMAGES} {text}"
+    return small(**{"method": "real", "dataset": "images", "rounds": 1, **keys}, set=settings)
+
+
+def test_a_folder_below_its_data_directory_is_read(small: Small) -> None:
+    site = Site(folder_run(small, "images.folder=shared"))
+    assert not site.roll_call().has_error()
+    assert not site.train("draw").has_error()
+
+
+def test_no_folder_outside_is_read_and_nothing_is_written_where_the_server_says(
+    small: Small, machine: Path
+) -> None:
+    run = folder_run(small, f"images.folder={machine}/elsewhere/pictures")
+    site = Site(run | {"data-dir": str(machine / "dropped")})
+    for reply in (site.roll_call(), site.train("draw")):
+        assert reply.has_error()
+        assert "outside of this site's data-root" in reply.error.reason
+        assert str(machine) not in reply.error.reason
+    assert not (machine / "dropped").exists()
+
+
+def places(machine: Path) -> dict[str, tuple[dict[str, Any], str]]:
+    """Return settings that name a place outside of the data directory, and the key that is told."""
+    outside = machine / "elsewhere"
+    (machine / "data/way-out").symlink_to(outside / "pictures")
+    (machine / "data/linked").mkdir()
+    (machine / "data/linked/train").symlink_to(outside / "pictures/train")
+    np.savez(outside / "set.npz", train_images=np.zeros((4, 8, 8)), train_labels=np.arange(4) % 2)
+    (machine / "data/set.npz").symlink_to(outside / "set.npz")
+    (machine / "data/MNIST").symlink_to(outside)
+
+    def folder(path: object) -> dict[str, Any]:
+        return {"dataset": "images", "set": f"{IMAGES} images.folder={path}"}
+
+    return {
+        "absolute": (folder(outside / "pictures"), "images.folder"),
+        "climbing": (folder("../elsewhere/pictures"), "images.folder"),
+        "home": (folder("~/pictures"), "images.folder"),
+        "link": (folder("way-out"), "images.folder"),
+        "link below": (folder("linked"), "a link below images.folder"),
+        "file": ({"set": f"data.file={outside / 'set.npz'}"}, "data.file"),
+        "not there": ({"set": f"data.file={outside / 'none.npz'}"}, "data.file"),
+        "linked file": ({"set": f"data.file={machine / 'data/set.npz'}"}, "data.file"),
+        "data-dir": ({"dataset": "mnist", "data-dir": str(outside)}, "data-dir"),
+        "linked set": ({"dataset": "mnist"}, "a file of mnist"),
+        "all of it": ({"dataset": "torchvision:ImageFolder"}, "a link below data-dir"),
+        "digits": ({"data-dir": str(outside)}, "data-dir"),
+    }
+
+
+PLACES = (
+    *("absolute", "climbing", "home", "link", "link below", "file", "not there", "linked file"),
+    *("data-dir", "linked set", "all of it", "digits"),
+)
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_what_lies_outside_is_never_opened(small: Small, machine: Path, case: str) -> None:
+    keys, key = places(machine)[case]
+    before = sorted((machine / "elsewhere").rglob("*"))
+    said = Site(small(method="real", **keys)).refusal()
+    assert said.startswith(f"{key} names a place outside of this site's data-root")
+    assert str(machine) not in said
+    assert sorted((machine / "elsewhere").rglob("*")) == before
+
+
+def test_the_owner_may_name_another_root_and_a_run_need_not(small: Small, machine: Path) -> None:
+    run = folder_run(small, "images.folder=pictures")
+    root = str(machine / "elsewhere")
+    assert not Site(run, **{"data-root": root}).roll_call().has_error()
+    there = {"data-dir": str(machine / "data")}
+    assert "data-dir names a place" in Site(run | there, **{"data-root": root}).refusal()
+    assert (machine / "elsewhere/nectar-store").is_dir()
+
+
+def test_a_site_with_images_of_its_own_opens_nothing_that_a_run_names(
+    small: Small, machine: Path
+) -> None:
+    """The server's own folder and data directory are named in the same settings, and are no matter of the site's."""
+    paint(machine / "own", "red", 5)
+    text = f"images.folder={machine}/elsewhere/pictures images.sites=/a,/b federation.clients=2"
+    run = folder_run(small, text) | {"data-dir": str(machine / "dropped")}
+    reply = Site(run, site="north", data=str(machine / "own")).roll_call()
+    assert reply.content.metric_records["sizes"]["num-examples"] == 5
+    assert not (machine / "dropped").exists()
+    assert not (machine / "cache/nectar").exists()
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "hf:mnist", "torchvision:MNIST"])
+def test_nothing_is_downloaded(small: Small, dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def network(*args: object, **options: object) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr("socket.socket.connect", network)
+    monkeypatch.setattr("socket.getaddrinfo", network)
+    assert "this site downloads nothing" in Site(small(dataset=dataset)).refusal()
+
+
+def test_what_is_missing_is_fetched_where_the_owner_says_so(
+    small: Small, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = small_mnist()
+    source = write_source(monkeypatch, machine / "published", "mnist", contents)
+
+    def fetch(name: str, wanted: object, data_dir: Path) -> None:
+        for file, content in zip(source.files, contents, strict=True):
+            (data_dir / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (data_dir / file.path).write_bytes(content)
+
+    monkeypatch.setattr("common.data.download._download", fetch)
+    run = small(dataset="mnist", set="data.test_share=0 partition.min_size=0")
+    assert "this site downloads nothing" in Site(run).refusal()
+    assert not Site(run, **{"allow-download": True}).roll_call().has_error()
+
+
+NOISE = "feddm.start=noise"
+VETOES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "method": ({"method": "real"}, {"allow-methods": "feddm, fedavg"}, "method=real"),
+    "strategy": (
+        {"method": "flwr.serverapp.strategy:FedAdam"},
+        {"allow-methods": "feddm"},
+        "method=flwr",
+    ),
+    "start": (
+        {"set": "feddm.start=real"},
+        {"allow-start": "noise"},
+        "synthetic images that began as real examples",
+    ),
+    "real is a start": (
+        {"method": "real"},
+        {"allow-start": "noise means"},
+        "real images that began",
+    ),
+    "means": (
+        {"method": "fedsynth", "set": "fedsynth.start=statistics"},
+        {"allow-start": "noise"},
+        "synthetic batches that began as class means",
+    ),
+    "iterations": (
+        {"set": "feddm.iterations=1000000"},
+        {"max-iterations": 1000},
+        "feddm.iterations=1000000",
+    ),
+    "batches": (
+        {"method": "fedsynth", "set": "fedsynth.steps=5000"},
+        {"max-iterations": 1000},
+        "fedsynth.steps=5000",
+    ),
+    "epochs": (
+        {"method": "fedavg", "set": "fedavg.epochs=11"},
+        {"max-epochs": 10},
+        "fedavg.epochs=11",
+    ),
+    "inherited epochs": (
+        {"method": "topk", "set": "topk.epochs=11"},
+        {"max-epochs": 10},
+        "topk.epochs=11",
+    ),
+    "ipc": ({"method": "real", "set": "real.ipc=500"}, {"max-ipc": 50}, "real.ipc=500"),
+    "cores": ({"set": "compute.client_cores=4096"}, {"max-cores": 4}, "compute.client_cores=4096"),
+    "size": (
+        {"dataset": "images", "set": f"{IMAGES} images.size=1024"},
+        {"max-size": 224},
+        "images.size=1024",
+    ),
+    "model": (
+        {"set": "model.width=4096 model.depth=3"},
+        {"max-parameters": 10**6},
+        "a model of 302104586 parameters",
+    ),
+    "own model": (
+        {"set": "model.name=own_net:net"},
+        {"max-parameters": 600, "allow-imports": "own_net"},
+        "a model of 650 parameters",
+    ),
+    "small class": ({"set": NOISE}, {"min-class": 200}, "of one there are too few for feddm"),
+}
+
+
+@pytest.mark.parametrize("case", VETOES)
+def test_what_the_owner_vetoes_is_refused_at_the_roll_call(small: Small, case: str) -> None:
+    keys, node, asked = VETOES[case]
+    assert (
+        case == "own model" or not Site(small(**keys)).roll_call().has_error() or "dataset" in keys
+    )
+    site = Site(small(**keys), **node)
+    said = site.refusal()
+    assert said.startswith("this site's owner allows ")
+    assert asked in said
+    assert "\n" not in said
+
+
+def test_a_veto_holds_without_a_roll_call(small: Small) -> None:
+    reply = Site(small(method="real"), **{"allow-methods": "fedavg"}).train("draw")
+    assert "allow-methods='fedavg'" in str(reply.error.reason)
+
+
+def test_what_keeps_to_the_vetoes_takes_part(small: Small) -> None:
+    node = {
+        "allow-methods": "feddm fedavg",
+        "allow-start": "noise",
+        "max-iterations": 3,
+        "max-ipc": 2,
+        "max-cores": 1,
+        "max-parameters": 5000,
+        "min-class": 50,
+    }
+    site = Site(small(set=f"{NOISE} model.depth=2"), **node)
+    assert not site.roll_call().has_error()
+    assert not site.train("synthesize").has_error()
+    averaging = small(method="fedavg", set="data.images=40 data.validation=0 partition.min_size=0")
+    assert not Site(averaging, **node).roll_call().has_error(), "no example of a class is sent"
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [
+        (
+            {"allow-method": "feddm"},
+            "'allow-method', which means nothing: did you mean allow-methods?",
+        ),
+        ({"max_iterations": 5}, "did you mean max-iterations?"),
+        ({"xyzzy": "red"}, "there are site, partition-id"),
+        ({"allow-methods": "fedm"}, "'fedm' is unknown, the nearest is feddm"),
+        ({"allow-methods": True}, "allow-methods=True: write words in quotes"),
+        ({"allow-start": "nois"}, "the nearest is noise"),
+        ({"allow-download": "yes"}, "allow-download='yes': write true or false"),
+        ({"max-iterations": "5"}, "max-iterations='5': give a whole number, 0 or more"),
+        ({"min-class": -1}, "min-class=-1: give a whole number"),
+        ({"data-root": "here"}, "the node config's data-root is relative"),
+        ({"state-dir": "here"}, "the node config's state-dir is relative"),
+    ],
+)
+def test_a_node_config_with_a_slip_vetoes_all(
+    small: Small, node: dict[str, Any], said: str
+) -> None:
+    assert said in Site(small(), **node).refusal()
+
+
+def test_every_amount_of_the_methods_is_declared() -> None:
+    """A setting of a device's work that says not what it is an amount of would be bounded by no site."""
+    named = ("iterations", "epochs", "ipc")
+    classes = [settings_class(name) for name in METHODS]
+    undeclared = {
+        f"{cls.__name__}.{name}"
+        for cls in classes
+        for name in cls.model_fields
+        if name.endswith(named) and not name.startswith("server_") and name not in amounts(cls)
+    }
+    assert not undeclared
+    with pytest.raises(ValueError, match="none of iterations"):
+        setting(1, "", amount="iteration")
+
+
+def test_a_sentence_that_names_a_place_stays_in_the_sites_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    error = DataError("/srv/somebody/red cannot be read: see https://example.org/a/b")
+    assert reason_of(error, owner=False) == str(error)
+    told = reason_of(error, owner=True)
+    assert "somebody" not in told
+    assert "DataError, incident" in told
+    assert "/srv/somebody/red" in caplog.text
+    for kept in ("see https://example.org/a/b", "w/o it", "data='/abs/folder'", "<class>/*"):
+        assert reason_of(DataError(kept), owner=True) == kept
+    for held in ("in '/srv'", "a=/srv", "(~/x)", "../x", "no ./x", "[Errno 2]: '/x y/z'"):
+        assert "incident" in reason_of(DataError(held), owner=True)
