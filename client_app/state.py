@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from logging import getLogger
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from flwr.app import ArrayRecord, RecordDict
-from safetensors.torch import load_file, save_file
 
+from common import tensor_file
 from common.errors import FederationError
-from common.files import write_atomically
+from common.tensor_file import TensorFileError
+
+logger = getLogger("flwr")
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -60,18 +63,18 @@ class DirectoryState:
             return None
         path = self._path(older[-1])
         try:
-            return load_file(path)
-        except Exception as error:
+            return tensor_file.load(path)[0]
+        except TensorFileError as error:
+            logger.error("the state %s cannot be read: %s", path, error)
             raise FederationError(
-                f"the device state {path} cannot be read ({type(error).__name__}): restore it, or delete it to "
-                "let this site start afresh"
+                f"what this site remembers of round {older[-1]} cannot be read: restore it at the site, or delete the "
+                "run's state there to let the site start afresh"
             ) from None
 
     def save(self, server_round: int, tensors: Tensors) -> None:
         """Write version ``server_round`` by rename and let go of the oldest ones."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        content = {k: t.detach().cpu().contiguous() for k, t in tensors.items()}
-        write_atomically(self._path(server_round), lambda to: save_file(content, to))
+        tensor_file.save(self._path(server_round), tensors, {"round": server_round})
         for old in [r for r in self._rounds() if r < server_round][: 1 - KEPT]:
             self._path(old).unlink(missing_ok=True)
 

@@ -85,11 +85,7 @@ class PastRun:
         FederationError
             If the file cannot be read, or a value of it is not what a run writes.
         """
-        path = self.directory / "metrics.jsonl"
-        try:
-            lines: list[Any] = self.record.metrics()
-        except (OSError, ValueError, RecursionError) as error:
-            raise FederationError(f"{path} cannot be read: {error}") from None
+        path, lines = self.directory / "metrics.jsonl", self.record.metrics()
         for number, line in enumerate(lines, 1):
             require(Line, line, path, f"line {number}")
         if len({len(line["test"]["per_class"]) for line in lines if _has_classes(line)}) > 1:

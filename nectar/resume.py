@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from common.config.keys import CONFIG
 from common.errors import ConfigError
@@ -25,12 +26,25 @@ def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
         return dict(run_config)
     try:
         text = (Path(directory) / "provenance.json").read_text(encoding="utf-8")
-        recorded: dict[str, Scalar] = dict(json.loads(text)["run-config"])
-    except (OSError, ValueError, KeyError, TypeError):
+        recorded = recorded_config(json.loads(text))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(
             f"resume={directory} is not a run's record: give the directory that the run printed"
         ) from None
     return over_recorded(recorded, run_config)
+
+
+def recorded_config(provenance: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the run config that a record's provenance states, with the rounds that it was last to go to.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If it is no provenance.
+    """
+    recorded: dict[str, Scalar] = dict(provenance["run-config"])
+    rounds = [time["rounds"] for time in provenance.get("continued", []) if "rounds" in time]
+    return {**recorded, **({"rounds": rounds[-1]} if rounds else {})}
 
 
 def over_recorded(recorded: Mapping[str, Scalar], typed: Mapping[str, Scalar]) -> dict[str, Scalar]:

@@ -190,16 +190,16 @@ def _is_own(entry: os.DirEntry[str]) -> bool:
 
 
 def _lines(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of metrics.jsonl, up to one that a crash cut short."""
+    """Yield the lines of metrics.jsonl that can be read: a glance says what is there."""
     try:
-        texts = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
+        texts = (directory / "metrics.jsonl").read_bytes().splitlines()
+    except OSError:
         return
     for text in texts:
         try:
             line = json.loads(text)
-        except ValueError:
-            return
+        except (ValueError, RecursionError):
+            continue
         if isinstance(line, dict):
             yield line
 

@@ -20,7 +20,7 @@ from common.imports import load as load_path
 from common.methods import resolve
 from common.run import Run
 from common.sites import SUPERLINK, Site, engine_of
-from server_app.checkpoint import Checkpoint
+from server_app.continuing import standing_of
 from server_app.evaluation import server_judge
 from server_app.loop import federate
 from server_app.marked_lines import tell
@@ -76,29 +76,27 @@ def serve(
     strategy = make_strategy(run)
     strategy.ensure_roll_call(grid)
     run = strategy.run = with_nodes_there_are(run, strategy.sites)
-    record = Record.open(run.config) if config.resume else Record.create(run.config)
+    standing = standing_of(run.config, strategy)
+    record, checkpoint = standing.record, standing.checkpoint
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
     begun(record)
     record.note(engine=engine_of(strategy.sites))
     strategy.summary()
     try:
-        checkpoint = _take_up(record, strategy) if config.resume else None
         if checkpoint is None:
             record.partition(describe_partition(run, strategy.sites))
             record.note(data=_checksum(run))
-        first = 1 if checkpoint is None else checkpoint.server_round + 1
         weights = run.build_model().state_dict() if checkpoint is None else checkpoint.weights
-        best = None if checkpoint is None else _best(record)
         federate(
             strategy,
             grid,
             ArrayRecord(dict(weights)),
-            first_round=first,
+            first_round=standing.first_round,
             last_round=config.rounds,
             federation=run.config.federation,
             judge=judge,
-            callbacks=[Recorder(record, strategy, config.rounds, best)],
+            callbacks=[Recorder(record, strategy, config.rounds, standing.best)],
         )
     except BaseException as error:
         reason = str(error) or type(error).__name__
@@ -189,20 +187,3 @@ def _counts(run: Run, sites: int) -> NDArray[np.int64]:
 def _checksum(run: Run) -> dict[str, str]:
     on_server = run.config.evaluation.on in ("server", "both")
     return {"name": run.config.dataset, "sha256": run.dataset.checksum if on_server else ""}
-
-
-def _take_up(record: Record, strategy: Strategy) -> Checkpoint | None:
-    """Put the strategy back to the last checkpoint, or return None if the run had not finished a round."""
-    if not record.last.is_file():
-        record.truncate(-1)
-        return None
-    checkpoint = Checkpoint.load(record.last)
-    strategy.load_state_dict(checkpoint.strategy)
-    record.truncate(checkpoint.server_round)
-    record.note(outcome="running")
-    logger.info("continuing behind round %d", checkpoint.server_round)
-    return checkpoint
-
-
-def _best(record: Record) -> float | None:
-    return Checkpoint.load(record.best).validation_accuracy if record.best.is_file() else None

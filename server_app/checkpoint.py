@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
-from common.errors import FederationError
-from common.files import write_atomically
+from common import tensor_file
+from common.errors import FederationError, one_line
+from common.tensor_file import TensorFileError
 from common.tensor_tree import pack, unpack
 
 SCHEMA = 1
+
+#: what reading a description raises that has other values than were written
+_ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,10 @@ class Checkpoint:
             "strategy": skeleton,
             "weights": list(self.weights),
         }
-        tensors = {f"weights.{k}": t.detach().cpu().contiguous() for k, t in self.weights.items()}
+        tensors = {f"weights.{k}": t for k, t in self.weights.items()}
         tensors |= {f"state.{k}": t for k, t in state.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"nectar": json.dumps(meta)}
-        write_atomically(path, lambda to: save_file(tensors, to, metadata))
+        tensor_file.save(path, tensors, meta)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -64,19 +64,26 @@ class Checkpoint:
                 f"{path} is not there: the run stopped before its first round was done; start it anew"
             )
         try:
-            with safe_open(path, framework="pt") as file:
-                meta = json.loads((file.metadata() or {})["nectar"])
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
-            raise FederationError(f"the checkpoint {path} cannot be read: {error}") from None
-        if meta.get("schema") != SCHEMA:
+            tensors, meta = tensor_file.load(path)
+            if meta.get("schema") != SCHEMA:
+                raise TensorFileError(
+                    f"it has schema {meta.get('schema')}, this release reads {SCHEMA}"
+                )
+            return cls._of(tensors, meta)
+        except (TensorFileError, *_ODD) as error:
             raise FederationError(
-                f"the checkpoint {path} has schema {meta.get('schema')}, this release reads {SCHEMA}"
-            )
+                f"the checkpoint {path} cannot be read: {one_line(str(error))[:300]}; put back a whole copy of it"
+            ) from None
+
+    @classmethod
+    def _of(cls, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> Checkpoint:
+        server_round, accuracy = meta["round"], meta["validation-accuracy"]
+        if type(server_round) is not int or server_round < 0:
+            raise ValueError("its round is no number of one")
         state = {k.removeprefix("state."): t for k, t in tensors.items() if k.startswith("state.")}
         return cls(
-            server_round=meta["round"],
+            server_round=server_round,
             weights={name: tensors[f"weights.{name}"] for name in meta["weights"]},
-            strategy=unpack(meta["strategy"], state),
-            validation_accuracy=meta["validation-accuracy"],
+            strategy=dict(unpack(meta["strategy"], state)),
+            validation_accuracy=None if accuracy is None else float(accuracy),
         )

@@ -1,14 +1,13 @@
 """A run's record: configuration, provenance, metrics a round, partition, checkpoints, pictures; all in one directory.
 
 Metrics of a round are written before its checkpoint. A run that continues takes up the checkpoint and lets go of
-every line behind it, so nothing is lost and nothing stands twice.
+the one line that can stand behind it, so nothing is lost and nothing stands twice.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import platform
 import shlex
@@ -33,6 +32,7 @@ from common.errors import FederationError
 from common.files import write_json, write_text
 from common.fingerprint import code_fingerprint, source_fingerprint
 from common.settings.describe import operational
+from server_app.metrics_file import MetricsFile
 from server_app.redaction import redacted
 from server_app.writer import Writer
 
@@ -52,6 +52,7 @@ class Record:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.metrics_file = MetricsFile(directory / "metrics.jsonl")
         self._writer = Writer(directory)
 
     @property
@@ -103,7 +104,7 @@ class Record:
 
     @classmethod
     def open(cls, config: Config) -> Record:
-        """Open the record that ``config.resume`` names, to continue it.
+        """Open the record that ``config.resume`` names, to continue it; nothing of it is changed yet.
 
         Raises
         ------
@@ -126,19 +127,22 @@ class Record:
                 f"{record.directory} was run with other settings ({', '.join(differing[:5])}): continue it with "
                 "its own; only rounds, deadlines and resources may differ"
             )
-        provenance = record._provenance()
+        recorded_by = record._provenance().get("code")
         code = code_fingerprint(config)
-        if provenance.get("code") != code:
+        if recorded_by != code:
             raise FederationError(
-                f"{record.directory} was run by code {provenance.get('code')}, this is {code}: "
+                f"{record.directory} was run by code {recorded_by}, this is {code}: "
                 "continue it with the release that began it"
             )
         record.begin_writing()
-        again = {
-            key: _provenance(config)[key] for key in ("started", "command", "hardware", "threads")
-        }
-        record.note(continued=[*provenance.get("continued", []), again])
         return record
+
+    def note_continued(self, config: Config) -> None:
+        """Note that the run goes on: when, by which words, where, and to which round."""
+        now = _provenance(config)
+        again = {key: now[key] for key in ("started", "command", "hardware", "threads")}
+        before = self._provenance().get("continued", [])
+        self.note(continued=[*before, {**again, "rounds": config.rounds}], outcome="running")
 
     def begin_writing(self) -> None:
         """Be the record's one writer until ``close``.
@@ -165,7 +169,7 @@ class Record:
     def _config(self) -> dict[str, Any]:
         try:
             content = yaml.safe_load((self.directory / "config.yaml").read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError):
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
             content = None
         if not isinstance(content, dict):
             raise FederationError(
@@ -175,8 +179,15 @@ class Record:
         return content
 
     def _provenance(self) -> dict[str, Any]:
-        text = (self.directory / "provenance.json").read_text(encoding="utf-8")
-        content: dict[str, Any] = json.loads(text)
+        path = self.directory / "provenance.json"
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            content = None
+        if not isinstance(content, dict):
+            raise FederationError(
+                f"{path} is damaged: put back a whole copy of the record, or begin a new run"
+            )
         return content
 
     def note(self, **fields: Any) -> None:
@@ -188,31 +199,18 @@ class Record:
         write_json(self.directory / "partition.json", {"schema": SCHEMA, **content})
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a round to metrics.jsonl and see it on disk; NaN and infinity, which JSON lacks, become null."""
-        text = json.dumps(_without_nan({"schema": SCHEMA, **line}), allow_nan=False)
-        with (self.directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Add a round to metrics.jsonl and see it on disk."""
+        self.metrics_file.append({"schema": SCHEMA, **line})
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the rounds' lines; a last line that a crash cut short does not count."""
-        path = self.directory / "metrics.jsonl"
-        if not path.is_file():
-            return []
-        lines = []
-        for text in path.read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(text))
-            except json.JSONDecodeError:
-                break
-        return lines
+        """Return the rounds' lines; a last one that a crash cut short does not count.
 
-    def truncate(self, last_round: int) -> None:
-        """Let go of every line behind ``last_round``."""
-        kept = [line for line in self.metrics() if line["round"] <= last_round]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_text(self.directory / "metrics.jsonl", text)
+        Raises
+        ------
+        FederationError
+            If one is damaged.
+        """
+        return self.metrics_file.lines()
 
 
 def _provenance(config: Config) -> dict[str, Any]:
@@ -273,13 +271,3 @@ def _operational(config: Config) -> set[str]:
         for name, section in config.sections().items()
         for key in operational(type(section))
     }
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {k: _without_nan(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(v) for v in value]
-    return value

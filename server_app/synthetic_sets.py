@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
+from common import tensor_file
 from common.display_contrast import CONTRASTS, Contrast
-from common.errors import FederationError
-from common.files import write_atomically
+from common.errors import FederationError, one_line
+from common.tensor_file import TensorFileError
 from common.wire import SyntheticImages
 
 SCHEMA = 1
@@ -29,8 +27,8 @@ def save_sets(
     """Write the sets of ``server_round``, and how to look at them, to ``path``, whole or not at all."""
     tensors: dict[str, torch.Tensor] = {}
     for index, images in enumerate(sets.values()):
-        tensors[f"{index}.images"] = images.images.detach().cpu().contiguous()
-        tensors[f"{index}.labels"] = images.labels.detach().cpu().contiguous()
+        tensors[f"{index}.images"] = images.images
+        tensors[f"{index}.labels"] = images.labels
     meta = {
         "schema": SCHEMA,
         "round": server_round,
@@ -38,7 +36,7 @@ def save_sets(
         "contrast": contrast,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda to: save_file(tensors, to, {"nectar": json.dumps(meta)}))
+    tensor_file.save(path, tensors, meta)
 
 
 def load_sets(path: Path) -> tuple[int, dict[str, SyntheticImages]]:
@@ -49,11 +47,9 @@ def load_sets(path: Path) -> tuple[int, dict[str, SyntheticImages]]:
     FederationError
         If the file is not there, damaged or another release's.
     """
-    with _opened(path) as (file, meta):
+    with _opened(path) as (tensors, meta):
         sets = {
-            site: SyntheticImages(
-                file.get_tensor(f"{index}.images"), file.get_tensor(f"{index}.labels")
-            )
+            str(site): SyntheticImages(tensors[f"{index}.images"], tensors[f"{index}.labels"])
             for index, site in enumerate(meta["sites"])
         }
         return int(meta["round"]), sets
@@ -76,13 +72,14 @@ def contrast_of(path: Path) -> Contrast:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Give the file and its description; whatever is wrong with either inside is a FederationError."""
+def _opened(path: Path) -> Iterator[tuple[dict[str, torch.Tensor], dict[str, Any]]]:
+    """Give the tensors and their description; whatever is wrong with either inside is a FederationError."""
     try:
-        with safe_open(path, framework="pt") as file:
-            meta: dict[str, Any] = json.loads((file.metadata() or {})["nectar"])
-            if meta["schema"] != SCHEMA:
-                raise ValueError(f"schema {meta['schema']}, this release reads {SCHEMA}")
-            yield file, meta
-    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
-        raise FederationError(f"the synthetic sets {path} cannot be read: {error}") from None
+        tensors, meta = tensor_file.load(path)
+        if meta["schema"] != SCHEMA:
+            raise ValueError(f"schema {meta['schema']}, this release reads {SCHEMA}")
+        yield tensors, meta
+    except (TensorFileError, KeyError, ValueError, TypeError) as error:
+        raise FederationError(
+            f"the synthetic sets {path} cannot be read: {one_line(str(error))[:300]}"
+        ) from None

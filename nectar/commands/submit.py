@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from common.errors import ConfigError, NectarError
 from nectar.flower.app import app_folder
 from nectar.outputs import output_folder
-from nectar.words import RunConfig, take_options, to_flwr, typed, with_file_as_word
+from nectar.words import take_options, to_flwr, typed, with_file_as_word
 
 if TYPE_CHECKING:
     from nectar.flower.connection import Connection
@@ -117,13 +117,14 @@ def _resumed(connection: Connection, order: Order) -> Order:
     from nectar.preflight import check_kind
     from nectar.remote.fetching import ask
     from nectar.remote.order import resumed
+    from nectar.resume import recorded_config
     from server_app.sending.request import Request, checked_record
 
     folder, _, record = order.resumes.rstrip("/").rpartition("/")
     request = Request(checked_record(record), only=("provenance.json",))
     head, content = ask(connection, app_folder(), request, folder or order.output_dir)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        recorded: RunConfig = dict(json.loads(archive.read("provenance.json"))["run-config"])
+        recorded = recorded_config(json.loads(archive.read("provenance.json")))
     order = resumed(order, head.directory, recorded)
     check_kind(order.config)
     return order

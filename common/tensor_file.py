@@ -1,0 +1,68 @@
+"""Tensors and a description of them in one safetensors file with a checksum over all of it. Never a pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from common.files import write_atomically
+
+_META, _CHECKSUM = "nectar", "sha256"
+
+
+class TensorFileError(Exception):
+    """A file that is not what was written, in half a sentence that names no path."""
+
+
+def save(path: Path, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
+    """Write ``tensors``, by name, and ``meta``, as JSON can state it, whole or not at all.
+
+    Raises
+    ------
+    OSError, SafetensorError
+        If it cannot be written.
+    """
+    content = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    text = json.dumps(meta)
+    head = {_META: text, _CHECKSUM: _checksum(content, text)}
+    write_atomically(path, lambda to: save_file(content, to, head))
+
+
+def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors by name, and their description; files of releases without checksums are taken as they are.
+
+    Raises
+    ------
+    TensorFileError
+        If it cannot be read, is no such file, or a byte of it has changed since it was written.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            head = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = head.get(_META, "{}")
+        meta = json.loads(text)
+    except (SafetensorError, ValueError, OSError, RecursionError) as error:
+        raise TensorFileError(str(error)) from None
+    if not isinstance(meta, dict):
+        raise TensorFileError("its description is no table")
+    # Of a damaged head no key can be relied on: without a checksum is only what never had one.
+    if head.keys() - {_META} and head.get(_CHECKSUM) != _checksum(tensors, text):
+        raise TensorFileError("its checksum differs, so it was changed since it was written")
+    return tensors, meta
+
+
+def _checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:
+    """Return the SHA-256 over the description and every tensor's name, dtype, shape and bytes."""
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,77 @@
+"""Where a record stands that is to be continued: everything is looked at before anything of it is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from logging import getLogger
+
+from common.config import Config
+from common.errors import FederationError
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+from strategies.base import Strategy
+
+logger = getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run goes on.
+
+    Attributes
+    ----------
+    record : Record
+        Its record; this process is the one that writes it.
+    checkpoint : Checkpoint or None
+        Behind which round; None for a run that begins.
+    best : float or None
+        The best accuracy on the validation share so far.
+    """
+
+    record: Record
+    checkpoint: Checkpoint | None = None
+    best: float | None = None
+
+    @property
+    def first_round(self) -> int:
+        """The round that comes next."""
+        return 1 if self.checkpoint is None else self.checkpoint.server_round + 1
+
+
+def standing_of(config: Config, strategy: Strategy) -> Standing:
+    """Return where the run of ``config`` goes on, with ``strategy`` put back to there; a new record if it begins.
+
+    Raises
+    ------
+    FederationError
+        If the record that it continues is another run's, is damaged, holds what was written at two times, has more
+        rounds than are asked for, or is being written. Nothing of it has been changed then.
+    """
+    if not config.resume:
+        return Standing(Record.create(config))
+    record = Record.open(config)
+    try:
+        standing = _taken_up(record, config)
+        if standing.checkpoint is not None:
+            strategy.load_state_dict(standing.checkpoint.strategy)
+        record.metrics_file.keep(standing.first_round - 1 if standing.checkpoint else -1)
+        record.note_continued(config)
+    except BaseException:
+        record.close()
+        raise
+    if standing.checkpoint is not None:
+        logger.info("continuing behind round %d", standing.checkpoint.server_round)
+    return standing
+
+
+def _taken_up(record: Record, config: Config) -> Standing:
+    checkpoint = Checkpoint.load(record.last) if record.last.is_file() else None
+    best = Checkpoint.load(record.best).validation_accuracy if record.best.is_file() else None
+    done = -1 if checkpoint is None else checkpoint.server_round
+    record.metrics_file.require(done)
+    if done > config.rounds:
+        raise FederationError(
+            f"{record.directory} stands at round {done}, and rounds={config.rounds} asks for fewer: give "
+            f"rounds={done} or more, or leave rounds out"
+        )
+    return Standing(record, checkpoint, best)

@@ -1,0 +1,167 @@
+"""metrics.jsonl: a line a round without a gap; what a crash cut short is told from what was damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import FederationError
+from common.files import write_atomically
+
+Line = dict[str, Any]
+
+_MEND = "put back a whole copy of the record, or begin a new run; nothing of it was changed"
+
+
+@dataclass(frozen=True)
+class _Content:
+    """What the file holds.
+
+    Attributes
+    ----------
+    lines : list of dict
+        The rounds' lines up to the first that is none.
+    number : int
+        How many lines there are, whole or not; one that lacks its end counts if it can be read.
+    damaged : bool
+        Whether one is none.
+    """
+
+    lines: list[Line]
+    number: int
+    damaged: bool
+
+
+class MetricsFile:
+    """The figures of a run's rounds.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line and see it on disk, all of it or nothing; NaN and infinity, which JSON lacks, become null.
+
+        Raises
+        ------
+        OSError
+            If there is no room for it.
+        """
+        text = json.dumps(_without_nan(line), allow_nan=False)
+        with self.path.open("ab", buffering=0) as file:
+            before = file.tell()
+            try:
+                content = f"{text}\n".encode()
+                while content:
+                    content = content[file.write(content) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(before)
+                raise
+
+    def lines(self) -> list[Line]:
+        """Return the rounds' lines; a last one that a crash cut short does not count.
+
+        Raises
+        ------
+        FederationError
+            If a line is damaged, or the file cannot be read.
+        """
+        content = self._read()
+        if content.damaged:
+            raise FederationError(
+                f"{self.path} is damaged at line {len(content.lines) + 1}: put back a whole copy of it"
+            )
+        return content.lines
+
+    def require(self, last_round: int) -> None:
+        """Refuse the file unless a run stands behind ``last_round`` by it: a line for each round up to that one.
+
+        One line behind them, whole or not, is what a crash leaves: a round's line is written before its checkpoint.
+        -1 is a run without a checkpoint, which may have begun its first round.
+
+        Raises
+        ------
+        FederationError
+            It names the line that is missing, damaged, out of place or too many.
+        """
+        content, here = self._read(), f"line %d of {self.path}"
+        rounds = [line["round"] for line in content.lines]
+        for wanted in range(last_round + 1):
+            if wanted < len(rounds) and rounds[wanted] != wanted:
+                raise FederationError(
+                    f"{here % (wanted + 1)} is round {rounds[wanted]}'s where round {wanted}'s belongs: {_MEND}"
+                )
+            if wanted >= len(rounds) and content.damaged:
+                raise FederationError(f"{here % (wanted + 1)} is damaged: {_MEND}")
+            if wanted >= len(rounds):
+                raise FederationError(
+                    f"{self.path} has no line of round {wanted}, and the checkpoint is of round {last_round}: {_MEND}"
+                )
+        started = 2 if last_round < 0 else last_round + 2
+        if content.number > started:
+            checkpoint = (
+                f"is of round {last_round}, and {self.path.name} goes up to round {content.number - 1}"
+                if last_round >= 0
+                else f"is missing, though round {content.number - 1} was recorded"
+            )
+            raise FederationError(
+                f"{self.path.parent / 'checkpoint' / 'last.safetensors'} {checkpoint}: put back the newest one, or "
+                "begin a new run; nothing of the record was changed"
+            )
+
+    def keep(self, last_round: int) -> None:
+        """Let go of every line behind that of ``last_round``, and of what is left of one."""
+        if not self.path.exists():
+            return
+        kept = self.path.read_bytes().split(b"\n")[: last_round + 1]
+        write_atomically(self.path, lambda to: to.write_bytes(b"".join(k + b"\n" for k in kept)))
+
+    def _read(self) -> _Content:
+        try:
+            *ended, last = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return _Content([], 0, False)
+        except OSError as error:
+            raise FederationError(f"{self.path} cannot be read ({error.strerror})") from None
+        lines: list[Line] = []
+        for text in ended:
+            line = _line(text)
+            if line is None:
+                return _Content(lines, len(ended), True)
+            lines.append(line)
+        unended = _line(last)
+        lines += [] if unended is None else [unended]
+        return _Content(lines, len(lines), False)
+
+
+def _line(text: bytes) -> Line | None:
+    """Return a round's line; None if the text is none."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(found, dict) and type(found.get("round")) is int and found["round"] >= 0
+    return found if known else None
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: _without_nan(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(v) for v in value]
+    return value

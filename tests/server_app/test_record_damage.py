@@ -1,0 +1,217 @@
+"""A record that was damaged, or put together from two times, is refused with what is damaged; nothing of it goes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import numbers, run
+from small import SMALL
+
+from common.errors import FederationError, NectarError
+from nectar.cli import main as nectar
+from nectar.past_run import PastRun
+from nectar.resume import with_recorded
+from nectar.run_list import read_run
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+
+ROUNDS = 4
+
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    keys = {"output-dir": str(tmp_path_factory.mktemp("damage")), "rounds": ROUNDS}
+    return run({**keys, "set": f"{SMALL} feddm.start=noise feddm.warm=on"}).directory
+
+
+@pytest.fixture
+def record(recorded: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(recorded, tmp_path / recorded.name)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        p.relative_to(directory).as_posix(): p.read_bytes()
+        for p in directory.rglob("*")
+        if p.is_file() and not p.name.startswith(".writer.")
+    }
+
+
+def more(record: Path, rounds: int = ROUNDS + 1) -> dict[str, Any]:
+    """Return the run config that continues the record where it lies."""
+    return with_recorded(
+        {"resume": str(record), "output-dir": str(record.parent), "rounds": rounds}
+    )
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 0x40
+    path.write_bytes(bytes(content))
+
+
+def line(number: int, change: Callable[[str], str | None]) -> Damage:
+    """Return what changes a line of metrics.jsonl, or takes it away."""
+
+    def damage(record: Path) -> None:
+        path = record / "metrics.jsonl"
+        lines = path.read_text().splitlines()
+        changed = change(lines[number])
+        lines[number : number + 1] = [] if changed is None else [changed]
+        path.write_text("".join(f"{text}\n" for text in lines))
+
+    return damage
+
+
+def not_text(record: Path) -> None:
+    flip(record / "metrics.jsonl", 40)  # a letter of round 0's line becomes no letter
+    content = (record / "metrics.jsonl").read_bytes()
+    (record / "metrics.jsonl").write_bytes(content.replace(b'"round": 1', b'"round": \xff1'))
+
+
+def older(name: str) -> Damage:
+    """Return what puts a checkpoint of round 2 in the place of a newer one."""
+
+    def damage(record: Path) -> None:
+        path = record / "checkpoint" / name
+        newest = Checkpoint.load(path)
+        Checkpoint(2, newest.weights, newest.strategy, newest.validation_accuracy).save(path)
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "a line in the middle": (line(1, lambda text: text.replace(":", ";", 1)), r"line 2"),
+    "bytes that are no text": (not_text, r"line [12]"),
+    "a line of something else": (line(2, lambda text: "[1, 2]"), r"line 3"),
+    "the last line": (line(ROUNDS, lambda text: text.replace("{", "(", 1)), rf"line {ROUNDS + 1}"),
+    "a line less": (line(2, lambda text: None), r"line 3 of .* is round 3's where round 2's"),
+    "a line twice": (
+        line(2, lambda text: f"{text}\n{text}"),
+        r"line 4 of .* is round 2's where round 3",
+    ),
+    "the last line less": (line(ROUNDS, lambda text: None), r"no line of round 4"),
+    "all lines": (lambda r: (r / "metrics.jsonl").unlink(), r"no line of round 0"),
+    "no checkpoint": (
+        lambda r: (r / "checkpoint" / "last.safetensors").unlink(),
+        r"last\.safetensors is missing, though round 4 was recorded",
+    ),
+    "an older checkpoint": (older("last.safetensors"), r"is of round 2, and .* up to round 4"),
+    "a shorter checkpoint": (
+        lambda r: (r / "checkpoint" / "last.safetensors").write_bytes(b"short"),
+        r"checkpoint .*last\.safetensors cannot be read",
+    ),
+    "a flipped checkpoint": (
+        lambda r: flip(r / "checkpoint" / "last.safetensors", -100),
+        r"last\.safetensors cannot be read: .*(checksum|changed)",
+    ),
+    "a flipped best checkpoint": (
+        lambda r: flip(r / "checkpoint" / "best.safetensors", -100),
+        r"best\.safetensors cannot be read: .*(checksum|changed)",
+    ),
+    "the provenance": (
+        lambda r: (r / "provenance.json").write_text("{"),
+        r"provenance\.json|not a run's record",
+    ),
+    "the provenance is a list": (
+        lambda r: (r / "provenance.json").write_text("[]"),
+        r"provenance\.json|not a run's record",
+    ),
+    "the settings": (lambda r: (r / "config.yaml").write_text("a: [b"), r"config\.yaml"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_record_is_refused_and_stays_as_it_is(record: Path, name: str) -> None:
+    config = more(record)
+    damage, said = DAMAGES[name]
+    damage(record)
+    before = contents(record)
+    with pytest.raises(NectarError, match=said) as refused:
+        run(config)
+    assert "\n" not in str(refused.value)
+    assert contents(record) == before
+    assert not Record(record).is_being_written()
+
+
+def test_readers_say_which_line_is_damaged(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DAMAGES["a line in the middle"][0](record)
+    assert nectar(["report", str(record)]) == 2
+    assert "metrics.jsonl is damaged at line 2" in capsys.readouterr().err
+    with pytest.raises(FederationError, match="line 2"):
+        PastRun.open(record).lines  # noqa: B018
+    listed = read_run(record)
+    assert listed is not None
+    assert listed.done == ROUNDS
+
+
+def test_what_a_crash_leaves_is_no_damage(recorded: Path, record: Path) -> None:
+    """A line cut short, and the line of a round whose checkpoint was not written: that round is done again."""
+    path, whole = record / "metrics.jsonl", Record(recorded)
+    path.write_text(path.read_text() + '{"round": 5, "te')
+    assert [line["round"] for line in Record(record).metrics()] == [0, 1, 2, 3, 4]
+    assert [line["round"] for line in run(more(record, 5)).metrics()] == [0, 1, 2, 3, 4, 5]
+    done = path.read_text().splitlines()
+    path.write_text("\n".join([*done, done[-1].replace('"round": 5', '"round": 6')]) + "\n")
+    assert [line["round"] for line in run(more(record, 6)).metrics()] == [0, 1, 2, 3, 4, 5, 6]
+    assert numbers(Record(record))[: ROUNDS + 1] == numbers(whole)
+
+
+def test_fewer_rounds_than_are_done_are_refused(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(record)
+    assert nectar(["run", f"resume={record}", f"output-dir={record.parent}", "rounds=3"]) == 2
+    said = capsys.readouterr().err
+    assert "stands at round 4" in said
+    assert "rounds=3" in said
+    assert contents(record) == before
+
+
+def test_a_continued_run_remembers_how_far_it_was_to_go(record: Path) -> None:
+    run(more(record, 5))
+    assert with_recorded({"resume": str(record)})["rounds"] == 5
+    assert with_recorded({"resume": str(record), "rounds": 7})["rounds"] == 7
+
+
+@pytest.mark.parametrize("where", ["checkpoint/last", "checkpoint/best", "synthetic/last"])
+def test_every_flipped_byte_of_a_file_of_tensors_is_seen(record: Path, where: str) -> None:
+    """A bit of every 97th byte, head and figures alike."""
+    path = record / f"{where}.safetensors"
+    whole = path.read_bytes()
+    past = PastRun.open(record)
+
+    def read() -> None:
+        if where == "synthetic/last":
+            past.synthetic()
+        else:
+            past.checkpoint(best=where.endswith("best"))
+
+    read()
+    for position in range(0, len(whole), 97):
+        flip(path, position)
+        with pytest.raises(FederationError, match=r"cannot be read"):
+            read()
+        path.write_bytes(whole)
+
+
+def test_a_file_of_an_earlier_release_is_read(record: Path) -> None:
+    """Releases without checksums wrote nothing but their description."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    path = record / "checkpoint" / "last.safetensors"
+    with safe_open(path, framework="pt") as file:
+        meta = json.loads(file.metadata()["nectar"])
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    save_file(tensors, path, {"nectar": json.dumps(meta)})
+    assert PastRun.open(record).checkpoint().server_round == ROUNDS
