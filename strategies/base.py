@@ -24,8 +24,8 @@ from common.run import Run
 from common.seeding import generator
 from common.sites import Site, site_order
 from common.wire import Payload, Spec, SyntheticImages, Weights
+from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.replies import Outcome, Upload, read_evaluation, read_upload
-from strategies.exchange.roll_call import wait_for_sites
 
 logger = getLogger("flwr")
 

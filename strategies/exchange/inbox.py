@@ -32,6 +32,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE, _SHARE = 0.005, 0.5, 0.05
 #: seconds between two looks at the nodes, and after which a call counts as held
 _PATIENCE = 5.0
 
+#: seconds that a call is waited for when the time is over
+_LAST_CALL = 1.0
+
 
 @dataclass(frozen=True)
 class Awaited:
@@ -180,7 +183,23 @@ def collect(
                 look = time.monotonic() + _PATIENCE
     finally:
         over.set()
+    _drain(pullers, found, replies)
     return replies, cut_off - replies.keys()
+
+
+def _drain(
+    pullers: list[_Puller],
+    found: SimpleQueue[_Item],
+    replies: dict[str, Message | PayloadError],
+) -> None:
+    """Take what the last calls brought: what was pulled is gone from the SuperLink, and is asked for no more."""
+    for puller in pullers:
+        if not puller.held:
+            puller.join(_LAST_CALL)
+    while not found.empty():
+        item = found.get()
+        if not isinstance(item, BaseException):
+            replies[item[0]] = item[1]
 
 
 def _cut_off(grid: Grid, sent: Mapping[str, Awaited], pullers: list[_Puller]) -> frozenset[str]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
-from logging import getLogger
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
-from common.sites import ENGINES, SITE_NAME, Site, in_site_order
+from common.sites import ENGINES, SITE_NAME, Site
 from strategies.exchange.replies import reason_of
 from strategies.exchange.sending import NO_REPLY, NOT_SENT, exchange
-
-logger = getLogger("flwr")
-
 
 #: error replies that speak of a node's connection and not of the node: Flower's own for one that is gone or whose
 #: process died (a SuperNode that was killed is listed as online for up to a minute), and ours
@@ -42,18 +37,28 @@ def ask(
     FederationError
         If a node runs other source than this server, refuses, or answers nonsense.
     """
-    config = ConfigRecord({"class-counts": classes > 0})
-    messages = [
-        Message(RecordDict({"config": config}), node_id, "query.roll_call", group_id="roll-call")
-        for node_id in node_ids
-    ]
+    messages = [question(node_id, classes) for node_id in node_ids]
     replies = exchange(grid, messages, deadline=deadline)
     return [
-        _read(node_id, reply, classes) for node_id, reply in zip(node_ids, replies, strict=True)
+        read_answer(node_id, reply, classes)
+        for node_id, reply in zip(node_ids, replies, strict=True)
     ]
 
 
-def _read(node_id: int, reply: Message, classes: int) -> Site | NoAnswer:
+def question(node_id: int, classes: int) -> Message:
+    """Compose the query that a node answers with its name and sizes; counts of ``classes`` classes if not 0."""
+    config = ConfigRecord({"class-counts": classes > 0})
+    return Message(RecordDict({"config": config}), node_id, "query.roll_call", group_id="roll-call")
+
+
+def read_answer(node_id: int, reply: Message, classes: int) -> Site | NoAnswer:
+    """Return the site that ``node_id`` says it is, or that it did not answer.
+
+    Raises
+    ------
+    FederationError
+        If it refuses, answers nonsense, or runs other source than this server.
+    """
     if reply.has_error():
         sentence = f"node {node_id} failed the roll call: {reason_of(reply)}"
         if reply.error.code in _AWAY:
@@ -95,46 +100,6 @@ def _whole(value: object) -> int:
     if not isinstance(value, int | float) or value != int(value) or value < 0:
         raise ValueError(f"{value!r} is not a count")
     return int(value)
-
-
-def wait_for_sites(grid: Grid, clients: int, *, classes: int, deadline: float) -> list[Site]:
-    """Wait until the federation is complete and return its sites in site order.
-
-    A node that holds a partition says how many there are, and that number wins over ``clients``: plain ``flwr
-    run`` starts two nodes whatever the configuration says. A node that does not answer is asked again.
-
-    Raises
-    ------
-    FederationError
-        If fewer nodes than needed are there at the deadline, or a node is refused.
-    """
-    end = time.monotonic() + deadline
-    known: dict[int, Site] = {}
-    silent: dict[int, str] = {}
-    while True:
-        here = sorted(grid.get_node_ids())
-        fresh = [node_id for node_id in here if node_id not in known]
-        if fresh:
-            left = max(1.0, end - time.monotonic())
-            answers = ask(grid, fresh, classes=classes, deadline=left)
-            for node_id, answer in zip(fresh, answers, strict=True):
-                if isinstance(answer, Site):
-                    known[node_id] = answer
-                elif silent.get(node_id) != str(answer):
-                    silent[node_id] = str(answer)
-                    logger.warning("%s", answer)
-        needed = expected_sites(known.values()) or clients
-        present = [known[node_id] for node_id in here if node_id in known]
-        if len(present) >= needed:
-            return in_site_order(present)
-        if time.monotonic() >= end:
-            names = ", ".join(site.name for site in in_site_order(present)) or "none"
-            unheard = "".join(f"; {silent[i]}" for i in here if i in silent and i not in known)
-            raise FederationError(
-                f"{len(present)} of {needed} sites were there after {deadline:g} s ({names}{unheard}): start "
-                "the missing SuperNodes, or lower federation.clients"
-            )
-        time.sleep(0.2)
 
 
 def expected_sites(sites: Iterable[Site]) -> int:

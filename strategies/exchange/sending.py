@@ -99,6 +99,14 @@ def exchange(
             yield reply
 
 
+def post(grid: Grid, messages: Sequence[Message]) -> list[bool]:
+    """Send ``messages`` and return for each whether it is on its way."""
+    if not messages:  # Flower refuses to send none
+        return []
+    accepted = {str(i) for i in grid.push_messages(messages) if i}
+    return [m.metadata.message_id in accepted for m in messages]
+
+
 def _collect(
     grid: Grid,
     messages: Sequence[Message],
@@ -107,8 +115,10 @@ def _collect(
     traffic: Traffic | None,
 ) -> list[Message | None]:
     """Return the reply to each message that came before ``end``, else None."""
-    accepted = {str(i) for i in grid.push_messages(messages) if i}
-    ids = [m.metadata.message_id if m.metadata.message_id in accepted else None for m in messages]
+    ids = [
+        m.metadata.message_id if sent else None
+        for m, sent in zip(messages, post(grid, messages), strict=True)
+    ]
     sent = {
         i: Awaited(m.metadata.dst_node_id, most)
         for i, m, most in zip(ids, messages, max_bytes, strict=True)
@@ -127,11 +137,11 @@ def _collect(
             reason = "the node went away while it sent its reply"
             found.append(Message(Error(code=NO_REPLY, reason=reason), reply_to=message))
             continue
-        found.append(_as_reply(message, replies.get(answered)))
+        found.append(as_reply(message, replies.get(answered)))
     return found
 
 
-def _as_reply(message: Message, reply: Message | PayloadError | None) -> Message | None:
+def as_reply(message: Message, reply: Message | PayloadError | None) -> Message | None:
     """Return what came; an error as one of the site that was asked, whoever made it and whatever it says of itself."""
     if isinstance(reply, PayloadError):
         return Message(Error(code=UNREADABLE, reason=str(reply)), reply_to=message)
