@@ -121,6 +121,25 @@ def note_of(public_file: Path) -> Path:
     return public_file.with_name(public_file.name + _NOTE)
 
 
+def noted(public_file: Path) -> tuple[str, str]:
+    """Return what stands in a public half's note: the node's number and the fingerprint of the key; empty if nothing.
+
+    Notes of earlier releases have the number alone.
+    """
+    try:
+        node, _, of = note_of(public_file).read_text(encoding="utf-8").strip().partition(" ")
+    except (OSError, UnicodeDecodeError):
+        return "", ""
+    return (node, of) if node.isdecimal() else ("", "")
+
+
+def noted_sites(directory: Path) -> dict[str, str]:
+    """Return the registered sites of a directory of keys: from the node's number to the site's name."""
+    public_files = sorted((directory / FOLDER).glob(f"*{SUFFIX}"))
+    found = ((noted(path)[0], path.name.removesuffix(SUFFIX)) for path in public_files)
+    return {node: site for node, site in found if node}
+
+
 def is_note(path: Path) -> bool:
     """Whether a file is such a note."""
     return path.name.endswith(_NOTE)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.files import write_text
 from nectar.flower.client import Refused
 from nectar.flower.connection import Connection
 from nectar.keys.files import KeysError
-from nectar.keys.nodes import SUFFIX, fingerprint, note_of, read_public
+from nectar.keys.nodes import SUFFIX, fingerprint, note_of, noted, read_public
 
 _SECONDS = 120.0
 
@@ -41,11 +43,13 @@ def register(connection: Connection, public_files: Sequence[Path], wait: float) 
     """
     keys = {path: read_public(path) for path in public_files}
     connection.wait(wait)
+    # Each call of Flower's client is a process of several seconds, so one tells of all keys that are known.
+    nodes = _nodes(connection)
     problems = []
     for path, key in keys.items():
         site = path.name.removesuffix(SUFFIX)
         try:
-            standing = _registered(connection, path, site)
+            standing = _standing(path, key, nodes) or _registered(connection, path, key, nodes)
         except (KeysError, Refused) as problem:
             problems.append(f"{site}: {problem}")
             continue
@@ -54,16 +58,48 @@ def register(connection: Connection, public_files: Sequence[Path], wait: float) 
         raise KeysError("\n".join(problems))
 
 
-def _registered(connection: Connection, path: Path, site: str) -> str:
+def _nodes(connection: Connection) -> dict[str, str]:
+    """Return the status of every node that Flower knows, by its number."""
+    answer = connection.client().ask(["supernode", "list", connection.name], _SECONDS)
+    return {str(node["node-id"]): str(node["status"]) for node in answer.get("nodes", [])}
+
+
+def _standing(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
+    """Say how a key stands that was registered as one of ``nodes``; nothing if that is not noted.
+
+    Raises
+    ------
+    KeysError
+        If it was unregistered: Flower takes no key twice.
+    """
+    node, of = noted(path)
+    status = nodes.get(node) if of == fingerprint(key) else None
+    if status == _GONE:
+        raise KeysError(
+            f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
+        )
+    return f"registered already as node {node}, {status}" if status else ""
+
+
+def _registered(
+    connection: Connection, path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]
+) -> str:
     """Register one site and say how it stands then."""
+    site = path.name.removesuffix(SUFFIX)
     words = ["supernode", "register", str(path.absolute()), connection.name, "--name", site]
     try:
         node = str(connection.client().ask(words, _SECONDS)["node-id"])
     except Refused as refusal:
         if _KNOWN not in str(refusal):
             raise
-        return _standing(connection, path)
-    _note(path, node)
+        # The list names no keys: only where no node was ever unregistered, this one was not either.
+        if _GONE in nodes.values():
+            raise KeysError(
+                f"{path} is known to the SuperLink, but may have been unregistered ({note_of(path).name} does not say "
+                "as which node): let the site make a new pair"
+            ) from None
+        return "registered already"
+    _note(path, node, key)
     return f"registered as node {node}"
 
 
@@ -84,40 +120,19 @@ def unregister(connection: Connection, which: Sequence[Path | str]) -> None:
         print(f"node {number}: unregistered", flush=True)
 
 
-def _standing(connection: Connection, path: Path) -> str:
-    """Say how a key that Flower knows already stands: it takes none twice, not even an unregistered one."""
-    answer = connection.client().ask(["supernode", "list", connection.name], _SECONDS)
-    nodes = {str(node["node-id"]): str(node["status"]) for node in answer.get("nodes", [])}
+def _note(path: Path, node: str, key: ec.EllipticCurvePublicKey) -> None:
     try:
-        node = _noted(path)
-    except KeysError:
-        # The list names no keys: only where no node was ever unregistered, this one was not either.
-        if _GONE in nodes.values():
-            raise KeysError(
-                f"{path} is known to the SuperLink, but may have been unregistered ({note_of(path).name}, which says "
-                "as which node, is not there): let the site make a new pair"
-            ) from None
-        return "registered already"
-    status = nodes.get(node)
-    if status == _GONE:
-        raise KeysError(
-            f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
-        )
-    return f"registered already as node {node}, {status}" if status else "registered already"
-
-
-def _note(path: Path, node: str) -> None:
-    try:
-        write_text(note_of(path), f"{node}\n")
+        # With the key's fingerprint: another key may come to lie there.
+        write_text(note_of(path), f"{node} {fingerprint(key)}\n")
     except OSError as error:
         print(f"  (not noted in {note_of(path)}: {error.strerror}; keep the number)", flush=True)
 
 
 def _noted(path: Path) -> str:
-    try:
-        return str(int(note_of(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+    node, _ = noted(path)
+    if not node:
         raise KeysError(
             f"{note_of(path)} does not say as which node the key was registered: give the node's number "
             "(`flwr supernode list` shows them)"
-        ) from None
+        )
+    return node

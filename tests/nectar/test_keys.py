@@ -391,6 +391,7 @@ class Registry:
     def __init__(self, known: dict[str, str], nodes: dict[str, str]) -> None:
         self.known, self.nodes = known, nodes
         self.asked: list[str] = []
+        self.listed = 0
 
     def wait(self, seconds: float) -> None:
         pass
@@ -400,6 +401,7 @@ class Registry:
 
     def ask(self, words: list[str], seconds: float) -> dict[str, Any]:
         if words[1] == "list":
+            self.listed += 1
             return {
                 "nodes": [
                     {"node-id": node, "status": status} for node, status in self.nodes.items()
@@ -412,6 +414,11 @@ class Registry:
         return {"node-id": 99}
 
 
+def note(public: Path, node: str) -> None:
+    """Note that a key was registered, as `register` does."""
+    note_of(public).write_text(f"{node} {fingerprint(read_public(public))}\n")
+
+
 KNOWN = "[code: 23] Public key already in use."
 
 
@@ -420,20 +427,50 @@ def test_one_site_that_cannot_be_registered_keeps_no_other_out(
 ) -> None:
     sites = ["east", "north", "south", "west"]
     public = make_nodes(tmp_path, sites)
-    note_of(public[0]).write_text("11\n")
-    note_of(public[3]).write_text("12\n")
+    note(public[0], "11")
+    note(public[3], "12")
     known = {"east": KNOWN, "north": "[code: 7] No room.", "west": KNOWN}
     superlink = Registry(known, {"11": "unregistered", "12": "online"})
     with pytest.raises(files.KeysError) as refused:
         register(superlink, public, 0)  # type: ignore[arg-type]
-    assert superlink.asked == sites
+    assert superlink.asked == ["north", "south"]
     east, north = str(refused.value).splitlines()
     assert east.startswith(f"east: {public[0]} was unregistered, and Flower takes no key twice")
     assert north == "north: [code: 7] No room."
     said = capsys.readouterr().out
     assert "south: registered as node 99 (SHA256:" in said
     assert "west: registered already as node 12, online" in said
-    assert note_of(public[2]).read_text() == "99\n"
+    assert note_of(public[2]).read_text() == f"99 {fingerprint(read_public(public[2]))}\n"
+
+
+def test_flower_is_asked_once_for_all_keys_that_it_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each question is a process of up to ten seconds."""
+    public = make_nodes(tmp_path, ["east", "north", "south", "west"])
+    for number, path in enumerate(public):
+        note(path, str(number))
+    superlink = Registry({}, {str(number): "online" for number in range(4)})
+    register(superlink, public, 0)  # type: ignore[arg-type]
+    assert (superlink.listed, superlink.asked) == (1, [])
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(" (")[0] for line in said] == [
+        f"{path.stem}: registered already as node {number}, online"
+        for number, path in enumerate(public)
+    ]
+
+
+@pytest.mark.parametrize("noted", ["7\n", "7 SHA256:another\n", "nonsense\n", ""])
+def test_a_note_of_another_key_or_superlink_keeps_none_out(tmp_path: Path, noted: str) -> None:
+    """A new pair under an old name, and a note of an earlier release, which has the number alone."""
+    public = make_nodes(tmp_path, ["north"])
+    note_of(public[0]).write_text(noted)
+    superlink = Registry({}, {"7": "online"})
+    register(superlink, public, 0)  # type: ignore[arg-type]
+    assert superlink.asked == ["north"]
+    note(public[0], "8")
+    register(superlink, public, 0)  # type: ignore[arg-type]
+    assert superlink.asked == ["north", "north"], "the SuperLink knows no node 8"
 
 
 def test_a_key_of_which_nobody_knows_how_it_stands_is_none_that_is_well(
