@@ -26,7 +26,8 @@ A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; set
 
   --config FILE    a YAML file of settings: as an experiment, or what `nectar config` printed
   --site           this is a site's machine, not the operator's
-  --keys DIR       a directory of keys: modes, dates, pairs, the certificate's host names
+  --keys DIR       a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether
+                   the site's key is registered at the server
   --data FOLDER    a site's own folder of images: can it be used, which classes does it have
   --state DIR      the site's state directory
   --ca FILE        the authority's certificate, for a connection given as HOST:PORT
@@ -91,6 +92,7 @@ def _connected(name: str | None, options: dict[str, str]) -> Iterator[Check]:
     from nectar.doctor.key_files import keys
     from nectar.doctor.link import link
     from nectar.doctor.machine import flower_wanted
+    from nectar.doctor.registration import registration
     from nectar.flower.connecting import connect
     from nectar.flower.job import LaunchError
 
@@ -105,6 +107,8 @@ def _connected(name: str | None, options: dict[str, str]) -> Iterator[Check]:
             if directory is not None:
                 yield from keys(directory, connection.host, site=site)
             yield from link(connection, flower_wanted(), site=site)
+            if site and directory is not None:
+                yield from registration(connection, directory)
     except LaunchError as error:
         yield Check("connection", "fail", str(error))
 

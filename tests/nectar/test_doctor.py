@@ -9,16 +9,27 @@ import shutil
 import socketserver
 import ssl
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from email.utils import formatdate
 from pathlib import Path
 from time import time
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 from data_files import forget_loaded, small_mnist, write_source
 from deployment import nectar
 from flwr.app import Context, RecordDict
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from image_folders import CLASSES, paint, paint_split
 
 from client_app.site import run_of
@@ -28,13 +39,14 @@ from nectar.doctor import machine
 from nectar.doctor.check import Check, shown
 from nectar.flower.connection import Connection
 from nectar.keys.authority import make_authority, make_server
-from nectar.keys.nodes import make_nodes
+from nectar.keys.nodes import make_nodes, read_public
 
 
 class SuperLink(http.server.BaseHTTPRequestHandler):
     """Answers as Flower's does, or as the sites' proxy before one that is there or not."""
 
     version, late, proxy, down = "1.41.0", 0.0, False, False
+    registered: tuple[bytes, ...] = ()
 
     def do_GET(self) -> None:
         known = {"/health": "", "/openapi.json": json.dumps({"info": {"version": self.version}})}
@@ -48,8 +60,31 @@ class SuperLink(http.server.BaseHTTPRequestHandler):
             signed = self.headers["Content-Type"] == "application/protobuf"
             self._answer(502 if self.down else 401 if signed else 415, "no")
             return
+        if self.path == "/v1/fleet/activate-node":
+            self._activate()
+            return
         control = self.path.startswith("/v1/control/") and not self.proxy
         self._answer(415 if control else 404, '{"code":1002,"detail":"x"}' if control else "no")
+
+    def _activate(self) -> None:
+        """As Flower 1.41: who signed, then whether the key is known, then whether the interval can be."""
+        key = b64decode(self.headers["flwr-public-key"])
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            signed_at = self.headers["flwr-timestamp"]
+            public = load_pem_public_key(key)
+            assert isinstance(public, EllipticCurvePublicKey)
+            signature = b64decode(self.headers["flwr-signature"])
+            public.verify(signature, signed_at.encode(), ECDSA(SHA256()))
+            asked = ActivateNodeRequest.FromString(content)
+            assert asked.public_key == key
+            assert asked.heartbeat_interval == 0, "a possible one would make the caller the node"
+            assert abs(datetime.fromisoformat(signed_at).timestamp() - time() + self.late) < 300
+        except (AssertionError, InvalidSignature):
+            self._answer(401, '{"detail":"Invalid SuperNode authentication"}')
+            return
+        known = key in self.registered
+        self._answer(400 if known else 412, json.dumps({"code": 2003 if known else 2004}))
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         return formatdate(time() - self.late, usegmt=True)
@@ -130,9 +165,9 @@ def test_all_is_well_at_the_operators(doctor: Doctor, keys: Path, tmp_path: Path
 
 def test_all_is_well_at_a_site_behind_the_proxy(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    make_nodes(own, ["hospital-a"])
+    (public,) = make_nodes(own, ["hospital-a"])
     words = ["--site", "--keys", str(own), "--state", str(tmp_path / "state")]
-    with serving(keys, proxy=True) as address:
+    with serving(keys, proxy=True, registered=(pem(public),)) as address:
         code, said = doctor(address, "--ca", str(keys / "ca.crt"), *words)
     assert code == 0
     assert {line.split()[0] for line in said.splitlines()} == {"ok"}
@@ -140,6 +175,29 @@ def test_all_is_well_at_a_site_behind_the_proxy(doctor: Doctor, keys: Path, tmp_
     assert "ok control api cannot be reached from here, as it should be" in said
     assert "ok flower there not told from here; it has to be 1.41.x" in said
     assert f"ok state {tmp_path}/state: writable" in said
+    assert "ok key hospital-a is registered at the server (SHA256:" in said
+
+
+def pem(public: Path) -> bytes:
+    """Return a public half as a SuperNode sends it."""
+    return read_public(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def test_a_key_that_is_not_registered(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
+    """The key's own signature tells, and asks for nothing that would end the SuperNode that is online with it."""
+    own = tmp_path / "own"
+    known, _ = make_nodes(own, ["hospital-a", "hospital-b"])
+    words = ["--ca", str(keys / "ca.crt"), "--site", "--keys", str(own)]
+    with serving(keys, proxy=True, registered=(pem(known),)) as address:
+        code, said = doctor(address, *words)
+    assert code == 1
+    assert "ok key hospital-a is registered" in said
+    assert f"fail key {own}/nodes/hospital-b (SHA256:" in said
+    assert "is not registered at the server, or no longer: the operator registers" in said
+    with serving(keys, proxy=True, registered=(pem(known),), late=4000) as address:
+        code, said = doctor(address, *words)
+    assert code == 1
+    assert "hospital-a (401): is this machine's clock right" in said
 
 
 def test_a_site_that_reaches_the_control_api_is_warned(doctor: Doctor, keys: Path) -> None:
