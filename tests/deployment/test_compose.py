@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,3 +211,47 @@ def test_an_override_names_services_and_settings_that_there_are() -> None:
             assert set(entry.get("environment", {})) <= set(
                 SERVICES[service].get("environment", {})
             ), name
+
+
+SCRIPTS = ROOT / "docker/nectar/bin"
+
+
+def test_no_health_check_leaves_a_refusal_in_the_superlinks_log() -> None:
+    """49 of 54 idle lines were refused calls of the sites' own checks, among which no stranger was to be seen."""
+    for check in (SCRIPTS / "nectar-healthy", ROOT / "docker/proxy/healthy.py"):
+        assert "/v1/" not in check.read_text()
+
+
+@pytest.mark.parametrize("missing", ["key", "ca.crt"])
+def test_a_key_that_cannot_be_read_is_one_sentence_and_no_loop(
+    tmp_path: Path, missing: str
+) -> None:
+    """A container that ends with 0 is not started again by `restart: on-failure`."""
+    text = (SCRIPTS / "nectar-supernode").read_text().replace("/keys/", f"{tmp_path}/")
+    (tmp_path / "north").mkdir()
+    for name in {"key", "ca.crt"} - {missing}:
+        (tmp_path / "north" / name).write_text("x")
+    done = subprocess.run(
+        ["sh", "-c", text],
+        env={"SITE": "north", "SERVER": "x:1", "NODE_CONFIG": "", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(f"nectar-supernode: {tmp_path}/north/{missing} is not there, or not for")
+    assert "then start this container again" in said
+
+
+def test_the_sites_with_a_gpu_compute_on_no_other() -> None:
+    """An image built for a CPU would be slow unseen."""
+    for site in SITES:
+        assert SERVICES[f"{site}-cuda"]["command"] == ["nectar-supernode", "device='cuda'"]
+
+
+def test_the_image_is_built_for_a_cpu_unless_a_gpu_is_asked_for() -> None:
+    assert SERVICES["init"]["build"]["args"]["TORCH_BACKEND"] == "${TORCH_BACKEND:-cpu}"
+    text = (ROOT / "docker/nectar/Dockerfile").read_text()
+    assert '--torch-backend "$TORCH_BACKEND"' in text
+    assert "simulation" not in text, "no Ray"
