@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging import getLogger
 from typing import Any
 
@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
         if context.run_config.get(FETCH):
             send(context.run_config)
             return
-        serve(grid, load(context.run_config), begun=_tell_of)
+        serve(grid, load(context.run_config), begun=_tell_of, members=_Members())
     except NectarError as error:
         logger.error("the run stopped: %s", error)
         tell("stopped", reason=one_line(str(error)))
@@ -56,8 +56,24 @@ def _tell_of(record: Record) -> None:
     tell("record", directory=str(record.directory))
 
 
+class _Members:
+    """Tells who takes part, when that is known and when it changes."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def __call__(self, sites: Sequence[Site]) -> None:
+        nodes = {site.name: str(site.node_id) for site in sites}
+        if nodes != self._told:
+            tell("sites", nodes=nodes)
+            self._told = nodes
+
+
 def serve(
-    grid: Grid, config: Config, begun: Callable[[Record], object] = lambda record: None
+    grid: Grid,
+    config: Config,
+    begun: Callable[[Record], object] = lambda record: None,
+    members: Callable[[Sequence[Site]], None] = lambda sites: None,
 ) -> Record:
     """Run ``config`` and return its record; what fails is noted there and raised.
 
@@ -69,6 +85,8 @@ def serve(
         The configuration.
     begun : callable, optional
         Told the record as soon as there is one.
+    members : callable, optional
+        Told the sites that take part, at the start and behind each round.
     """
     use_threads(config.compute.server_cores)
     run = Run(config)
@@ -81,6 +99,7 @@ def serve(
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
     begun(record)
+    members(strategy.sites)
     record.note(engine=engine_of(strategy.sites))
     strategy.summary()
     try:
@@ -96,7 +115,10 @@ def serve(
             last_round=config.rounds,
             federation=run.config.federation,
             judge=judge,
-            callbacks=[Recorder(record, strategy, config.rounds, standing.best)],
+            callbacks=[
+                Recorder(record, strategy, config.rounds, standing.best),
+                lambda _: members(strategy.sites),
+            ],
         )
     except BaseException as error:
         reason = str(error) or type(error).__name__

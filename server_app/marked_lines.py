@@ -11,13 +11,14 @@ import sys
 from contextlib import suppress
 from typing import Any, Literal
 
-Kind = Literal["record", "stopped"]
-"""Where the run's record lies, as ``directory``; why the run stopped, as ``reason``."""
+Kind = Literal["record", "stopped", "sites"]
+"""Where the run's record lies, as ``directory``; why the run stopped, as ``reason``; who takes part, as ``nodes``, from
+the site's name to its node's number."""
 
-_LINE = re.compile(r"nectar-(?P<kind>record|stopped) (?P<content>\{.*\})")
+_LINE = re.compile(r"nectar-(?P<kind>record|stopped|sites) (?P<content>\{.*\})")
 
 
-def tell(kind: Kind, **content: str) -> None:
+def tell(kind: Kind, **content: Any) -> None:
     """Print a marked line."""
     # In one piece: other threads print lines too.
     sys.stdout.write(f"nectar-{kind} {json.dumps(content)}\n")

@@ -136,6 +136,19 @@ class Client:
             process.kill()
             process.wait()
 
+    def log_so_far(self, run: str) -> str:
+        """Return what the run has logged until now.
+
+        Raises
+        ------
+        LaunchError
+            The SuperLink does not answer, or knows no such run.
+        """
+        done = self._call(["log", run, self.connection, "--show"], _LIST_SECONDS)
+        if done.returncode:
+            raise _failed("log", done)
+        return done.stdout
+
     def outcome(self, run: str) -> Outcome:
         """Ask how the run stands.
 
@@ -174,9 +187,21 @@ class Client:
         LaunchError
             It gives no answer in time, or none that can be read.
         """
+        done = self._call([*arguments, "--format", "json"], seconds)
         try:
-            done = subprocess.run(
-                [str(self.program), *arguments, "--format", "json"],
+            # Notes may precede the answer.
+            answer = dict(json.loads(done.stdout[done.stdout.index("{") :]))
+        except ValueError:
+            raise _failed(arguments[0], done) from None
+        # What fails prints success: false, and may exit with 0 all the same.
+        if answer.get("success") is False:
+            raise Refused(_refusal(answer))
+        return answer
+
+    def _call(self, arguments: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [str(self.program), *arguments],
                 cwd=self.directory,
                 env=dict(self.environment),
                 stdin=subprocess.DEVNULL,
@@ -193,18 +218,11 @@ class Client:
                 f"`flwr {arguments[0]}` gave no answer within {seconds:.0f} seconds"
                 f"{self.last_words()}"
             ) from None
-        try:
-            # Notes may precede the answer.
-            answer = dict(json.loads(done.stdout[done.stdout.index("{") :]))
-        except ValueError:
-            said = " ".join((done.stdout + done.stderr).split()) or "nothing"
-            raise LaunchError(
-                f"`flwr {arguments[0]}` failed (exit code {done.returncode}), it said: {said}"
-            ) from None
-        # What fails prints success: false, and may exit with 0 all the same.
-        if answer.get("success") is False:
-            raise Refused(_refusal(answer))
-        return answer
+
+
+def _failed(program: str, done: subprocess.CompletedProcess[str]) -> LaunchError:
+    said = " ".join((done.stdout + done.stderr).split()) or "nothing"
+    return LaunchError(f"`flwr {program}` failed (exit code {done.returncode}), it said: {said}")
 
 
 def _refusal(answer: Mapping[str, Any]) -> str:

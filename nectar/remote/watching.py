@@ -12,7 +12,8 @@ from nectar.flower.connection import Connection
 from nectar.flower.log import Screen
 from nectar.interrupt import Interrupted, Interrupts
 from nectar.remote.following import follow
-from server_app.marked_lines import told
+from nectar.remote.silence import breaking_silence
+from nectar.remote.standing import Reading
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,18 @@ def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None
         The SuperLink has gone and did not come back.
     """
     screen = Screen(out or sys.stdout, verbose=verbose)
-    directories: list[str] = []
+    reading = Reading()
+    with breaking_silence(connection, run, reading, screen.say) as heard:
 
-    def see(line: str) -> None:
-        if directory := str(told(line, "record").get("directory", "")):
-            directories.append(directory)
-        screen.show(line)
+        def see(line: str) -> None:
+            heard()
+            reading.see(line)
+            screen.show(line)
 
-    outcome, signal = _undisturbed(lambda: follow(connection, run, see))
+        outcome, signal = _undisturbed(lambda: follow(connection, run, see))
     if outcome is not None and not outcome.completed:
         screen.say_failed(outcome)
-    output_dir, _, record = next(iter(directories), "").rpartition("/")
+    output_dir, _, record = reading.record.rpartition("/")
     return Watched(outcome, record, output_dir, signal)
 
 

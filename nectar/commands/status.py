@@ -1,0 +1,114 @@
+"""`nectar status`: the sites of a federation by name, and the runs at its SuperLink."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.config.text import from_home
+from common.errors import ConfigError
+from nectar.words import take_options
+
+if TYPE_CHECKING:
+    from nectar.remote.standing import Member, Progress, Standing
+
+SUMMARY = "say which sites of a federation are online, and how far its runs are"
+
+USAGE = """\
+Usage: nectar status CONNECTION [--keys DIR] [--json] [--ca FILE | --insecure]
+
+Names each registered site, whether it is online, since when or when it was seen last, and the run and round in which
+it takes part; then each run that is not over. The exit code is 0 if every site is online, 1 if one is not or there is
+none, 2 if the SuperLink does not answer.
+
+A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE.
+
+  --keys DIR   the directory of keys from which `nectar keys register` took the sites' public halves: it noted beside
+               them which node each one is (else the variable NECTAR_KEYS). A run tells the names of its own sites
+  --json       as JSON, for programs
+  --ca FILE    the authority's certificate, for a connection given as HOST:PORT
+  --insecure   the SuperLink has no TLS, and that is meant
+
+Flower knows of a site that is online, not of one that is at work: whoever takes part in a round is named with it,
+whether it computes or has replied; "silent" is one that is online and has not answered a run's roll call.
+
+  nectar status lab --keys keys
+  nectar status 192.0.2.7:8000 --ca keys/ca.crt --json
+"""
+
+_KEYS = "NECTAR_KEYS"
+_HEAD = ("site", "state", "since (UTC)", "run", "work", "node")
+_UNKNOWN = "–"
+
+
+def main(words: list[str]) -> int:
+    """Show how the federation stands; return 0 if all its sites are online, else 1."""
+    from nectar.flower.connecting import connect
+    from nectar.keys.nodes import noted_sites
+    from nectar.remote.standing import standing
+
+    options, rest = take_options(words, flags=("--json", "--insecure"), values=("--keys", "--ca"))
+    if len(rest) != 1 or "=" in rest[0]:
+        raise ConfigError(
+            "nectar status takes one connection: a name, or HOST:PORT --ca ca.crt, and no settings."
+        )
+    named = options.get("--keys") or os.environ.get(_KEYS, "")
+    if named and not (Path.cwd() / from_home(named)).is_dir():
+        raise ConfigError(f"there is no directory of keys {named}: give another --keys, or none")
+    with connect(rest[0], options.get("--ca"), insecure="--insecure" in options) as connection:
+        connection.wait(0)
+        names = noted_sites(Path.cwd() / from_home(named)) if named else {}
+        found = standing(connection, names)
+        if "--json" in options:
+            print(json.dumps({"superlink": connection.address, **_plain(found)}, indent=2))
+        else:
+            print("\n".join(_lines(connection.address, found)))
+    return 0 if found.well else 1
+
+
+def _plain(found: Standing) -> dict[str, object]:
+    return {
+        "sites": [asdict(member) for member in found.members],
+        "runs": [asdict(run) for run in found.runs],
+    }
+
+
+def _lines(address: str, found: Standing) -> list[str]:
+    online = sum(member.status == "online" for member in found.members)
+    lines = [f"{address}: {online} of {len(found.members)} sites online"]
+    if found.members:
+        lines += ["", *_table([_HEAD, *map(_row, found.members)])]
+    lines += ["", *map(_run, found.runs)] if found.runs else ["", "no run is going on"]
+    return lines
+
+
+def _row(member: Member) -> tuple[str, ...]:
+    state = "never online" if member.status == "registered" else member.status
+    told = (member.site, state, member.since, member.run, member.work, member.node)
+    return tuple(_shown(text) or _UNKNOWN for text in told)
+
+
+def _run(run: Progress) -> str:
+    begun = f"run {run.run}: {run.status} for {run.seconds / 60:.0f} min"
+    if run.rounds:
+        begun += f", round {run.reached} of {run.rounds} done"
+    where = f"; record {_shown(run.record)}" if run.record else ""
+    last = f"\n  {_shown(run.last)}" if run.last else ""
+    return f"{begun}{where}{last}"
+
+
+def _shown(text: str) -> str:
+    """Return what a site or a log says; it must not steer the terminal."""
+    return text if text.isprintable() else ascii(text)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

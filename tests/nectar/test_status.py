@@ -1,0 +1,227 @@
+"""`nectar status`: sites by name, who is online, how far the runs are; and what `submit` says when a log is silent."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployment import nectar
+from federation import server_context
+from small import SMALL
+
+from client_app.app import app as client_app
+from nectar.flower.client import Outcome
+from nectar.flower.connection import Connection
+from nectar.flower.job import LaunchError
+from nectar.keys.nodes import make_nodes, note_of
+from nectar.local_grid import LocalGrid
+from nectar.remote.silence import breaking_silence
+from nectar.remote.standing import Reading
+from server_app.app import app as server_app
+from server_app.marked_lines import told
+
+
+def node(number: str, status: str, **times: str) -> dict[str, str]:
+    """Give an entry of Flower's list."""
+    return {"node-id": number, "status": status, "online-at": "N/A", "offline-at": "N/A", **times}
+
+
+NODES = [
+    node("11", "online", **{"online-at": "2026-11-22 10:00:00Z"}),
+    node("12", "offline", **{"offline-at": "2026-11-22 11:00:00Z"}),
+    node("13", "registered"),
+    node("14", "unregistered", **{"offline-at": "2026-11-22 09:00:00Z"}),
+]
+
+LOG = """INFO :      the record is /srv/runs/r
+nectar-record {"directory": "/srv/runs/r"}
+nectar-sites {"nodes": {"the-north": "11", "south": "12"}}
+INFO :      round 0/5: accuracy 0.1
+INFO :      round 2/5: accuracy 0.8
+WARNING :   round 3: rejected south: the node is unavailable, round 9/9: \x1b[31mred
+"""
+
+
+class Flower:
+    """Answers as Flower's client does."""
+
+    def __init__(
+        self, nodes: list[dict[str, str]], runs: list[dict[str, Any]], log: str = ""
+    ) -> None:
+        self.nodes, self.runs, self.log = nodes, runs, log
+        self.asked: list[str] = []
+
+    def ask(self, words: list[str], seconds: float) -> dict[str, Any]:
+        self.asked.append(" ".join(words[:2]))
+        return {"nodes": self.nodes} if words[0] == "supernode" else {"runs": self.runs}
+
+    def log_so_far(self, run: str) -> str:
+        self.asked.append(f"log {run}")
+        return self.log
+
+    def outcome(self, run: str) -> Outcome:
+        return Outcome(str(self.runs[0]["status"]), "N/A")
+
+
+@pytest.fixture
+def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Flower]:
+    """Put a SuperLink behind the connection `lab`."""
+    home = tmp_path / "flower"
+    home.mkdir()
+    (home / "config.toml").write_text(
+        '[superlink.lab]\naddress = "127.0.0.1:9"\ninsecure = true\n', encoding="utf-8"
+    )
+    monkeypatch.setenv("FLWR_HOME", str(home))
+    monkeypatch.delenv("NECTAR_KEYS", raising=False)
+    monkeypatch.setattr(Connection, "wait", lambda self, seconds: None)
+
+    def make(*given: Any) -> Flower:
+        client = Flower(*given)
+        monkeypatch.setattr(Connection, "client", lambda self: client)
+        return client
+
+    return make
+
+
+def registered(directory: Path) -> str:
+    """Make a directory of keys in which three sites are noted as nodes 11 to 13."""
+    for number, path in enumerate(make_nodes(directory, ["north", "south", "east"])):
+        note_of(path).write_text(f"{11 + number} SHA256:x\n")
+    return str(directory)
+
+
+RUNNING = {"run-id": "7", "status": "running", "elapsed": 130.0}
+
+
+def test_sites_by_name_and_how_far_the_run_is(
+    flower: Callable[..., Flower], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    over = {"run-id": "6", "status": "finished:completed", "elapsed": 1.0}
+    client = flower(NODES, [over, RUNNING], LOG)
+    assert nectar("status", "lab", "--insecure", "--keys", registered(tmp_path / "keys")) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "127.0.0.1:9: 1 of 3 sites online"
+    assert [line.split() for line in lines[3:6]] == [
+        ["east", "never", "online", "–", "–", "–", "13"],
+        ["south", "offline", "2026-11-22", "11:00:00Z", "7", "round", "3", "12"],
+        ["the-north", "online", "2026-11-22", "10:00:00Z", "7", "round", "3", "11"],
+    ]
+    assert lines[7] == "run 7: running for 2 min, round 2 of 5 done; record /srv/runs/r"
+    assert "\x1b" not in lines[8]
+    assert sorted(client.asked) == ["list lab", "log 7", "supernode list"], "a process each"
+
+
+def test_for_programs_and_the_exit_code_of_all_being_well(
+    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flower(NODES[:1], [RUNNING], LOG)
+    assert nectar("status", "lab", "--insecure", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    (site,), (run,) = found["sites"], found["runs"]
+    assert (site["site"], site["status"], site["work"]) == ("the-north", "online", "round 3")
+    assert (run["reached"], run["rounds"], run["record"]) == (2, 5, "/srv/runs/r")
+    flower([], [], "")
+    assert nectar("status", "lab", "--insecure") == 1
+    assert "0 of 0 sites online" in capsys.readouterr().out
+
+
+def test_a_site_that_is_online_and_does_not_answer_is_said_to_be_silent(
+    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = "INFO :      1 of 2 sites are there after 60 of 300 s (a; online and busy or not answering: b (node 11))\n"
+    flower(NODES[:1], [RUNNING], waits)
+    assert nectar("status", "lab", "--insecure") == 0
+    said = capsys.readouterr().out
+    assert "7    silent  11" in said
+    assert "1 of 2 sites are there after 60 of 300 s" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "takes one connection"),
+        (["lab", "rounds=3"], "takes one connection"),
+        (["lab", "--insecure", "--keys", "/nowhere"], "there is no directory of keys /nowhere"),
+        (["nobody"], "There is no connection 'nobody'"),
+    ],
+)
+def test_words_are_checked(
+    flower: Callable[..., Flower],
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flower([], [])
+    assert nectar("status", *words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_superlink_that_does_not_answer(
+    flower: Callable[..., Flower],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(self: Connection, seconds: float) -> None:
+        raise LaunchError("The SuperLink at 127.0.0.1:9 cannot be reached: refused")
+
+    flower([], [])
+    monkeypatch.setattr(Connection, "wait", refuse)
+    assert nectar("status", "lab", "--insecure") == 2
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_a_server_app_names_its_nodes_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a line for programs, which the log's readers hide from people."""
+    run_config = {"output-dir": str(tmp_path), "rounds": 2, "set": SMALL, "method": "fedavg"}
+    server_app(LocalGrid(client_app, 3, run_config), server_context(run_config))
+    lines = capsys.readouterr().out.splitlines()
+    (found,) = [told(line, "sites") for line in lines if told(line, "sites")]
+    assert found == {"nodes": {f"partition-{i}": str(1000 + i) for i in range(3)}}
+
+
+# -- a log that says nothing --------------------------------------------------------------------
+
+
+def sentence(flower: Flower, reading: Reading) -> str:
+    """Return the first sentence that breaks a silence."""
+    said: list[str] = []
+    there = threading.Event()
+
+    def say(text: str) -> None:
+        said.append(text)
+        there.set()
+
+    connection = Connection("lab", "127.0.0.1:9", None, True, Path())
+    with breaking_silence(connection, "7", reading, say, every=0.1):
+        assert there.wait(20)
+    return said[0]
+
+
+def test_submit_says_for_whom_a_silent_run_waits(flower: Callable[..., Flower]) -> None:
+    assert sentence(flower([], [{"status": "starting"}]), Reading()).endswith(
+        "run 7 is starting, the server has not begun it yet)"
+    )
+    client = flower(NODES, [RUNNING])
+    assert "run 7 is running and waits for its sites; 1 are online)" in sentence(client, Reading())
+    reading = Reading()
+    for line in LOG.splitlines():
+        reading.see(line)
+    assert "round 3 waits for replies; online: the-north; away: south)" in sentence(client, reading)
+
+
+def test_a_log_that_speaks_is_not_interrupted(flower: Callable[..., Flower]) -> None:
+    said: list[str] = []
+    client = flower(NODES, [RUNNING])
+    connection = Connection("lab", "127.0.0.1:9", None, True, Path())
+    with breaking_silence(connection, "7", Reading(), said.append, every=0.5) as heard:
+        for _ in range(16):
+            time.sleep(0.05)
+            heard()
+    assert (said, client.asked) == ([], [])
