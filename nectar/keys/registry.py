@@ -65,15 +65,19 @@ def _nodes(connection: Connection) -> dict[str, str]:
 
 
 def _standing(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
-    """Say how a key stands that was registered as one of ``nodes``; nothing if that is not noted.
+    """Say how a key stands of which it is noted that it was registered as one of ``nodes``; nothing if it is not.
 
     Raises
     ------
     KeysError
-        If it was unregistered: Flower takes no key twice.
+        If it was unregistered.
     """
     node, of = noted(path)
-    status = nodes.get(node) if of == fingerprint(key) else None
+    return _how(path, node, nodes) if of == fingerprint(key) else ""
+
+
+def _how(path: Path, node: str, nodes: Mapping[str, str]) -> str:
+    status = nodes.get(node)
     if status == _GONE:
         raise KeysError(
             f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
@@ -92,15 +96,24 @@ def _registered(
     except Refused as refusal:
         if _KNOWN not in str(refusal):
             raise
-        # The list names no keys: only where no node was ever unregistered, this one was not either.
-        if _GONE in nodes.values():
-            raise KeysError(
-                f"{path} is known to the SuperLink, but may have been unregistered ({note_of(path).name} does not say "
-                "as which node): let the site make a new pair"
-            ) from None
-        return "registered already"
+        return _known(path, key, nodes)
     _note(path, node, key)
     return f"registered as node {node}"
+
+
+def _known(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
+    """Say how a key stands that Flower knows, and of which no note says so for certain."""
+    node, of = noted(path)
+    if not of and (standing := _how(path, node, nodes)):
+        _note(path, node, key)  # an earlier release noted the number alone
+        return standing
+    # The list names no keys: only where no node was ever unregistered, this one was not either.
+    if _GONE in nodes.values():
+        raise KeysError(
+            f"{path} is known to the SuperLink, but may have been unregistered ({note_of(path).name} does not say as "
+            "which node): let the site make a new pair"
+        )
+    return "registered already"
 
 
 def unregister(connection: Connection, which: Sequence[Path | str]) -> None:

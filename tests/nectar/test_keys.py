@@ -485,6 +485,19 @@ def test_a_key_of_which_nobody_knows_how_it_stands_is_none_that_is_well(
         register(superlink, public, 0)  # type: ignore[arg-type]
 
 
+def test_an_earlier_releases_note_is_taken_where_flower_knows_the_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (public,) = make_nodes(tmp_path, ["north"])
+    note_of(public).write_text("12\n")
+    superlink = Registry({"north": KNOWN}, {"11": "unregistered", "12": "online"})
+    for _ in range(2):
+        register(superlink, [public], 0)  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert said.count("north: registered already as node 12, online") == 2
+    assert superlink.asked == ["north"], "from then on the note tells"
+
+
 def test_show_knows_a_sites_volume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As the compose file lays it out: ca.crt and the private half as `key`."""
     make_authority(tmp_path / "operator")
