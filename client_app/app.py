@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from logging import getLogger
 
 from flwr.app import (
     ArrayRecord,
@@ -16,19 +17,23 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from client_app.device import DeviceClient, Metrics, log_release
+from client_app.device import DeviceClient, Metrics
+from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.reasons import reason_of
+from client_app.releases import ReleaseLog, payload_line, refusal_line
 from client_app.site import (
     engine_of,
     is_simulated,
+    name_of,
     run_of,
     site_of,
     site_samples,
+    state_directory,
     state_of,
 )
 from common.compute import use_threads
 from common.data import Samples
-from common.errors import ConfigError, FederationError
+from common.errors import ConfigError, FederationError, one_line
 from common.fingerprint import source_fingerprint
 from common.imports import load
 from common.methods import resolve
@@ -39,18 +44,55 @@ RAISED = 2
 
 _RECORD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+NO_LOG = "this site's log of what leaves it cannot be written, so that nothing leaves it"
+"""What a server is told where no more may be said."""
+
+logger = getLogger("flwr")
+
 app = ClientApp()
 
 Handler = Callable[[Message, Context], RecordDict]
 
 
 def reply(message: Message, context: Context, handle: Handler) -> Message:
-    """Answer ``message`` with what ``handle`` returns, or with one sentence on what went wrong."""
+    """Answer ``message`` with what ``handle`` returns, or with one sentence on what went wrong.
+
+    A real site keeps what it writes to itself, and notes the sentence in its own log.
+    """
+    if is_simulated(context):
+        try:
+            return Message(handle(message, context), reply_to=message)
+        except Exception as error:
+            reason = reason_of(error, owner=False)
+            return Message(Error(code=RAISED, reason=reason), reply_to=message)
     try:
-        return Message(handle(message, context), reply_to=message)
+        with for_the_owner_alone(state_directory(context)):
+            return Message(handle(message, context), reply_to=message)
     except Exception as error:
-        reason = reason_of(error, owner=not is_simulated(context))
+        reason = _noted(reason_of(error, owner=True), message, context)
         return Message(Error(code=RAISED, reason=reason), reply_to=message)
+
+
+def _noted(reason: str, message: Message, context: Context) -> str:
+    """Note in the site's log that ``reason`` leaves, and return it, or ``NO_LOG`` if it cannot be noted."""
+    try:
+        directory = state_directory(context)
+    except FederationError:
+        return reason  # no path, no log
+    if directory is None:
+        return reason
+    config = message.content.config_records.get("config", ConfigRecord())
+    asked, record = config.get("server-round"), one_line(str(config.get("record", "")))
+    log = ReleaseLog(
+        directory, {"run": context.run_id, "record": record[:128], "site": name_of(context)}
+    )
+    server_round = asked if isinstance(asked, int) else 0
+    try:
+        log.append(refusal_line(server_round, message.metadata.message_type, reason))
+    except OSError as error:
+        logger.error("%s cannot be written: %s", directory, error)
+        return NO_LOG
+    return reason
 
 
 def client_of(message: Message, context: Context) -> DeviceClient:
@@ -60,9 +102,9 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     site = site_of(run, context)
     train, holdout = site_samples(run, site, context)
     record_id = str(message.content.config_records["config"].get("record", ""))
-    if not _RECORD_ID.fullmatch(record_id):
+    if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
         raise FederationError(
-            f"the server names its run {record_id[:40]!r}, which cannot be part of a file name"
+            f"the server names its run {record_id[:40]!r}, which cannot be part of a file name here"
         )
     state = state_of(run, record_id, site, context)
     method = resolve(run.config.method)
@@ -132,7 +174,8 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     if message.content.config_records["config"].get("class-counts"):
         sizes["class-counts"] = _class_counts(run, train)
     if "state-dir" in context.node_config:
-        log_release(state_of(run, "roll-call", site, context), "roll-call", "", [], list(sizes))
+        line = payload_line(0, "roll-call", "", [], list(sizes))
+        state_of(run, "", site, context).log_release(line)
     return RecordDict(
         {
             "about": ConfigRecord(

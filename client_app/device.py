@@ -16,6 +16,7 @@ import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
+from client_app.releases import payload_line
 from client_app.state import DeviceState
 from common.data import Samples
 from common.errors import FederationError
@@ -161,7 +162,8 @@ class DeviceClient(NumPyClient):
         """Encode what leaves, and note in the site's own log what it is, when it left and how large it was."""
         compression = self.run.config.wire.compression
         arrays = [] if payload is None else payload.encode(compression)
-        log_release(self.state, phase, payload.kind if payload else "", arrays, figures)
+        kind = payload.kind if payload else ""
+        self.state.log_release(payload_line(self.server_round, phase, kind, arrays, figures))
         return arrays
 
     def _phase(self, name: str) -> Callable[[Weights], Payload]:
@@ -184,18 +186,3 @@ def phases_of(cls: type[DeviceClient]) -> dict[str, str]:
             if name is not None:
                 found[name] = attribute
     return found
-
-
-def log_release(
-    state: DeviceState, phase: str, kind: str, arrays: NDArrays, figures: Sequence[str]
-) -> None:
-    """Append to the site's log: time, phase, kind of payload, its bytes, and the names of the figures beside it."""
-    state.log_release(
-        {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "phase": phase,
-            "kind": kind,
-            "array-bytes": sum(a.nbytes for a in arrays),
-            "figures": " ".join(sorted(figures)),
-        }
-    )

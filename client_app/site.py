@@ -282,9 +282,7 @@ def _site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Sampl
         return _partition_samples(run, site, *partition_of(context))
     if "data" not in context.node_config:
         return _folder_samples(run, site, folder, run.config.data_dir)
-    named = context.node_config.get("state-dir")
-    keep = run.bounds.root if named is None else absolute("state-dir", named)
-    return _folder_samples(run, site, folder, keep)
+    return _folder_samples(run, site, folder, state_directory(context) or run.bounds.root)
 
 
 def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceState:
@@ -293,12 +291,32 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     A real site names ``state-dir`` in its node config; a simulated one uses the run's record, whose place it
     takes from its own configuration and never from a message.
     """
-    named = context.node_config.get("state-dir")
-    if named is not None:
-        return DirectoryState(absolute("state-dir", named), record_id, site)
+    directory = state_directory(context)
+    if directory is not None:
+        return DirectoryState(directory, record_id, site, context.run_id)
     if is_simulated(context):
-        return DirectoryState(record_directory(run, record_id) / "state", "", site)
+        return DirectoryState(record_directory(run, record_id) / "state", "", site, context.run_id)
     return ContextState(context.state)
+
+
+def state_directory(context: Context) -> Path | None:
+    """Return the directory that the site's own node config names for what it keeps, None where it names none.
+
+    Raises
+    ------
+    FederationError
+        If it is relative.
+    """
+    named = context.node_config.get("state-dir")
+    return None if named is None else absolute("state-dir", named)
+
+
+def name_of(context: Context) -> str:
+    """Return a real site's name, empty where its node config gives none that can be used."""
+    try:
+        return site_name(context.node_config)
+    except FederationError:
+        return ""
 
 
 def record_directory(run: Run, record_id: str) -> Path:

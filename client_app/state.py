@@ -6,7 +6,6 @@ from round r's checkpoint therefore meets the devices as they were, even those t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from logging import getLogger
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Protocol
 import torch
 from flwr.app import ArrayRecord, RecordDict
 
+from client_app.releases import ReleaseLog
 from common import tensor_file
 from common.errors import FederationError
 from common.tensor_file import TensorFileError
@@ -44,11 +44,11 @@ class DeviceState(Protocol):
 
 
 class DirectoryState:
-    """Versions as safetensors files in a directory of (record id, site)."""
+    """Versions as safetensors files in a directory of (record id, site); the log lies at ``root``."""
 
-    def __init__(self, root: Path, record_id: str, site: str) -> None:
-        self._root = root
+    def __init__(self, root: Path, record_id: str, site: str, run: int = 0) -> None:
         self._directory = root / record_id / site
+        self._log = ReleaseLog(root, {"run": run, "record": record_id, "site": site})
 
     def load(self, before_round: int) -> Tensors | None:
         """Return the newest version older than ``before_round``, or None.
@@ -79,10 +79,8 @@ class DirectoryState:
             self._path(old).unlink(missing_ok=True)
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
-        """Append to ``released.jsonl`` in the state directory."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / "released.jsonl").open("a") as log:
-            log.write(json.dumps(line) + "\n")
+        """Append to the log at the root, whatever the record is called."""
+        self._log.append(line)
 
     def _path(self, server_round: int) -> Path:
         return self._directory / f"{server_round:06d}.safetensors"

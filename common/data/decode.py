@@ -21,6 +21,9 @@ _TOP = {8: 255, 16: 65535}
 FILTER = Image.Resampling.BICUBIC  # Pillow's widens with the reduction, so nothing is aliased
 
 
+_TOO_LARGE = "too many pixels to be safe to decode"
+
+
 class Unreadable(Exception):
     """A file that is no image that can be used; the message says why and quotes nothing of its content."""
 
@@ -35,12 +38,14 @@ def scale_of(settings: ImagesSettings) -> float:
     return float(_TOP[settings.bits])
 
 
-def read_image(path: Path, settings: ImagesSettings) -> NDArray[np.generic]:
+def read_image(
+    path: Path, settings: ImagesSettings, most_pixels: int | None = None
+) -> NDArray[np.generic]:
     """Decode a file to [C, size, size], uint8 or (``bits=16``) uint16; of an animation the first frame.
 
     The image is turned as its EXIF orientation says; what is transparent is seen on white. Grey is repeated for
     three channels, colour becomes ITU-R 601 luma for one. A 16-bit greyscale file is scaled by its range, 65535,
-    whatever values it holds.
+    whatever values it holds. One that would be decoded to more than ``most_pixels`` is none that can be used.
 
     Raises
     ------
@@ -54,11 +59,13 @@ def read_image(path: Path, settings: ImagesSettings) -> NDArray[np.generic]:
             with Image.open(path, formats=_FORMATS) as image:
                 # A JPEG larger than needed is decoded at a half, a quarter or an eighth, still twice the size.
                 image.draft(None, (2 * settings.size, 2 * settings.size))
+                if most_pixels is not None and image.width * image.height > most_pixels:
+                    raise Unreadable(_TOO_LARGE)
                 return _array(ImageOps.exif_transpose(image), image.format or "", settings)
     except Unreadable:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise Unreadable("too many pixels to be safe to decode") from None
+        raise Unreadable(_TOO_LARGE) from None
     except UnidentifiedImageError:
         raise Unreadable("not an image of a known format") from None
     except Exception as error:  # a damaged file can raise nearly anything

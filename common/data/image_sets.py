@@ -24,6 +24,7 @@ from common.data.folder import (
     split_folders,
 )
 from common.data.holdout import Holdout, with_test
+from common.data.pictures import most_pixels
 from common.data.store import Contents, Stored, digest_of, shared, store_roots
 from common.errors import DataError
 from common.settings.images import ImagesSettings
@@ -180,7 +181,7 @@ def _decode(
     with tempfile.TemporaryFile(dir=scratch) as spool:
         for file in listing.files:
             try:
-                spool.write(read_image(folder / file.path, settings).tobytes())
+                spool.write(read_image(folder / file.path, settings, most_pixels()).tobytes())
                 labels.append(file.label)
             except Unreadable as error:
                 skipped.append(Skipped(printable(file.path), str(error)))

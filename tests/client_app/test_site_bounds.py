@@ -9,30 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 from data_files import forget_loaded, small_mnist, write_source
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from image_folders import CLASSES, paint, paint_split
+from real_site import Site
 
-from client_app.app import app as client_app
 from client_app.reasons import reason_of
-from common.config import load
 from common.errors import DataError
 from common.methods import METHODS, settings_class
-from common.run import Run
 from common.settings.base import setting
 from common.settings.describe import amounts
-from common.wire import Weights
-from nectar.local_grid import LocalGrid
 
 Small = Callable[..., dict[str, Any]]
 
 IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"
-PARTITION = {"partition-id": 0, "num-partitions": 1}
 OWN_NET = """
 from torch import nn
 def net(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
 """
-RECORD = "20260101-000000-real-images-seed0-abcdef"
 
 
 @pytest.fixture(autouse=True)
@@ -46,37 +39,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "own_net.py").write_text(OWN_NET)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
-
-
-class Site:
-    """A real site: what it answers to a server's messages."""
-
-    def __init__(self, run_config: dict[str, Any], **node_config: Any) -> None:
-        node = {"simulated": False, **(PARTITION if "data" not in node_config else {})}
-        self._run_config = run_config
-        self._grid = LocalGrid(client_app, [node | node_config], run_config)
-        (self._node,) = self._grid.get_node_ids()
-
-    def roll_call(self) -> Message:
-        config = ConfigRecord({"class-counts": False})
-        return self._ask("query.roll_call", RecordDict({"config": config}))
-
-    def train(self, phase: str, record: str = RECORD) -> Message:
-        weights = Weights.of(Run(load(self._run_config)).build_model())
-        config = ConfigRecord({"server-round": 1, "record": record, "phase": phase})
-        arrays = ArrayRecord(weights.encode())
-        return self._ask("train", RecordDict({"arrays": arrays, "config": config}))
-
-    def refusal(self) -> str:
-        """Return what the roll call is refused with."""
-        reply = self.roll_call()
-        assert reply.has_error(), "the site takes part"
-        return str(reply.error.reason)
-
-    def _ask(self, kind: str, content: RecordDict) -> Message:
-        ids = self._grid.push_messages([Message(content, self._node, kind, group_id="1")])
-        (reply,) = self._grid.pull_messages(ids)
-        return reply
 
 
 def folder_run(small: Small, text: str = "", **keys: Any) -> dict[str, Any]:

@@ -9,7 +9,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from common.data import pictures
 from common.data.decode import Unreadable, read_image
+from common.errors import DataError
 from common.settings.images import ImagesSettings
 
 
@@ -127,6 +129,41 @@ def test_a_bomb_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
         with pytest.raises(Unreadable, match="too many pixels"):
             decode(path)
+
+
+def test_a_picture_larger_than_the_memory_is_for_is_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What counts is the size it is decoded to: a large JPEG is read at an eighth."""
+    settings = ImagesSettings.model_validate({"size": 2})
+    read_image(saved(tmp_path, Image.new("L", (800, 800)), "x.jpg"), settings, 10_000)
+    path = saved(tmp_path, Image.new("L", (101, 100)))
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
+    with pytest.raises(Unreadable, match="too many pixels"):
+        read_image(path, settings, 10_000)
+
+
+def test_no_picture_takes_more_than_a_quarter_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = pictures.most_pixels.__wrapped__
+    gigabytes = {64: 1024**3 // 12, 1: 1024**3 // 4 // 24, 0.25: 1024**3 // 16 // 24}
+    for size, pixels in gigabytes.items():
+        monkeypatch.setattr(pictures, "memory_bytes", lambda size=size: int(size * 1024**3))
+        assert most() == pixels
+    monkeypatch.undo()
+    assert 2**28 < (pictures.memory_bytes() or 0) < 2**45
+
+
+def test_another_set_s_picture_that_is_too_large_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, before = saved(tmp_path, Image.new("L", (101, 100))), Image.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(pictures, "most_pixels", lambda: 10_000)
+    said = "the set holds a picture of more than 10,000 pixels"
+    with pytest.raises(DataError, match=said), pictures.bounded("the set"):
+        Image.open(path)
+    assert before == Image.MAX_IMAGE_PIXELS
 
 
 @pytest.mark.parametrize("length", [0, 1, 20, 60, -40])

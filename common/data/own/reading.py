@@ -18,6 +18,7 @@ from common.data.own.function import read_function
 from common.data.own.hub import read_hub
 from common.data.own.npz import file_digest, read_npz
 from common.data.own.torchvision_sets import read_torchvision
+from common.data.pictures import bounded
 from common.data.store import Contents, Stored, digest_of, open_store, shared, store_roots
 from common.datasets import FILE, FUNCTION, HUB, TORCHVISION, kind_of
 from common.errors import DataError
@@ -74,7 +75,8 @@ def read_own(
         bounds.inside(Path(file), "data.file")
     spoken, store, source, read = _source(name, data_dir, file, size, bounds)
     roots = store_roots(data_dir, bounds=bounds)
-    stored = shared(store, roots, source, read, _PRIVATE)
+    with bounded(spoken):
+        stored = shared(store, roots, source, read, _PRIVATE)
     if size and stored.train.images.shape[2:] != (size, size):
         raise DataError(
             f"data.size={size} is for sets of pictures; {spoken} brings arrays of "

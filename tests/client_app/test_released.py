@@ -1,0 +1,134 @@
+"""What a site keeps: a line for everything that left, where no server has a word, and nothing that others read."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_files import forget_loaded
+from image_folders import CLASSES, paint
+from real_site import RECORD, Site
+
+from client_app.app import NO_LOG
+from client_app.private_files import for_the_owner_alone
+from common.errors import FederationError
+
+Small = Callable[..., dict[str, Any]]
+
+HOSTILE = [
+    "../../up",
+    "released.jsonl",
+    "Released.JSONL",
+    "nectar-store",
+    ".hidden",
+    "x" * 200,
+    "a\nb",
+]
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    forget_loaded(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
+
+
+def lines(state: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (state / "released.jsonl").read_text().splitlines()]
+
+
+def at(state: Path) -> dict[str, Any]:
+    return {"site": "north", "state-dir": str(state)}
+
+
+def open_to_others(state: Path) -> list[Path]:
+    return [path for path in (state, *state.rglob("*")) if path.stat().st_mode & 0o077]
+
+
+def test_every_answer_has_a_line_refusals_and_failures_too(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(small(method="fedavg"), **at(tmp_path / "state"))
+    site.roll_call()
+    site.train("train")
+    site.train("unheard-of")
+    monkeypatch.setattr("client_app.fedavg.train_locally", lambda *_: 1 / 0)
+    site.train("train")
+    called, sent, refused, failed = lines(tmp_path / "state")
+    assert (called["phase"], called["figures"]) == ("roll-call", "num-examples num-partitions")
+    assert (sent["phase"], sent["kind"], sent["round"]) == ("train", "weights", 1)
+    assert sent["array-bytes"] > 1000
+    assert (sent["run"], sent["record"], sent["site"]) == (1, RECORD, "north")
+    assert refused["kind"] == failed["kind"] == "error"
+    assert "has no phase 'unheard-of'" in refused["reason"]
+    assert failed["reason"].startswith("the device raised ZeroDivisionError (incident ")
+
+
+def test_the_log_lies_in_one_place_whatever_the_server_calls_its_run(
+    small: Small, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    site = Site(small(method="fedavg"), **at(state))
+    for name in HOSTILE:
+        assert site.train("train", record=name).has_error()
+    assert [line["kind"] for line in lines(state)] == ["error"] * len(HOSTILE)
+    assert [path.name for path in state.iterdir()] == ["released.jsonl"]
+    assert not site.train("train", record="20260102-030405-another").has_error()
+    assert lines(state)[-1]["record"] == "20260102-030405-another"
+
+
+def test_nothing_leaves_that_cannot_be_noted(small: Small, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    (state / "released.jsonl").mkdir(parents=True)
+    reply = Site(small(method="fedavg"), **at(state)).train("train")
+    assert reply.error.reason == NO_LOG
+
+
+def test_what_it_keeps_is_its_owners_alone(small: Small, tmp_path: Path) -> None:
+    """Decoded copies of its images, its own memory and its log; a folder that was open before is closed."""
+    state, images = tmp_path / "state", tmp_path / "images"
+    paint(images, "red", 6)
+    earlier = state / "20260101-000000-feddm/north"
+    earlier.mkdir(parents=True)
+    (earlier / "000001.safetensors").touch()
+    settings = f"images.classes={CLASSES} images.size=8 model.depth=2 feddm.warm=on"
+    site = Site(small(dataset="images", set=settings), data=str(images), **at(state))
+    assert open_to_others(state)
+    assert not site.roll_call().has_error()
+    assert not site.train("synthesize").has_error()
+    kept = {path.name for path in state.rglob("*")}
+    assert {"train-images.npy", "store.json", "released.jsonl", "000001.safetensors"} <= kept
+    assert open_to_others(state) == []
+    assert not (tmp_path / "cache/nectar").exists()
+
+
+def test_a_folder_of_others_stays_theirs(tmp_path: Path) -> None:
+    state = tmp_path / "shared"
+    (state / "20260101-000000-feddm").mkdir(parents=True)
+    (state / "somebody's").mkdir()
+    with for_the_owner_alone(state):
+        pass
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) & 0o077 for path in state.iterdir()}
+    assert modes["20260101-000000-feddm"] == 0
+    assert modes["somebody's"]
+    assert state.stat().st_mode & 0o077
+
+
+def test_one_that_cannot_be_closed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o755)
+
+    def refuse(path: Path, mode: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    said = "others may read the state directory"
+    with pytest.raises(FederationError, match=said) as caught, for_the_owner_alone(state):
+        pass
+    assert str(tmp_path) not in caught.value.told
