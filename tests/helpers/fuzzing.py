@@ -1,0 +1,693 @@
+"""Payloads of every kind, damaged at random: each is refused with a PayloadError, or is what its spec says.
+
+The oracle is written a second time, from what the specs promise, and asks nothing of the code that it judges. A
+payload is damaged as arrays, as the records of a reply, or as the objects in which a reply lies at a SuperLink, and it
+is read as a server reads it: from the in-process grid, through Flower's own deflating and inflating, by the inbox. What
+was not damaged has to be accepted. The suite does some of it; all of it is
+
+    python tests/helpers/fuzzing.py --payloads 100000 --seed 0
+
+A case is drawn from the seed and its own number, so that ``--first N --payloads 1`` does one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import logging
+import sys
+import time
+import traceback
+import tracemalloc
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from inflating import Edit, content, deflated, inflated, npz, of_kind, parts
+
+from common.errors import REASON_LENGTH, PayloadError
+from common.models import build
+from common.sites import Site
+from common.wire import (
+    MaskedUpdate,
+    MaskedUpdateSpec,
+    Payload,
+    Spec,
+    SyntheticBatches,
+    SyntheticBatchesSpec,
+    SyntheticImages,
+    SyntheticImagesSpec,
+    TopKUpdate,
+    TopKUpdateSpec,
+    Weights,
+    WeightsSpec,
+)
+from nectar.local_grid import LocalGrid
+from strategies.exchange.replies import SiteEvaluation, read_evaluation, read_upload
+from strategies.exchange.sending import exchange
+
+Draw = np.random.Generator
+Arrays = list[np.ndarray[Any, Any]]
+
+EXAMPLES = 7
+
+#: bytes that reading may take beside a few copies of what was sent and of what may be
+ROOM = 4 * 2**20
+
+#: the memory of one case in as many is measured, which takes longer than to read it
+MEASURED = 8
+
+# ---- what is sent when nobody damages it --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A payload as a device sends it, and what the server expects."""
+
+    name: str
+    payload: Payload
+    spec: Spec
+    compression: str = "none"
+
+
+def _kinds() -> list[Kind]:
+    torch.manual_seed(0)
+    model = build("convnet", (1, 8, 8), 10, depth=1, width=4)
+    spec = WeightsSpec.of(model)
+    flat = torch.randn(200)
+    masked, top = MaskedUpdateSpec(200, 4.0), TopKUpdateSpec(200, 20)
+    images = SyntheticImagesSpec((1, 4, 4), 5, 3)
+    soft = SyntheticImagesSpec((1, 4, 4), 5, 3, soft=True)
+    fixed = SyntheticBatchesSpec(2, 3, (1, 4, 4), (), 5, False, False, 10.0)
+    trained = SyntheticBatchesSpec(2, 3, (1, 4, 4), (), 5, True, True, 10.0)
+    text = SyntheticBatchesSpec(2, 3, (6, 4), (6,), 5, False, False, 10.0)
+    counted = WeightsSpec(
+        ("w", "count", "scalar"),
+        ((3, 2), (), ()),
+        (torch.float64, torch.int64, torch.float32),
+    )
+    counts = {
+        "w": torch.randn(3, 2, dtype=torch.float64),
+        "count": torch.tensor(5),
+        "scalar": torch.tensor(0.5),
+    }
+    made: list[tuple[str, Payload, Spec]] = []
+    for codec in ("float32", "float16"):
+        made += [
+            (codec, Weights.of(model, codec), spec),
+            (codec, Weights(counts, codec), counted),
+            (codec, MaskedUpdate.of(flat, masked, 12345, codec), masked),
+            (codec, TopKUpdate.of(flat, top, codec), top),
+        ]
+    for codec in ("float32", "float16", "uint8"):
+        drawn, labels = torch.randn(9, 1, 4, 4), torch.arange(9) % 5
+        inputs, classes = torch.randn(2, 3, 1, 4, 4), torch.arange(6).view(2, 3) % 5
+        step = torch.tensor(0.1)
+        made += [
+            (codec, SyntheticImages(drawn, labels, codec), images),
+            (codec, SyntheticImages(drawn, torch.rand(9, 5), codec), soft),
+            (codec, SyntheticBatches(inputs, classes, None, codec), fixed),
+            (codec, SyntheticBatches(inputs, torch.randn(2, 3, 5), step, codec), trained),
+            (
+                codec,
+                SyntheticBatches(torch.randn(2, 3, 6, 4), torch.randint(5, (2, 3, 6)), None, codec),
+                text,
+            ),
+        ]
+    return [
+        Kind(f"{payload.kind} {codec} {compression}", payload, expects, compression)
+        for codec, payload, expects in made
+        for compression in ("none", "zlib")
+    ]
+
+
+KINDS = _kinds()
+
+# ---- the oracle ---------------------------------------------------------------------------------------
+
+
+def faults(payload: Payload, spec: Any) -> list[str]:
+    """Return what is wrong with an accepted payload, by the promises of its spec."""
+    found = []
+
+    def need(condition: bool, what: str) -> None:
+        if not condition:
+            found.append(what)
+
+    def finite(tensor: torch.Tensor, what: str) -> None:
+        need(bool(np.isfinite(tensor.double().numpy()).all()), f"{what} is not finite")
+
+    def within(labels: torch.Tensor, classes: int) -> None:
+        numbers = labels.numpy()
+        need(labels.dtype == torch.int64, "labels of another type")
+        need(bool(((numbers >= 0) & (numbers < classes)).all()), "a label out of range")
+
+    match payload, spec:
+        case Weights(), WeightsSpec():
+            need(tuple(payload.tensors) == spec.names, "other names")
+            for name, shape, dtype in zip(spec.names, spec.shapes, spec.dtypes, strict=True):
+                tensor = payload.tensors[name]
+                need(tuple(tensor.shape) == shape and tensor.dtype == dtype, f"{name} is another")
+                finite(tensor, name)
+        case MaskedUpdate(), MaskedUpdateSpec():
+            need(payload.values.ndim == 1, "values of more dimensions")
+            need(payload.values.dtype == torch.float32, "values of another type")
+            need(len(payload.values) <= spec.total, "more values than there are")
+            finite(payload.values, "a value")
+            need(0 <= payload.seed < 2**63, "a seed out of range")
+        case TopKUpdate(), TopKUpdateSpec():
+            places = payload.indices.numpy()
+            need(payload.values.shape == (spec.k,) == places.shape, "other than k values")
+            need(bool((np.diff(places) > 0).all()), "places that do not ascend")
+            need(bool(((places >= 0) & (places < spec.total)).all()), "a place out of range")
+            finite(payload.values, "a value")
+        case SyntheticImages(), SyntheticImagesSpec():
+            n = len(payload.images)
+            need(1 <= n <= spec.ipc * spec.classes, "too many images")
+            need(tuple(payload.images.shape[1:]) == spec.shape, "images of another shape")
+            need(payload.images.dtype == torch.float32, "images of another type")
+            finite(payload.images, "an image")
+            if spec.soft:
+                need(tuple(payload.labels.shape) == (n, spec.classes), "labels of another shape")
+                finite(payload.labels, "a label")
+            else:
+                need(tuple(payload.labels.shape) == (n,), "labels of another shape")
+                within(payload.labels, spec.classes)
+                most = max(Counter(payload.labels.tolist()).values(), default=0)
+                need(most <= spec.ipc, "too many of one class")
+        case SyntheticBatches(), SyntheticBatchesSpec():
+            need(tuple(payload.inputs.shape) == (spec.m, spec.b, *spec.shape), "another shape")
+            finite(payload.inputs, "an input")
+            targets = (spec.m, spec.b, *spec.targets)
+            if spec.trained:
+                need(tuple(payload.labels.shape) == (*targets, spec.classes), "other logits")
+                finite(payload.labels, "a logit")
+            else:
+                need(tuple(payload.labels.shape) == targets, "labels of another shape")
+                within(payload.labels, spec.classes)
+            step = payload.step_size
+            need((step is not None) == spec.learned_step, "a step size where none is, or none")
+            need(step is None or 0 < float(step) <= spec.max_step * (1 + 1e-6), "an odd step size")
+        case _:
+            found.append(f"a {type(payload).__name__} for a {type(spec).__name__}")
+    return found
+
+
+def faulty_figures(figures: Mapping[str, float], examples: int) -> list[str]:
+    """Return what is wrong with the figures of an accepted reply."""
+    found = [] if examples == EXAMPLES else ["another count than the roll call's"]
+    if len(figures) > 48 or any(len(key) > 64 or not key.isprintable() for key in figures):
+        found.append("figures that are many or long")
+    if not all(isinstance(v, float) and np.isfinite(v) for v in figures.values()):
+        found.append("a figure that is no finite number")
+    return found
+
+
+# ---- damage to arrays ---------------------------------------------------------------------------------
+
+_BOMB = np.frombuffer(zlib.compress(bytes(32 * 2**20)), np.uint8)
+_ODD: list[Any] = [
+    *(None, True, False, -1, 0, 1, 2**31, 2**63, 2**64, 10**400, -0.5, 1e308, float("nan")),
+    *("", "x", "float16", "zlib", "none", "\x1b[2J\n", "y" * 50_000, [], {}, [[]], [None] * 9),
+    *([[0, 0, 0], [1, 1, 1]], [[1e308], [-1e308]], {"a": {"b": {}}}, [[[[[[1]]]]]]),
+]
+_DTYPES = (
+    *("float16", "float32", "float64", ">f4", "longdouble", "complex64", "bool", "S3", "U2"),
+    *("int8", "int16", "int64", "uint8", "uint16", "uint32", "uint64", ">i8", "datetime64[s]"),
+)
+_VALUES = (np.nan, np.inf, -np.inf, 1e38, -1e38, 1e-40, 65504.0, -1.0, 255.0, 2.0**31, 2.0**62)
+
+
+def _pick(draw: Draw, items: Sequence[Any]) -> Any:
+    return items[int(draw.integers(len(items)))]
+
+
+def _flipped(draw: Draw, data: bytes) -> bytes:
+    """Return ``data`` with some bits flipped, cut short, doubled, or with other bytes in it."""
+    changed = bytearray(data)
+    match int(draw.integers(5)):
+        case 0 if changed:
+            for _ in range(int(draw.integers(1, 9))):
+                changed[int(draw.integers(len(changed)))] ^= 1 << int(draw.integers(8))
+        case 1:
+            del changed[int(draw.integers(len(changed) + 1)) :]
+        case 2:
+            changed = changed + changed
+        case 3:
+            at = int(draw.integers(len(changed) + 1))
+            changed[at : at + int(draw.integers(1, 20))] = draw.bytes(int(draw.integers(1, 20)))
+        case _:
+            changed = bytearray(draw.bytes(int(draw.integers(200))))
+    return bytes(changed)
+
+
+def _other_values(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    changed = array.copy().reshape(-1)
+    if changed.size:
+        where = draw.integers(changed.size, size=int(draw.integers(1, 4)))
+        with np.errstate(all="ignore"):
+            changed[where] = np.array(_pick(draw, _VALUES)).astype(array.dtype)
+    return changed.reshape(array.shape)
+
+
+def _other_shape(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    match int(draw.integers(7)):
+        case 0:
+            return array[None]
+        case 1:
+            return array.reshape(-1)
+        case 2:
+            return array.T
+        case 3:
+            return array[:0] if array.ndim else array[None][:0]
+        case 4:
+            return array[:-1] if array.ndim else array[None]
+        case 5:
+            return np.concatenate([array, array]) if array.ndim else array[None]
+        case _:
+            return np.tile(array, int(draw.integers(2, 40)))
+
+
+def _other_dtype(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    with np.errstate(all="ignore"):
+        return array.astype(_pick(draw, _DTYPES))
+
+
+def _other_bytes(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    data = bytearray(array.tobytes())
+    if not data:
+        return array
+    data[int(draw.integers(len(data)))] ^= 1 << int(draw.integers(8))
+    return np.frombuffer(bytes(data), array.dtype).reshape(array.shape)
+
+
+def _other_header(draw: Draw, head: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    text = head.tobytes()
+    choice = int(draw.integers(8))
+    if choice == 0:
+        return np.frombuffer(_flipped(draw, text), np.uint8)
+    if choice == 1:
+        return np.frombuffer(b"[" * int(draw.integers(1, 60_000)), np.uint8)
+    try:
+        fields = json.loads(text)
+        key = _pick(draw, list(fields))
+        if choice == 2:
+            del fields[key]
+        elif choice <= 5 and isinstance(fields.get("arrays"), list) and fields["arrays"]:
+            fields["arrays"][int(draw.integers(len(fields["arrays"])))] = _entry(draw)
+        else:
+            fields[key] = _pick(draw, _ODD)
+        return np.frombuffer(json.dumps(fields).encode(), np.uint8)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return np.frombuffer(_flipped(draw, text), np.uint8)
+
+
+def _entry(draw: Draw) -> Any:
+    lengths = [0, 1, 2, 3, 4, 9, 10**6, 10**9, 2**63, 10**30, -1, True, 1.5]
+    shape = [_pick(draw, lengths) for _ in range(int(draw.integers(6)))]
+    return _pick(
+        draw,
+        [[_pick(draw, _DTYPES), shape], ["float32", shape], ["float32", [0] * 5000], *_ODD],
+    )
+
+
+def damaged(draw: Draw, arrays: Arrays) -> Arrays:
+    """Return a payload's arrays with one thing wrong, or sometimes nothing."""
+    changed = list(arrays)
+    i = int(draw.integers(len(changed))) if changed else 0
+    choice = int(draw.integers(12))
+    if not changed or choice == 0:
+        return [*changed, np.zeros(int(draw.integers(5)), _pick(draw, _DTYPES[:3]))]
+    if choice == 1:
+        del changed[i]
+    elif choice == 2:
+        changed.insert(i, _pick(draw, changed))
+    elif choice == 3:
+        changed.reverse()
+    elif choice == 4:
+        changed[i] = _BOMB
+    elif choice <= 7:
+        changed[0] = _other_header(draw, changed[0])
+    else:
+        change = (_other_values, _other_shape, _other_dtype, _other_bytes)[choice - 8]
+        changed[i] = change(draw, changed[i])
+    return changed
+
+
+# ---- damage to records --------------------------------------------------------------------------------
+
+
+def _npy(draw: Draw, data: bytes) -> bytes:
+    """Return other bytes in the place of an array as NumPy saves it."""
+    shapes = ["()", "(3,)", f"({10**12},)", f"({'9' * 18}, {'9' * 18})", "(-1,)", "(1, " * 30 + ")"]
+    types = ["'<f4'", "'|O'", "'<U9'", "[('a', '<f4')]", "'<f3'", "'>f8'", "__import__('os')"]
+    match int(draw.integers(7)):
+        case 0:
+            return npz()
+        case 1:
+            buffer = io.BytesIO()
+            np.save(buffer, np.array([{}, None]), allow_pickle=True)
+            return buffer.getvalue()
+        case 2:
+            return b"\x80\x04N."
+        case 3 | 4:
+            head = (
+                f"{{'descr': {_pick(draw, types)}, 'fortran_order': {_pick(draw, [True, False])}, "
+            )
+            text = f"{head}'shape': {_pick(draw, shapes)}, }}\n".encode()
+            return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data[-40:]
+        case 5:
+            return data[:8] + _flipped(draw, data[8:200]) + data[200:]
+        case _:
+            return _flipped(draw, data)
+
+
+def _other_array(draw: Draw, array: Array) -> Array:
+    described = {
+        "dtype": array.dtype,
+        "shape": array.shape,
+        "stype": array.stype,
+        "data": array.data,
+    }
+    odd: dict[str, Any] = {
+        "dtype": _pick(draw, _DTYPES),
+        "shape": (2**62,) * 3,
+        "stype": _pick(draw, ["", "pickle", "numpy.ndarray"]),
+        "data": _npy(draw, array.data),
+    }
+    key = "data" if draw.random() < 0.7 else _pick(draw, list(described))
+    return Array(**{**described, key: odd[key]})
+
+
+def _other_arrays(draw: Draw, record: ArrayRecord) -> ArrayRecord:
+    items = dict(record)
+    if not items or draw.random() < 0.05:
+        return ArrayRecord()
+    name = _pick(draw, list(items))
+    if draw.random() < 0.1:
+        return ArrayRecord({f"{name}-{i}": items[name] for i in range(300)})
+    return ArrayRecord({**items, name: _other_array(draw, items[name])})
+
+
+def _other_figures(draw: Draw, record: MetricRecord) -> MetricRecord:
+    odd: list[Any] = [
+        *(0, -1, 1e300, -1e300, float("nan"), float("inf"), 2**63, 2**64 - 1, 10**9, 7.5, EXAMPLES),
+        *([], [1.0] * 500, [1, 2, 3], [float("nan")]),
+    ]
+    names = [*record, "num-examples", "", "x" * 70, "\x1b[31m", "a\nb", "né", "loss"]
+    changed = {**record, _pick(draw, names): _pick(draw, odd)}
+    if draw.random() < 0.2:
+        changed |= {f"f{i}": 1.0 for i in range(int(draw.integers(100)))}
+    if changed and draw.random() < 0.1:
+        del changed[_pick(draw, list(changed))]
+    return MetricRecord(changed)
+
+
+def other_records(draw: Draw, records: RecordDict) -> RecordDict:
+    """Return a reply's records with one thing wrong, or sometimes nothing."""
+    changed: dict[str, Any] = dict(records)
+    match int(draw.integers(8)):
+        case 0:
+            changed[_pick(draw, ["more", "arrays", "metrics", ""])] = _pick(
+                draw,
+                [
+                    ArrayRecord(),
+                    MetricRecord({"a": 1}),
+                    ConfigRecord({"s": "", "l": [], "b": b"x"}),
+                ],
+            )
+        case 1 if changed:
+            del changed[_pick(draw, list(changed))]
+        case 2 | 3 if "metrics" in changed and isinstance(changed["metrics"], MetricRecord):
+            changed["metrics"] = _other_figures(draw, changed["metrics"])
+        case _ if isinstance(changed.get("arrays"), ArrayRecord):
+            changed["arrays"] = _other_arrays(draw, changed["arrays"])
+    return RecordDict(changed)
+
+
+# ---- damage to objects --------------------------------------------------------------------------------
+
+_OBJECTS = ("Message", "RecordDict", "ArrayRecord", "MetricRecord", "Array", "ArrayChunk")
+
+
+def other_objects(draw: Draw, objects: dict[str, bytes]) -> None:
+    """Change a stored reply's objects in place."""
+    found = of_kind(objects, _pick(draw, _OBJECTS))
+    if not found:
+        return
+    name = _pick(draw, found)
+    try:
+        kind, children, body = parts(objects[name])
+    except ValueError:  # it has been damaged already
+        objects[name] = _flipped(draw, objects[name])
+        return
+    choice = int(draw.integers(10))
+    if choice == 0:
+        del objects[name]
+    elif choice == 1:
+        objects[name] = _flipped(draw, objects[name])
+    elif choice == 2:
+        objects[name] = objects[_pick(draw, list(objects))]
+    elif choice == 3:
+        objects[name] = content(
+            _pick(draw, [*_OBJECTS, "ConfigRecord", "CustomDataClass", ""]), body, children
+        )
+    elif choice == 4:
+        more = [*children, *children[:1], _pick(draw, list(objects))]
+        objects[name] = content(kind, body, more if draw.random() < 0.5 else children[1:])
+    elif choice == 5:
+        objects[name] = content(kind, _pick(draw, [b"[" * 100_000, b"{}", b"[]", b"null", b"1"]))
+    elif choice == 6 and kind == "Array":
+        objects[name] = content(kind, _numbered(draw, body), children)
+    elif choice == 7 and kind == "ArrayChunk":
+        objects[name] = content(kind, _npy(draw, body))
+    else:
+        objects[name] = content(kind, _flipped(draw, body), children)
+
+
+def _numbered(draw: Draw, body: bytes) -> bytes:
+    try:
+        described = json.loads(body)
+        described["arraychunk_ids"] = _pick(
+            draw,
+            [[0] * 200_000, [0] * int(draw.integers(9)), [-1], [9], ["0"], [True], None, {}, [1.0]],
+        )
+        return json.dumps(described).encode()
+    except (ValueError, TypeError, RecursionError):
+        return body
+
+
+# ---- how a case is read -------------------------------------------------------------------------------
+
+_nobody = ClientApp()
+
+
+class FuzzGrid(LocalGrid):
+    """One node, whose next reply is set from outside; it passes as objects where ``edit`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(_nobody, 1)
+        self.records = RecordDict()
+        self.edit: Edit | None = None
+
+    def _call(self, message: Message) -> Message:
+        return Message(self.records, reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Hand out the reply, as objects that are put together where they are to be."""
+        replies = super().pull_messages(message_ids)
+        if self.edit is None:
+            return replies
+        carried = []
+        for reply in replies:
+            message_id, objects = deflated(reply)
+            self.edit(objects)
+            carried.append(inflated(message_id, objects))
+        return carried
+
+
+@dataclass
+class Tally:
+    """What became of the cases."""
+
+    accepted: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    last_resort: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    largest: int = 0
+
+    def lines(self) -> list[str]:
+        """Return the tally as text."""
+        ways = sorted(self.accepted.keys() | self.refused.keys())
+        rows = [
+            f"{way}: {self.accepted[way]} accepted, {self.refused[way]} refused" for way in ways
+        ]
+        rest = ", ".join(f"{why} {n}" for why, n in self.last_resort.most_common())
+        return [
+            *rows,
+            f"not foreseen by a check of its own, and refused: {rest or 'none'}",
+            f"most memory of a case of those measured: {self.largest / 2**20:.1f} MiB",
+            f"failures: {len(self.failures)}",
+            *self.failures[:20],
+        ]
+
+
+class Fuzzer:
+    """Draws cases, has them read, and judges what comes of it."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.tally = Tally()
+        self._grid = FuzzGrid()
+        self._site = Site("site", self._grid.get_node_ids()[0], EXAMPLES, 0, 1)
+        self._case, self._sent = "", 0
+
+    def case(self, number: int) -> None:
+        """Do one case."""
+        draw = np.random.default_rng([self.seed, number])
+        kind, damages = _pick(draw, KINDS), int(draw.integers(4))
+        way = ("arrays", "records", "objects", "evaluation")[number % 10 // 3]
+        self._case = f"case {number} ({kind.name}, {way}, {damages} damages)"
+        read: Callable[[], None] = getattr(self, f"_{way}")(draw, kind, damages)
+        measured = number // 10 % MEASURED == 0
+        if measured:
+            tracemalloc.start()
+        try:
+            read()
+            self.tally.accepted[way] += 1
+        except PayloadError as error:
+            self.tally.refused[way] += 1
+            self._look_at(str(error))
+            if not damages:
+                self._fail(f"refused although it is whole: {error}")
+        except Exception:
+            self._fail(traceback.format_exc(limit=-4))
+        peak = tracemalloc.get_traced_memory()[1] if measured else 0
+        if measured:
+            tracemalloc.stop()
+        self.tally.largest = max(self.tally.largest, peak)
+        if peak > 4 * (kind.spec.max_bytes + self._sent) + ROOM:
+            self._fail(f"{peak} bytes of memory for {self._sent} sent")
+
+    def _look_at(self, reason: str) -> None:
+        if len(reason) > REASON_LENGTH or not reason.isprintable():
+            self._fail(f"a reason of {len(reason)} characters, or of some that cannot be printed")
+        if "cannot be read (" in reason or "put together (" in reason:
+            self.tally.last_resort[reason.partition("cannot be ")[2]] += 1
+
+    def _fail(self, what: str) -> None:
+        self.tally.failures.append(f"{self._case}: {what}")
+
+    # ---- the ways by which it comes: what is to be read is drawn first, and read by the function returned ----
+
+    def _arrays(self, draw: Draw, kind: Kind, damages: int) -> Callable[[], None]:
+        arrays = kind.payload.encode(kind.compression)
+        for _ in range(damages):
+            arrays = damaged(draw, arrays)
+        self._sent = sum(a.nbytes for a in arrays)
+        return lambda: self._judge(kind, kind.spec.payload.decode(arrays, kind.spec))
+
+    def _records(self, draw: Draw, kind: Kind, damages: int) -> Callable[[], None]:
+        arrays = kind.payload.encode(kind.compression)
+        if damages == 3:
+            arrays = damaged(draw, arrays)
+        records = _reply(arrays)
+        for _ in range(damages):
+            records = other_records(draw, records)
+        return lambda: self._read(kind, records)
+
+    def _objects(self, draw: Draw, kind: Kind, damages: int) -> Callable[[], None]:
+        records = _reply(kind.payload.encode(kind.compression))
+        return lambda: self._read(kind, records, partial(self._edit, draw, damages))
+
+    def _evaluation(self, draw: Draw, kind: Kind, damages: int) -> Callable[[], None]:
+        figures = MetricRecord({"num-examples": EXAMPLES, "accuracy": 0.5, "loss": 1.0})
+        records = RecordDict({"metrics": figures})
+        edit = partial(self._edit, draw, damages) if draw.random() < 0.5 else None
+        for _ in range(damages if edit is None else 0):
+            records = other_records(draw, records)
+
+        def read() -> None:
+            found = read_evaluation(self._carried(records, 0, edit))
+            assert isinstance(found, SiteEvaluation)
+            assert 0 <= found.accuracy <= 1 <= found.examples
+            assert np.isfinite(found.loss)
+
+        return read
+
+    def _edit(self, draw: Draw, damages: int, objects: dict[str, bytes]) -> None:
+        try:
+            for _ in range(damages):
+                other_objects(draw, objects)
+        except (
+            Exception
+        ):  # a mistake of the fuzzer's own, which the inbox would take for the site's
+            self._fail(traceback.format_exc(limit=-4))
+        self._sent = sum(map(len, objects.values()))
+
+    # ---- reading and judging --------------------------------------------------------------------------
+
+    def _judge(self, kind: Kind, payload: Payload) -> None:
+        found = faults(payload, kind.spec)
+        assert not found, f"accepted although: {', '.join(found)}"
+
+    def _read(self, kind: Kind, records: RecordDict, edit: Edit | None = None) -> None:
+        reply = self._carried(records, kind.spec.max_bytes, edit)
+        upload = read_upload(reply, self._site, kind.spec)
+        self._judge(kind, upload.payload)
+        odd = faulty_figures(upload.metrics, upload.examples)
+        assert not odd, f"accepted although: {', '.join(odd)}"
+
+    def _carried(self, records: RecordDict, max_bytes: int, edit: Edit | None) -> Message:
+        """Return a reply with these records as the server gets it."""
+        self._grid.records, self._grid.edit = records, edit
+        arrays = {id(a): len(a.data) for r in records.array_records.values() for a in r.values()}
+        self._sent = sum(arrays.values())
+        instruction = Message(RecordDict(), self._site.node_id, "train")
+        (reply,) = exchange(self._grid, [instruction], deadline=60.0, max_bytes=[max_bytes])
+        return reply
+
+
+def _reply(arrays: Arrays) -> RecordDict:
+    figures = MetricRecord({"num-examples": EXAMPLES, "train-loss": 0.5, "seconds": 0.1})
+    about = ConfigRecord({"site": "site"})
+    return RecordDict({"arrays": ArrayRecord(arrays), "metrics": figures, "about": about})
+
+
+def fuzz(first: int, payloads: int, seed: int) -> Tally:
+    """Do the cases ``first`` to ``first + payloads - 1`` of ``seed``."""
+    fuzzer = Fuzzer(seed)
+    for number in range(first, first + payloads):
+        fuzzer.case(number)
+    return fuzzer.tally
+
+
+def main() -> int:
+    """Fuzz, and print what became of it; 1 if anything but a PayloadError came out."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--payloads", type=int, default=100_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    logging.getLogger("flwr").setLevel("ERROR")
+    begun = time.monotonic()
+    tally = fuzz(asked.first, asked.payloads, asked.seed)
+    print(f"{asked.payloads} payloads from {asked.first} on, {time.monotonic() - begun:.0f} s")
+    print("\n".join(tally.lines()))
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
