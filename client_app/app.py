@@ -166,13 +166,16 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     run = run_of(context)
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
-    train, _ = site_samples(run, site, context)
+    train, holdout = site_samples(run, site, context)
+    asked = message.content.config_records["config"]
     sizes: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": len(train),
         "num-partitions": int(context.node_config.get("num-partitions", 0)),
     }
-    if message.content.config_records["config"].get("class-counts"):
+    if asked.get("class-counts"):
         sizes["class-counts"] = _class_counts(run, train)
+    if asked.get("held-out"):
+        sizes["num-held-out"] = len(run.task.counted(holdout.labels))
     if "state-dir" in context.node_config:
         line = payload_line(0, "roll-call", "", [], list(sizes))
         state_of(run, "", site, context).log_release(line)

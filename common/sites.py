@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
@@ -71,6 +71,7 @@ class Site:
     partitions: int = 0
     class_counts: tuple[int, ...] = ()
     engine: str = IN_PROCESS
+    held_out: int = 0
 
 
 def engine_of(sites: Iterable[Site]) -> str:
@@ -82,10 +83,16 @@ def engine_of(sites: Iterable[Site]) -> str:
 def in_site_order(sites: Iterable[Site]) -> list[Site]:
     """Return ``sites`` sorted by name; FederationError if two carry the same one."""
     ordered = sorted(sites, key=lambda site: site_order(site.name))
-    for one, other in pairwise(ordered):
-        if one.name == other.name:
-            raise FederationError(
-                f"two nodes call themselves '{one.name}' (node ids {one.node_id} and {other.node_id}): give "
-                "every SuperNode its own site name or partition-id"
-            )
+    for pair in pairwise(ordered):
+        if pair[0].name == pair[1].name:
+            raise FederationError(namesakes(pair))
     return ordered
+
+
+def namesakes(sites: Sequence[Site]) -> str:
+    """Say that ``sites``, of which there are two or more, bear one name."""
+    nodes = sorted(site.node_id for site in sites)
+    return (
+        f"two nodes call themselves '{sites[0].name}' (node ids {nodes[0]} and {nodes[1]}): give every SuperNode its "
+        "own site name or partition-id"
+    )

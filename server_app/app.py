@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import getLogger
 from typing import Any
 
@@ -28,6 +28,7 @@ from server_app.record import Record
 from server_app.recorder import Recorder
 from server_app.sending.send import send
 from strategies.base import Strategy
+from strategies.exchange.roll_call import expected_sites
 from strategies.foreign import ForeignStrategy
 
 logger = getLogger("flwr")
@@ -104,7 +105,7 @@ def serve(
     strategy.summary()
     try:
         if checkpoint is None:
-            record.partition(describe_partition(run, strategy.sites))
+            record.partition(describe_partition(run, strategy.sites, strategy.left_out))
             record.note(data=_checksum(run))
         weights = run.build_model().state_dict() if checkpoint is None else checkpoint.weights
         federate(
@@ -154,7 +155,7 @@ def make_strategy(run: Run) -> Strategy:
 
 def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
     """Return the run for as many clients as joined, and say how to get the configured number."""
-    wanted, found = run.config.federation.clients, len(sites)
+    wanted, found = run.config.federation.clients, nodes_counted_on(run, sites)
     if found == wanted:
         return run
     if engine_of(sites) == SUPERLINK:
@@ -168,28 +169,35 @@ def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
     return Run(run.config.with_clients(found))
 
 
-def describe_partition(run: Run, sites: list[Site]) -> dict[str, Any]:
-    """Return what the record says about who holds what.
+def nodes_counted_on(run: Run, sites: list[Site]) -> int:
+    """Return how many sites there are to be: those that the roll call left out are still of the federation."""
+    return expected_sites(sites) or max(len(sites), run.config.federation.clients)
+
+
+def describe_partition(
+    run: Run, sites: list[Site], left_out: Mapping[int, str] | None = None
+) -> dict[str, Any]:
+    """Return what the record says about who holds what, and why nodes that were there take no part.
 
     Class counts stand there only where the server has the data itself, and the task tells classes apart.
     """
     rows: dict[str, dict[str, Any]] = {s.name: {"examples": s.examples} for s in sites}
     by_class = run.task.by_class
     if sites and sites[0].partitions and by_class and _data_at_hand(run):
-        counts = _counts(run, len(sites))
+        counts = _counts(run, sites[0].partitions)
         for site in sites:
             rows[site.name] |= {
                 "partition": site.partition,
                 "classes": counts[site.partition].tolist(),
             }
         if len(sites) <= _MAX_SHOWN:
-            names = [s.name for s in sorted(sites, key=lambda s: s.partition)]
-            logger.info(
-                "images of each class by site:\n%s", report(counts, run.info.classes, sites=names)
-            )
+            held = {s.partition: s.name for s in sorted(sites, key=lambda s: s.partition)}
+            table = report(counts[list(held)], run.info.classes, sites=list(held.values()))
+            logger.info("images of each class by site:\n%s", table)
     classes = list(run.info.classes) if by_class else []
     simulated = bool(sites) and engine_of(sites) != SUPERLINK
-    return {"classes": classes, "simulated": simulated, "sites": rows}
+    told = {"left_out": {str(i): why for i, why in left_out.items()}} if left_out else {}
+    return {"classes": classes, "simulated": simulated, "sites": rows, **told}
 
 
 def _data_at_hand(run: Run) -> bool:

@@ -147,8 +147,8 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     members = {site.node_id: site for site in strategy.sites}
     while True:
         here = set(grid.get_node_ids())
-        strategy.refused &= here  # one that left and comes back is asked again
-        if members.keys() - here:  # a restarted SuperNode's name was its old node's until now
+        # One that left and comes back is asked again; and a name may have been that of a node which has left now.
+        if (members.keys() | strategy.refused) - here:
             strategy.refused.clear()
         for node_id in sorted(here - set(members) - strategy.refused):
             try:
@@ -187,13 +187,9 @@ def _join(
 ) -> list[Site]:
     """Return the members with ``node_id`` among them; a site that returns under a new node id replaces itself."""
     here = set(grid.get_node_ids())
-    (site,) = ask(
-        grid,
-        [node_id],
-        classes=strategy.classes_asked,
-        deadline=min(60.0, federation.round_deadline),
-    )
-    if isinstance(site, NoAnswer):
+    deadline = min(60.0, federation.round_deadline)
+    (site,) = ask(grid, [node_id], strategy.question, deadline=deadline)
+    if not isinstance(site, Site):
         raise site
     others = [m for m in members if m.name != site.name or m.node_id in here]
     expected_sites([*others, site])

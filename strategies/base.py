@@ -26,6 +26,7 @@ from common.sites import Site, site_order
 from common.wire import Payload, Spec, SyntheticImages, Weights
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.replies import Outcome, Upload, read_evaluation, read_upload
+from strategies.exchange.roll_call import Question
 
 logger = getLogger("flwr")
 
@@ -63,6 +64,7 @@ class Strategy(FlowerStrategy):
         self.record_id = record_id
         self.sites: list[Site] = []
         self.refused: set[int] = set()
+        self.left_out: Mapping[int, str] = {}
         self.outcome = Outcome()
         self._sent: list[tuple[Message, Site, Instruction]] = []
         self._weights: Weights | None = None
@@ -203,12 +205,15 @@ class Strategy(FlowerStrategy):
         """Make the roll call unless the loop has made it (as under Flower's own ``start``)."""
         if not self.sites:
             federation = self.run.config.federation
-            self.sites = wait_for_sites(
+            there = wait_for_sites(
                 grid,
                 federation.clients,
-                classes=self.classes_asked,
+                self.question,
                 deadline=federation.join_deadline,
+                min_replies=federation.min_replies,
             )
+            self.sites, self.left_out = there.sites, there.left_out
+            self.refused = set(there.refused)
 
     def _site_of(self, reply: Message) -> str:
         """Return the name of the site that ``reply`` comes from, or is an error reply for."""
@@ -216,9 +221,14 @@ class Strategy(FlowerStrategy):
         return names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
 
     @property
-    def classes_asked(self) -> int:
-        """How many classes the roll call asks counts of; 0 for none."""
-        return len(self.run.info.classes) if self.needs_class_counts else 0
+    def question(self) -> Question:
+        """What the roll call asks."""
+        config = self.run.config
+        return Question(
+            len(self.run.info.classes) if self.needs_class_counts else 0,
+            config.evaluation.on in ("sites", "both"),
+            config.federation.max_examples,
+        )
 
     def choose(self, server_round: int) -> list[Site]:
         """Return the round's sites in site order: a ``participation`` share of all, at least one."""

@@ -116,7 +116,12 @@ class FederationSettings(Settings):
     clients: int = setting(10, "sites in the federation", symbol="K", ge=1)
     participation: float = setting(1.0, "share of the sites asked in a round", gt=0, le=1)
     wave: int = setting(0, "messages out at a time; 0: all at once", ge=0, operational=True)
-    min_replies: int = setting(1, "valid replies below which the run stops", ge=1)
+    min_replies: int = setting(
+        1, "valid replies, and answers to the roll call, below which the run stops", ge=1
+    )
+    max_examples: int = setting(
+        10_000_000, "images above which a site's claim is not believed: it is left out", ge=1
+    )
     round_deadline: float = setting(
         3600.0, "seconds a round's replies are waited for", gt=0, operational=True
     )

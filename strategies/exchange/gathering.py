@@ -7,7 +7,8 @@ a row of questions when it is free.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 
@@ -15,9 +16,16 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from common.errors import FederationError, one_line
-from common.sites import Site, in_site_order
+from common.sites import Site, in_site_order, namesakes
 from strategies.exchange.inbox import Awaited, collect
-from strategies.exchange.roll_call import expected_sites, question, read_answer
+from strategies.exchange.roll_call import (
+    Question,
+    Refused,
+    composed,
+    disagreement,
+    expected_sites,
+    read_answer,
+)
 from strategies.exchange.sending import as_reply, post
 
 logger = getLogger("flwr")
@@ -36,7 +44,29 @@ _GRACE = 10.0
 
 
 @dataclass(frozen=True)
-class _Question:
+class Attendance:
+    """Who answered the roll call.
+
+    Attributes
+    ----------
+    sites : list of Site
+        Who takes part, in site order.
+    refused, silent : mapping of int to str
+        Why each other node that is there takes no part, by node id: by what it answered, or because it did not.
+    """
+
+    sites: list[Site]
+    refused: Mapping[int, str]
+    silent: Mapping[int, str]
+
+    @property
+    def left_out(self) -> dict[int, str]:
+        """Why each node that is there and takes no part does not, by node id."""
+        return {**self.refused, **self.silent}
+
+
+@dataclass(frozen=True)
+class _Out:
     """One that is out."""
 
     message: Message
@@ -54,55 +84,94 @@ class Gathering:
     clients : int
         How many sites of their own data are counted on. A node that holds a partition says how many there are, and
         that number wins: plain ``flwr run`` starts two nodes whatever the configuration says.
-    classes : int
-        How many classes are to be counted; 0 for none.
+    question : Question
+        What every node is asked.
     deadline : float
         Seconds.
+    min_replies : int
+        How many sites a run begins with at least.
     """
 
-    def __init__(self, grid: Grid, clients: int, *, classes: int, deadline: float) -> None:
-        self._grid, self._clients, self._classes, self._deadline = grid, clients, classes, deadline
+    def __init__(
+        self, grid: Grid, clients: int, question: Question, *, deadline: float, min_replies: int
+    ) -> None:
+        self._grid, self._clients, self._question, self._deadline = (
+            grid,
+            clients,
+            question,
+            deadline,
+        )
+        self._min_replies = min_replies
         self._begun = self._told = time.monotonic()
         self._known: dict[int, Site] = {}
+        self._refused: dict[int, str] = {}
         self._failed: dict[int, str] = {}
-        self._out: dict[str, _Question] = {}
+        self._out: dict[str, _Out] = {}
 
-    def sites(self) -> list[Site]:
-        """Wait until the federation is complete and return its sites in site order.
+    def attendance(self) -> Attendance:
+        """Wait until every node that is counted on has answered, and return who takes part.
+
+        A node that is refused has answered: the others begin without it where there are ``min_replies``, as they
+        would go on without it in mid-run. One that is online and silent does not count either at the deadline.
 
         Raises
         ------
         FederationError
-            If fewer nodes than needed are there at the deadline, or a node is refused.
+            If fewer nodes than needed are there at the deadline, or fewer than ``min_replies`` can take part.
         """
         end = self._begun + self._deadline
         while True:
             here = sorted(self._grid.get_node_ids())
             self._ask(here)
             self._listen(end)
-            needed = expected_sites(self._known.values()) or self._clients
-            present = [self._known[node_id] for node_id in here if node_id in self._known]
-            if len(present) >= needed and not self._pending():
-                return in_site_order(present)
-            if time.monotonic() >= end:
+            present, odd = _belonging([self._known[i] for i in here if i in self._known])
+            refused = {i: why for i, why in self._refused.items() if i in here} | odd
+            needed = expected_sites(present) or self._clients
+            late = time.monotonic() >= end
+            silent = self._silent(here) if late else {}
+            heard = len(present) + len(refused) + len(silent)
+            if heard >= needed and (late or not self._pending()):
+                if len(present) >= self._min_replies:
+                    self._say_who_is_left_out(refused | silent)
+                    return Attendance(in_site_order(present), refused, silent)
+                if not silent:
+                    raise FederationError(self._too_few_left(present, needed, refused))
+            if late:
                 raise FederationError(self._too_few(here, present, needed))
             self._tell(here, present, needed)
             time.sleep(_SHORTEST_LOOK)
 
+    def _say_who_is_left_out(self, left_out: Mapping[int, str]) -> None:
+        for why in left_out.values():
+            logger.warning("left out: %s", why)
+
+    def _too_few_left(self, present: list[Site], needed: int, refused: Mapping[int, str]) -> str:
+        return (
+            f"{len(present)} of {needed} sites can take part where federation.min_replies asks for "
+            f"{self._min_replies} ({_some([*refused.values()])})"
+        )
+
+    def _silent(self, here: Iterable[int]) -> dict[int, str]:
+        """Return why each node that is online and has said nothing of use takes no part."""
+        unheard = [i for i in here if i not in self._known and i not in self._refused]
+        return {i: self._failed.get(i) or said_of_silent(self._grid, [i]) for i in unheard}
+
     def _ask(self, here: list[int]) -> None:
         """Ask those that have not answered and have no fresh question out."""
         now = time.monotonic()
-        open_to = set(here) - self._known.keys()
+        self._refused = {i: why for i, why in self._refused.items() if i in here}
+        answered = self._known.keys() | self._refused.keys()
+        open_to = set(here) - answered
         self._out = {i: q for i, q in self._out.items() if q.node_id in open_to}
         fresh = {q.node_id for q in self._out.values() if now - q.since < _AGAIN}
         messages = [
-            question(node_id, self._classes)
+            composed(node_id, self._question)
             for node_id in here
-            if node_id not in self._known and node_id not in fresh
+            if node_id in open_to and node_id not in fresh
         ]
         for message, sent in zip(messages, post(self._grid, messages), strict=True):
             if sent:
-                asked = _Question(message, message.metadata.dst_node_id, now)
+                asked = _Out(message, message.metadata.dst_node_id, now)
                 self._out[message.metadata.message_id] = asked
 
     def _listen(self, end: float) -> None:
@@ -118,9 +187,11 @@ class Gathering:
             if reply is None:
                 continue
             node_id = self._out.pop(message_id).node_id
-            answer = read_answer(node_id, reply, self._classes)
+            answer = read_answer(node_id, reply, self._question)
             if isinstance(answer, Site):
                 self._known[node_id] = answer
+            elif isinstance(answer, Refused):
+                self._refused[node_id] = str(answer)
             elif self._failed.get(node_id) != str(answer):
                 self._failed[node_id] = str(answer)
                 logger.warning("%s", answer)
@@ -145,14 +216,15 @@ class Gathering:
         """Return who is there and who is online without an answer."""
         parts = [", ".join(site.name for site in in_site_order(present)) or "none"]
         unheard = [i for i in here if i not in self._known]
-        parts += [self._failed[i] for i in unheard if i in self._failed]
-        if silent := [i for i in unheard if i not in self._failed]:
+        said = self._failed | self._refused
+        parts += [said[i] for i in unheard if i in said]
+        if silent := [i for i in unheard if i not in said]:
             parts.append(said_of_silent(self._grid, silent))
         return "; ".join(parts)
 
     def _too_few(self, here: list[int], present: list[Site], needed: int) -> str:
-        silent = [i for i in here if i not in self._known]
-        absent = needed - len(present) - len(silent)
+        silent = [i for i in here if i not in self._known and i not in self._refused]
+        absent = needed - len(present) - len(silent) - len(self._refused)
         advice = []
         if absent > 0:
             advice.append("start the missing SuperNodes")
@@ -167,9 +239,37 @@ class Gathering:
         )
 
 
-def wait_for_sites(grid: Grid, clients: int, *, classes: int, deadline: float) -> list[Site]:
-    """Wait until the federation is complete and return its sites in site order; see `Gathering`."""
-    return Gathering(grid, clients, classes=classes, deadline=deadline).sites()
+def wait_for_sites(
+    grid: Grid, clients: int, question: Question, *, deadline: float, min_replies: int
+) -> Attendance:
+    """Wait until the federation is complete and return who takes part; see `Gathering`."""
+    gathering = Gathering(grid, clients, question, deadline=deadline, min_replies=min_replies)
+    return gathering.attendance()
+
+
+def _some(reasons: Sequence[str], shown: int = 3) -> str:
+    """Return the first of ``reasons``, and how many more there are."""
+    different = list(dict.fromkeys(reasons))
+    more = f"; and {len(different) - shown} more" if len(different) > shown else ""
+    return "; ".join(different[:shown]) + more
+
+
+def _belonging(sites: Sequence[Site]) -> tuple[list[Site], dict[int, str]]:
+    """Return the sites that make one federation, and why each of the others does not, by node id.
+
+    Most of them say how many partitions there are. Of two that bear one name nobody can tell whose it is.
+    """
+    votes = Counter(site.partitions for site in sites).most_common(2)
+    agreed = votes[0][0] if votes and (len(votes) == 1 or votes[0][1] > votes[1][1]) else None
+    names = Counter(site.name for site in sites if site.partitions == agreed)
+    odd: dict[int, str] = {}
+    for site in sites:
+        if site.partitions != agreed:
+            numbers = ", ".join(map(str, sorted({s.partitions for s in sites})))
+            odd[site.node_id] = disagreement(numbers)
+        elif names[site.name] > 1:
+            odd[site.node_id] = namesakes([s for s in sites if s.name == site.name])
+    return [site for site in sites if site.node_id not in odd], odd
 
 
 def said_of_silent(

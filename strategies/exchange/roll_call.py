@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -22,84 +25,144 @@ class NoAnswer(FederationError):
     """A node that did not answer the roll call: it may answer the next one."""
 
 
+class Refused(FederationError):
+    """A node that cannot take part, by what it answered: it is asked again when it has left and come back."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the roll call asks of every node, and the largest claim it believes.
+
+    Parameters
+    ----------
+    classes : int
+        Classes of which counts are asked; 0 for none.
+    held_out : bool
+        Whether the number of what a site holds out for its evaluation is asked.
+    max_examples : int
+        A site that claims more images is refused.
+    """
+
+    classes: int
+    held_out: bool
+    max_examples: int
+
+
 def ask(
-    grid: Grid, node_ids: Sequence[int], *, classes: int, deadline: float
-) -> list[Site | NoAnswer]:
-    """Ask ``node_ids`` for their names and sizes; for counts of ``classes`` classes only where that is not 0.
+    grid: Grid, node_ids: Sequence[int], question: Question, *, deadline: float
+) -> list[Site | NoAnswer | Refused]:
+    """Ask ``node_ids`` for their names and sizes.
 
     Returns
     -------
-    list of Site or NoAnswer
-        One for each node, in the order of ``node_ids``.
-
-    Raises
-    ------
-    FederationError
-        If a node runs other source than this server, refuses, or answers nonsense.
+    list of Site, NoAnswer or Refused
+        One for each node, in the order of ``node_ids``: refused are those that run other source than this server,
+        say that they cannot take part, or answer nonsense.
     """
-    messages = [question(node_id, classes) for node_id in node_ids]
+    messages = [composed(node_id, question) for node_id in node_ids]
     replies = exchange(grid, messages, deadline=deadline)
     return [
-        read_answer(node_id, reply, classes)
+        read_answer(node_id, reply, question)
         for node_id, reply in zip(node_ids, replies, strict=True)
     ]
 
 
-def question(node_id: int, classes: int) -> Message:
-    """Compose the query that a node answers with its name and sizes; counts of ``classes`` classes if not 0."""
-    config = ConfigRecord({"class-counts": classes > 0})
+def composed(node_id: int, question: Question) -> Message:
+    """Return the query that a node answers with its name and sizes."""
+    config = ConfigRecord({"class-counts": question.classes > 0, "held-out": question.held_out})
     return Message(RecordDict({"config": config}), node_id, "query.roll_call", group_id="roll-call")
 
 
-def read_answer(node_id: int, reply: Message, classes: int) -> Site | NoAnswer:
-    """Return the site that ``node_id`` says it is, or that it did not answer.
-
-    Raises
-    ------
-    FederationError
-        If it refuses, answers nonsense, or runs other source than this server.
-    """
+def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAnswer | Refused:
+    """Return the site that ``node_id`` says it is, or why it takes no part: it did not answer, or is refused."""
     if reply.has_error():
         sentence = f"node {node_id} failed the roll call: {reason_of(reply)}"
-        if reply.error.code in _AWAY:
-            return NoAnswer(sentence)
-        raise FederationError(sentence)
+        return NoAnswer(sentence) if reply.error.code in _AWAY else Refused(sentence)
     try:
         about, sizes = reply.content.config_records["about"], reply.content.metric_records["sizes"]
-        name, source, engine = (str(about[key]) for key in ("site", "source", "engine"))
-        counts = sizes.get("class-counts", [])
-        if not SITE_NAME.fullmatch(name):
-            raise ValueError(f"the site name {name[:80]!r}")
-        if engine not in ENGINES:
-            raise ValueError(f"the engine {engine[:80]!r}")
-        if classes and (not isinstance(counts, list) or len(counts) != classes):
-            raise ValueError(f"no counts of {classes} classes")
-        site = Site(
-            name=name,
-            node_id=node_id,
-            examples=_whole(sizes["num-examples"]),
-            partition=int(about["partition-id"]),  # type: ignore[arg-type]
-            partitions=_whole(sizes["num-partitions"]),
-            class_counts=tuple(map(_whole, counts)) if isinstance(counts, list) else (),
-            engine=engine,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise FederationError(
-            f"node {node_id} answered the roll call with something else ({error!r}): run the same release on "
+        site, source = _site(node_id, about, sizes, question), str(about["source"])
+    except Exception as error:  # whatever is wrong with an answer is its node's affair
+        return Refused(
+            f"node {node_id} answered the roll call with something else ({_short(error)}): run the same release on "
             "the server and on every device"
-        ) from None
-    if source != source_fingerprint():
-        raise FederationError(
-            f"site '{name}' runs source {one_line(source[:16])}, the server runs {source_fingerprint()}: their results "
-            "would not belong together; give both the same release"
         )
-    return site
+    if source != source_fingerprint():
+        return Refused(
+            f"site '{site.name}' runs source {one_line(source[:16])}, the server runs {source_fingerprint()}: their "
+            "results would not belong together; give both the same release"
+        )
+    problem = _absurd(site, question)
+    return site if problem is None else Refused(f"site '{site.name}' {problem}")
+
+
+def _site(
+    node_id: int, about: Mapping[str, Any], sizes: Mapping[str, Any], question: Question
+) -> Site:
+    """Return the site as it describes itself; ValueError for what is no name and no count."""
+    name, engine = str(about["site"]), str(about["engine"])
+    if not SITE_NAME.fullmatch(name):
+        raise ValueError(f"the site name {name[:80]!r}")
+    if engine not in ENGINES:
+        raise ValueError(f"the engine {engine[:80]!r}")
+    counts = sizes.get("class-counts", [])
+    if not isinstance(counts, list) or len(counts) != question.classes:
+        raise ValueError(f"no counts of {question.classes} classes")
+    held = int(about["partition-id"]) >= 0
+    return Site(
+        name=name,
+        node_id=node_id,
+        examples=_whole(sizes["num-examples"]),
+        partition=_whole(about["partition-id"]) if held else -1,
+        partitions=_whole(sizes["num-partitions"]),
+        class_counts=tuple(map(_whole, counts)),
+        engine=engine,
+        held_out=_whole(sizes["num-held-out"]) if question.held_out else 0,
+    )
+
+
+def _absurd(site: Site, question: Question) -> str | None:
+    """Return what is wrong with numbers that each are counts; None if nothing is."""
+    most = question.max_examples
+    if not site.examples:
+        return "holds no images to learn from"
+    claimed = max(site.examples, site.held_out)
+    if claimed > most:
+        return (
+            f"says that it holds {_written(claimed)} images where federation.max_examples allows {most}: raise that "
+            "if it is so"
+        )
+    if site.class_counts and sum(site.class_counts) != site.examples:
+        return (
+            f"sent counts of classes that add up to {_written(sum(site.class_counts))} where it holds "
+            f"{site.examples} images"
+        )
+    if site.partitions and not 0 <= site.partition < site.partitions:
+        return f"says that it holds partition {site.partition} of {site.partitions}, which count from 0"
+    return None
 
 
 def _whole(value: object) -> int:
-    if not isinstance(value, int | float) or value != int(value) or value < 0:
-        raise ValueError(f"{value!r} is not a count")
+    """Return a count as an integer; ValueError for anything else, infinities, NaN and truth values among them."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{str(value)[:40]} is no count")
+    if not math.isfinite(value) or value != int(value) or value < 0:
+        raise ValueError(f"{value:g} is no count")
     return int(value)
+
+
+def _written(count: int) -> str:
+    return str(count) if count < 10**15 else f"{count:.0e}"
+
+
+def _short(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {error}"[:160])
+
+
+def disagreement(numbers: str) -> str:
+    """Say that nodes speak of different numbers of partitions, ``numbers`` in words."""
+    return (
+        f"the nodes disagree on num-partitions ({numbers}): start every SuperNode with the same one"
+    )
 
 
 def expected_sites(sites: Iterable[Site]) -> int:
@@ -112,8 +175,5 @@ def expected_sites(sites: Iterable[Site]) -> int:
     """
     numbers = {site.partitions for site in sites}
     if len(numbers) > 1:
-        raise FederationError(
-            f"the nodes disagree on num-partitions ({', '.join(map(str, sorted(numbers)))}): start every "
-            "SuperNode with the same one"
-        )
+        raise FederationError(disagreement(", ".join(map(str, sorted(numbers)))))
     return numbers.pop() if numbers else 0

@@ -14,8 +14,9 @@ from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.app import app as client_app
 from client_app.site import run_of
 from common.errors import FederationError
+from common.sites import Site
 from nectar.local_grid import LocalGrid
-from strategies.exchange.roll_call import ask
+from strategies.exchange.roll_call import Question, Refused, ask
 
 Small = Callable[..., dict[str, Any]]
 
@@ -74,12 +75,15 @@ def test_what_the_site_does_not_name_is_refused_and_never_imported(
 def test_the_roll_call_says_so(small: Small) -> None:
     run_config = small(set="model.name=strangers.parts:net")
     grid = LocalGrid(client_app, 1, run_config, {"simulated": False})
-    with pytest.raises(FederationError, match="failed the roll call: this site does not import"):
-        ask(grid, grid.get_node_ids(), classes=0, deadline=5)
+    question = Question(classes=0, held_out=False, max_examples=10_000)
+    (answer,) = ask(grid, grid.get_node_ids(), question, deadline=5)
+    assert isinstance(answer, Refused)
+    assert "failed the roll call: this site does not import" in str(answer)
     assert "strangers.parts" not in sys.modules
     allowing = {"simulated": False, "allow-imports": "strangers"}
     grid = LocalGrid(client_app, 1, run_config, allowing)
-    assert ask(grid, grid.get_node_ids(), classes=0, deadline=5)
+    (site,) = ask(grid, grid.get_node_ids(), question, deadline=5)
+    assert isinstance(site, Site)
 
 
 @pytest.mark.parametrize("allowed", ["strangers.parts", "torch.nn strangers", "x,strangers.parts"])

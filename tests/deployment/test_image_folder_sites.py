@@ -134,7 +134,8 @@ def test_a_site_that_cannot_take_part_says_why_in_the_roll_call(
 ) -> None:
     nodes[0] |= change
     text = f"{IMAGES if dataset == 'images' else ''} evaluation.on=none federation.join_deadline=1"
-    run_config = small(method="fedavg", dataset=dataset, set=text)
+    everybody = f"federation.min_replies={len(nodes)} federation.clients={len(nodes)}"
+    run_config = small(method="fedavg", dataset=dataset, set=f"{text} {everybody}")
     with pytest.raises(FederationError, match=f"failed the roll call: .*{said}"):
         federate(run_config, nodes)
 
@@ -142,7 +143,9 @@ def test_a_site_that_cannot_take_part_says_why_in_the_roll_call(
 def test_an_unknown_class_and_bad_files_are_refused_without_a_files_name(
     small: Small, nodes: list[dict[str, str]]
 ) -> None:
-    run_config = small(method="fedavg", dataset="images", set=f"{IMAGES} evaluation.on=none")
+    everybody = f"federation.min_replies={len(nodes)}"
+    text = f"{IMAGES} evaluation.on=none {everybody}"
+    run_config = small(method="fedavg", dataset="images", set=text)
     north = Path(nodes[0]["data"])
     for i in range(5):
         (north / f"red/somebodys-name{i}.png").touch()

@@ -17,6 +17,7 @@ from common.sites import Site
 from nectar.local_grid import LocalGrid
 from strategies.exchange import gathering
 from strategies.exchange.gathering import wait_for_sites
+from strategies.exchange.roll_call import Question
 
 Small = Callable[..., dict[str, Any]]
 
@@ -63,7 +64,8 @@ class Busy(LocalGrid):
 
 
 def gathered(grid: LocalGrid, deadline: float) -> list[Site]:
-    return wait_for_sites(grid, 3, classes=0, deadline=deadline)
+    asked = Question(classes=0, held_out=False, max_examples=10_000)
+    return wait_for_sites(grid, 3, asked, deadline=deadline, min_replies=3).sites
 
 
 def test_a_site_that_is_online_and_busy_is_said_to_be_that(
@@ -81,7 +83,8 @@ def test_a_site_that_is_online_and_busy_is_said_to_be_that(
     )
     told = [r.getMessage() for r in caplog.records if "sites are there after" in r.getMessage()]
     assert 1 <= len(told) <= 4
-    assert "2 of 3 sites are there after 0 of 0.8 s (partition-0, partition-1; online" in told[0]
+    assert "2 of 3 sites are there after " in told[0]
+    assert " of 0.8 s (partition-0, partition-1; online" in told[0]
     assert grid.asked.count(1002) == 1
 
 

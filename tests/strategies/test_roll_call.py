@@ -1,0 +1,176 @@
+"""A site that says nonsense at the roll call, or cannot answer it, is left out by name; the others begin."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from federation import run
+from flwr.app import Error, Message, MetricRecord, RecordDict
+
+from common.errors import FederationError
+from nectar.local_grid import LocalGrid
+
+Small = Callable[..., dict[str, Any]]
+
+#: no site of these tests is worth waiting for
+QUICK = "federation.join_deadline=0.3"
+Answer = Callable[[Message, Message], Message]
+
+
+class AnsweringGrid(LocalGrid):
+    """A federation whose nodes numbered ``answers`` make something else of their answer to the roll call."""
+
+    def __init__(self, *args: Any, answers: Mapping[int, Answer], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._answers = {self.get_node_ids()[i]: answer for i, answer in answers.items()}
+
+    def _call(self, message: Message) -> Message:
+        reply = super()._call(message)
+        answer = self._answers.get(message.metadata.dst_node_id)
+        if answer is None or not message.metadata.message_type.startswith("query"):
+            return reply
+        return answer(message, reply)
+
+
+def sizes(**values: Any) -> Answer:
+    """Return an answer whose sizes are ``values``, underscores read as dashes."""
+
+    def change(asked: Message, reply: Message) -> Message:
+        said = reply.content.metric_records["sizes"]
+        changed = {key.replace("_", "-"): value for key, value in values.items()}
+        content = {"about": reply.content["about"], "sizes": MetricRecord({**said, **changed})}
+        return Message(RecordDict(content), reply_to=asked)
+
+    return change
+
+
+def about(**values: Any) -> Answer:
+    """Return an answer that says ``values`` of its site."""
+
+    def change(asked: Message, reply: Message) -> Message:
+        for key, value in values.items():
+            reply.content.config_records["about"][key.replace("_", "-")] = value
+        return reply
+
+    return change
+
+
+def fails(asked: Message, reply: Message) -> Message:
+    """Say what a site says whose folder is missing."""
+    return Message(Error(code=2, reason="the site's images are not there"), reply_to=asked)
+
+
+def empty(asked: Message, reply: Message) -> Message:
+    return Message(RecordDict(), reply_to=asked)
+
+
+NONSENSE = {
+    "infinite": (sizes(num_examples=float("inf")), "inf is no count"),
+    "not a number": (sizes(num_examples=float("nan")), "nan is no count"),
+    "huge": (
+        sizes(num_examples=1e300),
+        r"1e\+300 images .* federation.max_examples allows 10000000",
+    ),
+    "a thousand million": (sizes(num_examples=10**9), "1000000000 images where"),
+    "half": (sizes(num_examples=10.5), "10.5 is no count"),
+    "negative": (sizes(num_examples=-3), "-3 is no count"),
+    "none": (sizes(num_examples=0), "holds no images"),
+    "a list": (sizes(num_examples=[3, 4]), "is no count"),
+    "partitions": (sizes(num_partitions=float("inf")), "inf is no count"),
+    "other partitions": (sizes(num_partitions=7), "the nodes disagree on num-partitions"),
+    "a partition behind the last": (about(partition_id=3), "partition 3 of 3"),
+    "a partition of infinite number": (
+        about(partition_id=float("inf")),
+        "something else .OverflowError",
+    ),
+    "no folder": (fails, "failed the roll call: the site's images are not there"),
+    "nothing": (empty, "answered the roll call with something else"),
+    "a name of bytes": (about(site=b"\xff"), "the site name"),
+}
+
+
+@pytest.mark.parametrize("kind", NONSENSE)
+def test_a_site_that_answers_nonsense_is_left_out_by_name(
+    small: Small, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    answer, said = NONSENSE[kind]
+    with caplog.at_level("WARNING", logger="flwr"):
+        record = run(
+            small(method="fedavg", rounds=1, set=QUICK), AnsweringGrid, answers={1: answer}
+        )
+    assert record.metrics()[1]["accepted"] == ["partition-0", "partition-2"]
+    partition = json.loads((record.directory / "partition.json").read_text())
+    assert list(partition["sites"]) == ["partition-0", "partition-2"]
+    (reason,) = partition["left_out"].values()
+    assert re.search(said, reason)
+    assert reason in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ([1e300] * 10, r"add up to 1e\+301"),
+        ([float("inf")] * 10, "inf is no count"),
+        ([1] * 9, "no counts of 10 classes"),
+        ([10**8] * 10, "counts of classes that add up to 1000000000"),
+        ([-1] * 10, "-1 is no count"),
+    ],
+)
+def test_counts_of_classes_are_held_against_the_number_of_images(
+    small: Small, counts: list[float], said: str
+) -> None:
+    config = small(rounds=1, set="feddm.weighting=counts")
+    record = run(config, AnsweringGrid, answers={0: sizes(class_counts=counts)})
+    assert record.metrics()[1]["accepted"] == ["partition-1", "partition-2"]
+    (reason,) = json.loads((record.directory / "partition.json").read_text())["left_out"].values()
+    assert re.search(said, reason)
+
+
+def test_who_takes_the_name_of_another_begins_no_run_and_ends_none(small: Small) -> None:
+    """Nobody can tell which of the two it belongs to, so both are left out."""
+    record = run(
+        small(method="fedavg", rounds=1, set=f"{QUICK} federation.clients=4"),
+        AnsweringGrid,
+        answers={3: about(site="partition-0")},
+    )
+    assert record.metrics()[1]["accepted"] == ["partition-1", "partition-2"]
+
+
+def test_fewer_than_the_quorum_end_the_run_at_once_with_the_reasons(small: Small) -> None:
+    config = small(set="federation.min_replies=3")
+    said = r"2 of 3 sites can take part .*min_replies asks for 3 \(node .*images are not there\)"
+    with pytest.raises(FederationError, match=said):
+        run(config, AnsweringGrid, answers={2: fails})
+
+
+def test_a_claim_is_capped_by_the_runs_own_setting(small: Small) -> None:
+    """Digits has 1,437 images to learn from: nobody of three holds a thousand."""
+    config = small(method="fedavg", rounds=1, set="federation.max_examples=1000")
+    record = run(config, AnsweringGrid, answers={0: sizes(num_examples=1001)})
+    assert record.metrics()[1]["accepted"] == ["partition-1", "partition-2"]
+
+
+def test_a_node_that_does_not_answer_is_waited_for_and_then_left_out(small: Small) -> None:
+    def gone(asked: Message, reply: Message) -> Message:
+        return Message(Error(code=5, reason="node unavailable"), reply_to=asked)
+
+    config = small(method="fedavg", rounds=1, set="federation.join_deadline=0.3")
+    record = run(config, AnsweringGrid, answers={2: gone})
+    assert record.metrics()[1]["accepted"] == ["partition-0", "partition-1"]
+
+
+def test_a_run_that_began_without_a_site_keeps_the_partition_and_continues(small: Small) -> None:
+    """The others hold the shares of three, not of two, and the record says so."""
+    from nectar.resume import with_recorded
+
+    whole = run(small(method="fedavg", rounds=1))
+    part = run(small(method="fedavg", rounds=1, set=QUICK), AnsweringGrid, answers={0: fails})
+    rows = [json.loads((r.directory / "partition.json").read_text()) for r in (whole, part)]
+    del rows[0]["sites"]["partition-0"]
+    assert rows[1]["sites"] == rows[0]["sites"]
+    again = with_recorded({"resume": str(part.directory), "rounds": 2})
+    assert len(run(again, AnsweringGrid, answers={0: fails}).metrics()) == 3
