@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from common.config import Judge
+from common.config.own_parts import PART
 from common.errors import FederationError
 from common.import_closure import PACKAGES
 
@@ -16,6 +17,10 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 #: Flower's strategies are the server's matter: a site never imports the one it serves
 _SERVERS = "flwr.serverapp.strategy"
+
+#: what needs no leave: networks, and the parts that an allowed method is made of. Anything else of Nectar's own is
+#: there to be called by Nectar, with arguments of its own, and not by whoever names it.
+_OWN = {"model.name": ("common.models",), PART: PACKAGES}
 
 
 def allowed_imports(node_config: Mapping[str, object]) -> tuple[str, ...]:
@@ -38,13 +43,13 @@ def allowed_imports(node_config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def judge_of(allowed: tuple[str, ...]) -> Judge:
-    """Return what a configuration is loaded with at a site that allows ``allowed`` beside Nectar's own packages."""
+    """Return what a configuration is loaded with at a site that allows ``allowed`` beside what Nectar's parts are."""
 
     def judge(key: str, path: str) -> None:
         module = path.partition(":")[0]
         if key == "method" and _within(module, _SERVERS):
             return
-        if not any(_within(module, package) for package in (*PACKAGES, *allowed)):
+        if not any(_within(module, package) for package in (*_OWN.get(key, ()), *allowed)):
             raise FederationError(
                 f"this site does not import the module {module!r:.100}, which the run names as {key}: if its owner "
                 f"trusts it, they restart the SuperNode with {KEY}='{module:.98}' in its node config"

@@ -17,6 +17,9 @@ from common.settings.sections import SECTIONS
 Judge = Callable[[str, str], None]
 """Raises if a setting, by its key, may not name an import path."""
 
+PART = "a part of its method"
+"""What a judge is told where the key would be, of the client and the settings that a method names."""
+
 _NAMING = ("method", "model.name", "dataset")
 """The settings that may be import paths."""
 
@@ -63,7 +66,7 @@ def chosen_method(leaves: Mapping[str, Leaf], judge: Judge | None = None) -> Met
             "letters, digits and underscores."
         )
     for part in (found.client, found.settings) if judge else ():
-        judge("method", part)  # type: ignore[misc]
+        judge(PART, part)  # type: ignore[misc]
     return found
 
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
+from real_site import Site
 
 from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.app import app as client_app
 from client_app.site import run_of
+from common.config.own_parts import PART
 from common.errors import FederationError
 from common.sites import Site
 from nectar.local_grid import LocalGrid
@@ -72,6 +74,36 @@ def test_what_the_site_does_not_name_is_refused_and_never_imported(
     assert not {"strangers", "strangers.parts"} & set(sys.modules)
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"method": "antigravity:x"},
+        {"dataset": "antigravity:fly"},
+        {"set": "model.name=antigravity:x"},
+        {"method": "strangers.parts:BORROWED"},
+        {"method": "flwr.serverapp:ServerApp", "set": "strategy.x=antigravity:x"},
+        {"dataset": "nectar.cli:main"},
+        {"dataset": "common.compute:use_threads"},
+        {"method": "server_app.app:app"},
+        {"dataset": "images", "set": "images.classes=a,b images.folder=. model.name=antigravity:x"},
+        {"set": "model.name=convnet method=antigravity:x dataset=antigravity:x"},
+    ],
+)
+def test_a_hostile_server_has_nothing_imported(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, str]
+) -> None:
+    """Over the ClientApp, at the roll call; what an allowed method names beside itself is asked after, too."""
+    parts = tmp_path / "strangers" / "parts.py"
+    parts.write_text(
+        PARTS.replace("nowhere.at_all", "antigravity").replace("ELSEWHERE", "BORROWED")
+    )
+    for module in ("antigravity", "nectar.cli"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    said = Site(small(**keys), **{"allow-imports": "strangers"}).refusal()
+    assert "this site does not import the module" in said
+    assert not {"antigravity", "nectar.cli"} & set(sys.modules)
+
+
 def test_the_roll_call_says_so(small: Small) -> None:
     run_config = small(set="model.name=strangers.parts:net")
     grid = LocalGrid(client_app, 1, run_config, {"simulated": False})
@@ -114,8 +146,13 @@ def test_a_simulation_is_its_user_s_own_machine(small: Small) -> None:
     assert "strangers.parts" in sys.modules
 
 
-def test_nectar_s_own_packages_need_no_leave() -> None:
+def test_nectar_s_own_networks_and_parts_need_no_leave_and_nothing_else_of_it() -> None:
+    """A data set's function is called with the data directory: any of Nectar's own with one argument could be named."""
     judge_of(())("model.name", "common.models.mlp:MLP")
+    judge_of(())(PART, "client_app.fedavg:FedAvgClient")
+    for key in ("dataset", "method", "model.name"):
+        with pytest.raises(FederationError, match=f"names as {key}"):
+            judge_of(())(key, "common.files:write_text")
     with pytest.raises(FederationError):
         judge_of(())("model.name", "commons:MLP")
     with pytest.raises(FederationError):  # as a method it is never imported, as a model it would be
