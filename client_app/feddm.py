@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from client_app.device import DeviceClient, phase
+from client_app.small_classes import refuse_small_classes
 from common.seeding import process_wide
 from common.settings.feddm import FedDMSettings
 from common.wire import SyntheticImages, Weights
@@ -26,6 +27,8 @@ class FedDMClient(DeviceClient):
     def synthesize(self, w: Weights) -> SyntheticImages:
         """Return S_k, matched to the site's images around ``w`` (Eq. 9)."""
         settings = self.settings(FedDMSettings)
+        if settings.start == "real":
+            refuse_small_classes(self, settings.ipc)
         start, labels = self._start(settings)
         rng = self.generator("matching")
         with process_wide(rng.initial_seed(), "layers"):

@@ -10,6 +10,7 @@ import torch
 from client_app.device import DeviceClient, phase
 from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
+from client_app.small_classes import refuse_small_classes
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of
@@ -41,6 +42,8 @@ class FedSynthClient(DeviceClient):
     def synthesize(self, w: Weights) -> SyntheticBatches:
         """Return S_k: E steps on S towards a good end of ClientUpdate(S; w)."""
         settings, model = self.settings(FedSynthSettings), self.model(w)
+        if settings.start == "statistics":  # the mean of a class of one is that one
+            refuse_small_classes(self, 1)
         spec = spec_of(self.run, model)
         loss = loss_of(model, self.run.task.loss)
         here = parameters(model)

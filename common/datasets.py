@@ -1,5 +1,7 @@
 """The forms of ``dataset`` beside a name of ``conf/dataset``: a set of one's own, told by how it is reached.
 
+And which sets are public: of any other one it is taken that the pictures are somebody's own.
+
 Nothing is imported or read here: a configuration is resolved without the data.
 """
 
@@ -44,6 +46,15 @@ FORMS: dict[str, Form] = {
     ),
 }
 """Every form by what kind of set it names."""
+
+
+PUBLIC = ("digits", "mnist", "fashionmnist", "cifar10", "cifar100", "femnist", "reddit", "reddit2k")
+"""The sets known by name and published for anybody: what is sent of them gives nobody away."""
+
+
+def is_somebodys_own(dataset: str) -> bool:
+    """Whether a set has to be taken for somebody's own pictures: a folder, a file, a function, any other name."""
+    return dataset not in PUBLIC
 
 
 def kind_of(dataset: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Whether the settings of a data set of one's own hold together: its file, its form, simulated sites' folders."""
+"""Whether the settings of a data set of one's own hold together: file, form, sites' folders, and what leaves."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 from common.config.layers import Layer, merge
 from common.config.problems import show, where_phrase
-from common.datasets import FILE, FORMS, kind_of
+from common.datasets import FILE, FORMS, is_somebodys_own, kind_of
 from common.errors import ConfigError
+from common.settings.disclosure import Disclosure
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings, FederationSettings
 
@@ -90,6 +91,26 @@ def _check_file(file: str) -> None:
         raise ConfigError(f"{FILE_KEY}={file} must be a .npz file of NumPy's (numpy.savez).")
     if not Path(file).is_absolute():
         raise ConfigError(f"{FILE_KEY}={file} must be an absolute path: {Path.cwd() / file}?")
+
+
+def check_originals(
+    method: str, disclosed: Disclosure | None, dataset: str, data: DataSettings
+) -> None:
+    """Refuse to send pictures that may be somebody's own as they are, unless that is asked for.
+
+    Raises
+    ------
+    ConfigError
+        If real examples leave unchanged, the set is not public, and ``data.send_originals`` is off.
+    """
+    if disclosed is None or not disclosed.unchanged:
+        return
+    if is_somebodys_own(dataset) and not data.send_originals:
+        raise ConfigError(
+            f"method={method} with these settings sends real pictures as they are, and those of dataset={dataset} are "
+            "taken for somebody's own: add data.send_originals=on if they may leave, or choose feddm with "
+            "feddm.start=noise."
+        )
 
 
 def check_site_folders(images: ImagesSettings, federation: FederationSettings) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from common.config.consistency import check_evaluation, check_federation
 from common.config.images import check_images
 from common.config.keys import RESOLVED, TYPED, YES
-from common.config.own_data import check_own_data, check_site_folders
+from common.config.own_data import check_originals, check_own_data, check_site_folders
 from common.config.text import Scalar, join_set, yaml_line
 from common.methods import section
 from common.settings.base import Settings
@@ -77,10 +77,12 @@ class Config:
         ------
         ConfigError
             A quorum that can never be met; evaluation on the sites without a share held out for it; a folder of
-            images, or a data set of one's own, whose settings do not fit together.
+            images, or a data set of one's own, whose settings do not fit together, or whose pictures would leave as
+            they are without having been asked for.
         """
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
+        check_originals(self.method, self.settings.disclosure(), self.dataset, self.data)
         check_site_folders(self.images, self.federation)
         check_federation(self.federation)
         check_evaluation(self.evaluation, self.data)

@@ -13,7 +13,11 @@ TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 
 
 class FedDMSettings(SurrogateServerSettings):
-    """Sites distil their images into a few synthetic ones; the server learns from those."""
+    """Sites distil their images into a few synthetic ones; the server learns from those.
+
+    ``start`` and ``warm`` are safe by default and not the paper's: real, off. Those stand in the files of the public
+    data sets in ``conf/dataset``, so that no row of a paper's table carries them to anybody's own pictures.
+    """
 
     iterations: int = setting(
         1000, "matching steps a site takes a round", symbol="T", ge=0, amount="iterations"
@@ -27,10 +31,14 @@ class FedDMSettings(SurrogateServerSettings):
         0, "synthetic images of a class a matching step; 0: all ipc of them", ge=0
     )
     start: Literal["real", "noise"] = setting(
-        "real", "what the images start from: the site's own real images, or noise"
+        "noise",
+        "what the images start from: noise, or (the paper) the site's own real images, which they go on to look like",
+        source="safe on anybody's pictures; the paper's stands with the public data sets",
     )
     warm: Switch = setting(
-        False, "go on from the site's own last images instead of starting afresh every round"
+        True,
+        "go on from the site's own last images instead of starting afresh every round (the paper)",
+        source="what a start from noise needs; the paper's stands with the public data sets",
     )
     augment: str = setting(
         "",

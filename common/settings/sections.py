@@ -26,7 +26,7 @@ class RunSettings(Settings):
 
 
 class DataSettings(Settings):
-    """A data set of one's own, and how training images are divided between learning, tuning and evaluation."""
+    """A data set of one's own, how training images are divided, and what may leave of pictures that are not public."""
 
     file: str = setting(
         "",
@@ -60,6 +60,16 @@ class DataSettings(Settings):
     )
     site_holdout: float = setting(
         0.0, "share of its own images a site keeps for evaluation", ge=0, le=0.5
+    )
+    send_originals: Switch = setting(
+        False,
+        "pictures of your own (any set but the public ones): let a method send them as they are, such as real",
+    )
+    smallest_class: int = setting(
+        0,
+        "pictures of your own: images a site must have of each class that it begins with real ones of "
+        "(feddm.start=real, fedsynth.start=statistics); 0: 20, and twice as many as it sends of the class",
+        ge=0,
     )
 
 

@@ -72,7 +72,9 @@ def test_the_server_judges_on_the_test_part_of_a_folder(
 ) -> None:
     for name in COLOURS:
         paint(tmp_path / "central/test", name, 4, seed=9)
-    text = f"{TEXT} images.sites={sites} images.folder={tmp_path / 'central'}"
+    text = (
+        f"{TEXT} images.sites={sites} images.folder={tmp_path / 'central'} data.send_originals=on"
+    )
     record = run(small(method="real", dataset="images", rounds=1, set=text))
     assert record.metrics()[-1]["test"] is not None
     assert record.metrics()[-1]["accepted"] == sorted(HELD)

@@ -42,7 +42,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def folder_run(small: Small, text: str = "", **keys: Any) -> dict[str, Any]:
-    settings = f"{IMAGES} {text}"
+    settings = f"{IMAGES} data.send_originals=on {text}"
     return small(**{"method": "real", "dataset": "images", "rounds": 1, **keys}, set=settings)
 
 
@@ -103,7 +103,8 @@ PLACES = (
 def test_what_lies_outside_is_never_opened(small: Small, machine: Path, case: str) -> None:
     keys, key = places(machine)[case]
     before = sorted((machine / "elsewhere").rglob("*"))
-    said = Site(small(method="real", **keys)).refusal()
+    asked = {**keys, "set": f"{keys.get('set', '')} data.send_originals=on"}
+    said = Site(small(method="real", **asked)).refusal()
     assert said.startswith(f"{key} names a place outside of this site's data-root")
     assert str(machine) not in said
     assert sorted((machine / "elsewhere").rglob("*")) == before

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from federation import run
+from data_files import forget_loaded
+from federation import TamperedGrid, run
 from flwr.app import ArrayRecord, Message
+from image_folders import paint
 
-from common.errors import PayloadError
+from common.errors import FederationError, PayloadError
 from common.wire import SyntheticImages, SyntheticImagesSpec
 from nectar.past_run import PastRun
 from server_app.record import Record
@@ -53,8 +56,6 @@ def test_from_noise_the_number_sent_says_nothing_of_the_number_held(small: Small
 
 
 def test_a_site_that_sends_fewer_from_noise_is_rejected(small: Small) -> None:
-    from federation import TamperedGrid
-
     def fewer(instruction: Message, reply: Message) -> Message:
         spec = SyntheticImagesSpec((1, 8, 8), 10, 9)
         arrays = reply.content.array_records["arrays"].to_numpy_ndarrays()
@@ -78,3 +79,49 @@ def test_the_least_number_holds_for_the_classes_that_are_sent() -> None:
     one = SyntheticImages(sent.images[1:], sent.labels[1:])
     with pytest.raises(PayloadError, match="1 images of one class were sent where at least 2"):
         SyntheticImages.decode(one.encode(), spec)
+
+
+# --- pictures that may be somebody's own
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Two sites: one has 25 images of each colour, the other 25 and 7."""
+    forget_loaded(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("red", "green"):
+        paint(tmp_path / "many", name, 25)
+        paint(tmp_path / "few", name, 25 if name == "red" else 7, seed=1)
+    return (
+        f"images.sites={tmp_path / 'many'},{tmp_path / 'few'} images.classes=red,green images.size=8 "
+        f"model.depth=2 federation.clients=2 evaluation.on=none feddm.ipc=2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "section"),
+    [("feddm", "feddm.start=real"), ("fedsynth", "fedsynth.start=statistics")],
+)
+def test_a_site_with_a_small_class_begins_with_real_images_only_where_that_is_asked_for(
+    small: Small, folders: str, method: str, section: str
+) -> None:
+    def rejected(words: str) -> dict[str, str]:
+        keys = {"method": method, "dataset": "images", "rounds": 1}
+        return run(
+            small(**keys, set=f"{folders} fedsynth.rate=3 fedsynth.iterations=1 {words}")
+        ).metrics()[-1]["rejected"]
+
+    refused = rejected(section)
+    assert list(refused) == ["few"]
+    assert refused["few"] == (
+        "this site has a class of fewer than 20 images, which would leave nearly as they are where they are the "
+        f"start ({method}.start): choose start=noise, or lower data.smallest_class if they may"
+    )
+    assert rejected(f"{section} data.smallest_class=7") == {}
+    assert rejected("") == {}, "from noise nobody is refused"
+
+
+def test_twice_as_many_as_are_sent_are_asked_for(small: Small, folders: str) -> None:
+    keys = {"dataset": "images", "set": f"{folders} feddm.start=real feddm.ipc=13"}
+    with pytest.raises(FederationError, match="fewer than 26 images"):
+        run(small(**keys, rounds=1))

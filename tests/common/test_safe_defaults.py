@@ -1,0 +1,74 @@
+"""What leaves of pictures that may be somebody's own, where nobody asks for anything: nothing that was one of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.config import load
+from common.config.layers import names
+from common.data import NAMES
+from common.datasets import PUBLIC
+from common.errors import ConfigError
+
+OWN = (
+    {"dataset": "images", "set": "images.classes=a,b images.folder=/x"},
+    {"dataset": "images", "set": "images.classes=a,b images.sites=/x,/y federation.clients=2"},
+    {"dataset": "flowers160"},
+    {"set": "data.file=/x/mine.npz"},
+    {"dataset": "hf:someone/pictures"},
+    {"dataset": "mydata:load"},
+    {"dataset": "torchvision:SVHN"},
+)
+PAPERS_ROWS = [name for name in names("experiment") if name.startswith("feddm-")]
+
+
+def start(**run_config: Any) -> tuple[Any, Any]:
+    settings = load({"method": "feddm", **run_config}).settings.model_dump()
+    return settings["start"], settings["warm"]
+
+
+def test_the_public_sets_are_those_known_by_name() -> None:
+    assert set(PUBLIC) == set(NAMES)
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_on_ones_own_pictures_feddm_begins_with_noise_even_in_a_papers_row(
+    own: dict[str, str],
+) -> None:
+    assert start(**own) == ("noise", True)
+    for experiment in names("experiment"):
+        assert start(**own, experiment=experiment) == ("noise", True)
+    words = {**own, "set": f"{own.get('set', '')} feddm.start=real feddm.warm=off"}
+    assert start(**words) == ("real", False), "whoever asks for it gets it"
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashionmnist", "cifar10", "cifar100", "femnist"])
+def test_on_public_pictures_feddm_begins_as_the_paper_has_it(dataset: str) -> None:
+    assert start(dataset=dataset) == ("real", False)
+
+
+@pytest.mark.parametrize("experiment", PAPERS_ROWS)
+def test_a_papers_row_begins_as_the_paper_has_it(experiment: str) -> None:
+    assert start(experiment=experiment) == ("real", False)
+
+
+@pytest.mark.parametrize("own", OWN)
+@pytest.mark.parametrize(
+    ("method", "words"), [("real", ""), ("feddm", "feddm.start=real feddm.iterations=0")]
+)
+def test_ones_own_pictures_are_sent_as_they_are_only_where_that_is_asked_for(
+    own: dict[str, str], method: str, words: str
+) -> None:
+    asked = {**own, "method": method, "set": f"{own.get('set', '')} {words}"}
+    with pytest.raises(ConfigError, match=r"add data\.send_originals=on if they may leave"):
+        load(asked)
+    asked["set"] += " data.send_originals=on"
+    config = load(asked)
+    assert load(config.to_run_config()) == config, "and a site is told so"
+
+
+def test_public_pictures_are_nobodys() -> None:
+    for dataset in PUBLIC:
+        assert load({"dataset": dataset, "method": "real"}).method == "real"
