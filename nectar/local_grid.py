@@ -1,6 +1,6 @@
 """The in-process engine: a Flower Grid that calls the ClientApp directly. Same apps, same messages, no processes.
 
-The only module that touches Flower's private parts: outside a Flower runtime, a Message needs a task's identity.
+One of the two modules that touch Flower's private parts: outside a Flower runtime, a Message needs a task's identity.
 """
 
 from __future__ import annotations

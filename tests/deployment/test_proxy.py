@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from deployment import ROOT, Deployment, free_port, nectar
+from deployment import PLAIN, ROOT, Deployment, free_port, nectar
 from federation import numbers, run
 
 from nectar.commands.keys import main as keys
@@ -66,7 +66,7 @@ class Proxied(Deployment):
             for site, config in zip(sites, self.nodes, strict=True):
                 self._spawn(
                     site,
-                    "flower-supernode",
+                    *PLAIN,
                     *("--superlink", f"127.0.0.1:{self.proxy_port}"),
                     *("--root-certificates", ca),
                     *("--auth-supernode-private-key", str(self.keys / "nodes" / site)),

@@ -21,6 +21,9 @@ from nectar.words import to_flwr
 
 PROGRAMS = Path(sys.executable).parent
 
+#: what starts a SuperNode: the site's own program, or Flower's alone
+SITE, PLAIN = ("nectar", "site"), ("flower-supernode",)
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -31,8 +34,10 @@ def free_port() -> int:
 class Deployment:
     """Starts everything on entry, ends everything it started on exit, by pid."""
 
-    def __init__(self, directory: Path, nodes: int | Sequence[str]) -> None:
-        self.directory = directory
+    def __init__(
+        self, directory: Path, nodes: int | Sequence[str], program: Sequence[str] = SITE
+    ) -> None:
+        self.directory, self.program = directory, program
         if isinstance(nodes, int):
             nodes = [f"partition-id={i} num-partitions={nodes}" for i in range(nodes)]
         self.nodes = nodes  # each one's own part of its node config
@@ -63,7 +68,7 @@ class Deployment:
         for i, config in enumerate(self.nodes):
             node = self._spawn(
                 f"node-{i}",
-                "flower-supernode",
+                *self.program,
                 "--insecure",
                 "--superlink",
                 f"127.0.0.1:{self._port}",
@@ -82,14 +87,14 @@ class Deployment:
         trace: TracebackType | None,
     ) -> None:
         for process in self._started:
+            signal_session(process.pid, signal.SIGCONT)
             with contextlib.suppress(ProcessLookupError):
-                for what in (signal.SIGCONT, signal.SIGTERM):
-                    os.killpg(process.pid, what)
+                os.killpg(process.pid, signal.SIGTERM)
         for process in self._started:
             try:
                 process.wait(20)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
+                signal_session(process.pid, signal.SIGKILL)
                 process.wait()
 
     def submit(self, run_config: Mapping[str, Any]) -> str:
@@ -124,7 +129,7 @@ class Deployment:
 
     def stop_node(self, index: int) -> None:
         """Freeze a SuperNode, as a machine that hangs would: SIGSTOP."""
-        os.killpg(self.supernodes[index].pid, signal.SIGSTOP)
+        signal_session(self.supernodes[index].pid, signal.SIGSTOP)
 
     def _flwr(self, *words: str) -> dict[str, Any]:
         done = subprocess.run(
@@ -234,14 +239,14 @@ class Secured(Deployment):
         ca: Path | None = None,
         config: str = "",
     ) -> subprocess.Popen[bytes]:
-        """Start a SuperNode; ``key=None`` gives it none."""
+        """Start a SuperNode; ``key=None`` gives it none, a ``log`` makes it one of Flower's alone."""
         own = self.keys / "nodes" / site if key == "own" else key
         trust = ["--root-certificates", str(ca or self.keys / "ca.crt")]
         pair = [] if own is None else ["--auth-supernode-private-key", str(own)]
         settings = f"{config or self.sites[site]} state-dir='{self.directory}/state'"
         return self._spawn(
             log or f"node-{site}",
-            "flower-supernode",
+            *(PLAIN if log else self.program),
             *("--superlink", self.address),
             *trust,
             *pair,
@@ -252,6 +257,14 @@ class Secured(Deployment):
     def log(self, name: str) -> str:
         """Return what a process has logged so far."""
         return (self.directory / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+
+
+def signal_session(leader: int, number: signal.Signals) -> None:
+    """Signal every process of a session: a site's program has its SuperNode in a process group of its own."""
+    for pid in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, number)
 
 
 def nectar(*words: str) -> int:

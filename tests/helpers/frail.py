@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from deployment import ROOT, Deployment, free_port
+from deployment import ROOT, Deployment, free_port, signal_session
 
 from server_app.record import Record
 
@@ -67,7 +67,7 @@ class Frail(Deployment):
         for site in sites:
             self.running[site] = self._spawn(
                 site,
-                "flower-supernode",
+                *self.program,
                 "--insecure",
                 *("--superlink", f"127.0.0.1:{self._port}"),
                 *("--port", str(free_port())),
@@ -76,28 +76,29 @@ class Frail(Deployment):
 
     def kill(self, part: str) -> None:
         """Kill a part with its process group, as a machine that loses its power would."""
-        os.killpg(self.running[part].pid, signal.SIGKILL)
+        signal_session(self.running[part].pid, signal.SIGKILL)
         self.running[part].wait()
 
     def freeze(self, site: str) -> None:
         """Stop a SuperNode where it is, as a machine that hangs would."""
-        os.killpg(self.running[site].pid, signal.SIGSTOP)
+        signal_session(self.running[site].pid, signal.SIGSTOP)
 
     def thaw(self, site: str) -> None:
         """Let it go on."""
-        os.killpg(self.running[site].pid, signal.SIGCONT)
+        signal_session(self.running[site].pid, signal.SIGCONT)
 
     def kill_app(self, part: str, program: str) -> None:
         """Wait until ``program`` is at work at ``part``, and kill its process and no other.
 
-        A process that dies before it has fetched its task is started again by Flower: at work means that torch is
-        there, which the app imports and Flower does not.
+        A process that dies before it has fetched its task is started again by Flower: at work means, of a process of
+        its own, that torch is there, which the app imports and Flower does not; a fork of the site's own program
+        bears this name from then on.
         """
         home = f"FLWR_HOME={self.directory}/{part}".encode()
 
         def at_work() -> list[int]:
-            found = [p for p in _running(program) if home in _proc(p, "environ").split(b"\0")]
-            return [p for p in found if b"libtorch" in _proc(p, "maps")]
+            found = [p for p in _processes() if home in _proc(p, "environ").split(b"\0")]
+            return [p for p in found if _is(p, program) and b"libtorch" in _proc(p, "maps")]
 
         until(at_work, f"{program} at {part}")
         for pid in at_work():
@@ -127,10 +128,13 @@ class Frail(Deployment):
         return process
 
 
-def _running(program: str) -> Iterator[int]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and program.encode() in _proc(int(entry.name), "cmdline"):
-            yield int(entry.name)
+def _processes() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _is(pid: int, program: str) -> bool:
+    name = program.encode()
+    return name in _proc(pid, "cmdline") or _proc(pid, "comm").strip() == name
 
 
 def _proc(pid: int, name: str) -> bytes:

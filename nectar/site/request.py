@@ -1,0 +1,86 @@
+"""What the stub hands over: the words, the folder, the environment and the open files of the process it stands for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+
+#: seconds within which a stub that has connected must have said everything
+_PATIENCE = 5.0
+_FILES = 3
+_LENGTH = 8
+
+
+@dataclass(frozen=True)
+class Request:
+    """A ClientApp to be run.
+
+    Attributes
+    ----------
+    words : list of str
+        What `flwr-clientapp` was called with.
+    folder : bytes
+        The working directory.
+    environment : dict of bytes to bytes
+        All variables.
+    files : list of int
+        Descriptors of its standard input, output and errors, open in this process.
+    """
+
+    words: list[str]
+    folder: bytes
+    environment: dict[bytes, bytes]
+    files: list[int]
+
+    def close(self) -> None:
+        """Close the files here."""
+        for number in self.files:
+            os.close(number)
+
+    def put_on(self) -> None:
+        """Make this process the one that was called: its words, folder, environment and files."""
+        for i, number in enumerate(self.files):
+            os.dup2(number, i)
+        self.close()
+        os.chdir(self.folder)
+        os.environb.clear()
+        os.environb.update(self.environment)
+        sys.argv = ["flwr-clientapp", *self.words]
+
+
+def received(stub: socket.socket) -> Request:
+    """Read a request.
+
+    Raises
+    ------
+    OSError, ValueError
+        If the stub goes away, is too slow, or sends something else.
+    """
+    stub.settimeout(_PATIENCE)
+    content, files, _, _ = socket.recv_fds(stub, 1 << 16, _FILES)
+    try:
+        while (missing := _missing(content)) > 0:
+            more = stub.recv(missing)
+            if not more:
+                raise EOFError("the stub went away")
+            content += more
+        count, *items = content[_LENGTH:].split(b"\0")
+        words, (folder, *variables) = items[: int(count)], items[int(count) :]
+        if len(files) != _FILES:
+            raise ValueError(f"{len(files)} files came where {_FILES} were due")
+    except (EOFError, OSError, ValueError):
+        for number in files:
+            os.close(number)
+        raise
+    pairs = (variable.partition(b"=") for variable in variables)
+    environment = {name: value for name, _, value in pairs}
+    return Request([os.fsdecode(word) for word in words], folder, environment, files)
+
+
+def _missing(content: bytes) -> int:
+    """Return how many bytes are still to come."""
+    if len(content) < _LENGTH:
+        return _LENGTH - len(content)
+    return _LENGTH + int.from_bytes(content[:_LENGTH], "big") - len(content)

@@ -1,0 +1,282 @@
+"""`nectar site`: what a SuperNode starts for each message is a fork of a process that has imported everything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from deployment import ROOT, signal_session
+
+from nectar.cli import main as nectar
+from nectar.site.place import write_stub
+
+#: the site's program around a SuperNode that is a shell script, and a ClientApp that is a piece of Python
+DRIVER = """
+import os, sys
+from nectar.site.parent import Parent
+from nectar.site.place import place
+
+with place(sys.argv[1]) as here:
+    variables = os.environ | {"PATH": f"{here.programs}:/usr/bin:/bin", "HERE": str(here.folder)}
+    outcome = Parent(here.listener, ["/bin/sh", "-c", sys.argv[2]], variables).serve()
+    if not isinstance(outcome, int):
+        try:
+            outcome.put_on()
+            exec(sys.argv_of_test)
+            os._exit(0)
+        finally:
+            os._exit(1)
+sys.exit(outcome)
+"""
+
+
+class Site:
+    """The program at work; `said` holds what came on its standard output and errors so far."""
+
+    def __init__(self, directory: Path, supernode: str, app: str, program: str) -> None:
+        self.log, self.temporary = directory / "log", directory / "tmp"
+        self.temporary.mkdir()
+        driver = DRIVER.replace("sys.argv_of_test", repr(app))
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-c", driver, program, supernode],
+                env=os.environ | {"TMPDIR": str(self.temporary)},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def number(self, name: str) -> int:
+        """Wait for the line ``name: NUMBER`` and return the number."""
+        until(lambda: f"{name}: " in self.said and self.said.endswith("\n"))
+        (line,) = (line for line in self.said.splitlines() if line.startswith(f"{name}: "))
+        return int(line.split()[1])
+
+    def left(self) -> list[Path]:
+        return list(self.temporary.iterdir())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    started: list[Site] = []
+
+    def start(supernode: str, app: str = "", program: str = "") -> Site:
+        started.append(Site(tmp_path, supernode, app, program))
+        return started[-1]
+
+    yield start
+    for one in started:
+        signal_session(one.process.pid, signal.SIGKILL)
+        one.process.wait()
+
+
+def until(met: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def test_a_fork_is_what_was_called_and_its_exit_code_comes_back(site: Callable[..., Site]) -> None:
+    app = (
+        "print(sys.argv, os.getcwd(), os.environ['A'], 'HERE' in os.environ, flush=True); "
+        "print(sys.stdin.read(), file=sys.stderr, flush=True); os._exit(7)"
+    )
+    one = site(
+        "cd /usr; unset HERE; echo asked | A=1 flwr-clientapp --token 'a b' ''; echo $?", app
+    )
+    assert one.process.wait(60) == 0
+    assert one.said == "['flwr-clientapp', '--token', 'a b', ''] /usr 1 False\nasked\n\n7\n"
+
+
+def test_a_fork_that_a_signal_ends_says_so_and_the_next_one_works(
+    site: Callable[..., Site],
+) -> None:
+    one = site(
+        "flwr-clientapp 9; echo $?; flwr-clientapp 0; echo $?",
+        "os.kill(os.getpid(), int(sys.argv[1]))",
+    )
+    assert one.process.wait(60) == 0
+    assert one.said == "137\n0\n"
+
+
+def test_no_other_user_reads_the_words_or_reaches_the_socket(site: Callable[..., Site]) -> None:
+    supernode = (
+        "ls -ld $HERE $HERE/socket; flwr-clientapp --token $((41 * 271)) & echo stub: $!; wait"
+    )
+    app = "print(f'fork: {os.getpid()}', flush=True); __import__('time').sleep(60)"
+    one = site(supernode, app)
+    for name in ("fork", "stub"):
+        words = Path(f"/proc/{one.number(name)}/cmdline").read_bytes()
+        assert words
+        assert b"11111" not in words
+    folder, socket_, *_ = one.said.splitlines()
+    assert folder.startswith("drwx------")
+    assert socket_.startswith("srw-------")
+
+
+def test_a_fork_ends_with_its_stub(site: Callable[..., Site]) -> None:
+    app = "print(f'fork: {os.getpid()}', flush=True); __import__('time').sleep(60)"
+    one = site("flwr-clientapp & echo stub: $!; sleep 60", app)
+    fork = one.number("fork")
+    os.kill(one.number("stub"), signal.SIGKILL)
+    until(lambda: not alive(fork))
+    assert one.process.poll() is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_once_and_nothing_is_left(
+    site: Callable[..., Site], number: signal.Signals
+) -> None:
+    supernode = (
+        "trap 'echo heard; exit 3' TERM INT; sleep 60 & echo child: $!; flwr-clientapp & wait; wait"
+    )
+    app = "print(f'fork: {os.getpid()}', flush=True); __import__('time').sleep(60)"
+    one = site(supernode, app)
+    others = [one.number("child"), one.number("fork")]
+    os.killpg(one.process.pid, number)  # as a terminal does
+    assert one.process.wait(30) == 3
+    assert one.said.count("heard") == 1
+    assert not [pid for pid in others if alive(pid)]
+    assert one.left() == []
+
+
+def test_when_the_supernode_is_killed_everything_ends(site: Callable[..., Site]) -> None:
+    app = "print(f'fork: {os.getpid()}', flush=True); __import__('time').sleep(60)"
+    one = site("echo node: $$; sleep 60 & echo child: $!; flwr-clientapp", app)
+    others = [one.number("child"), one.number("fork")]
+    os.kill(one.number("node"), signal.SIGKILL)
+    assert one.process.wait(30) == 128 + signal.SIGKILL
+    assert not [pid for pid in others if alive(pid)]
+    assert one.left() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_when_the_program_is_killed_its_supernode_ends(
+    site: Callable[..., Site], tmp_path: Path
+) -> None:
+    one = site("echo node: $$; sleep 60 & wait")
+    node = one.number("node")
+    one.process.kill()
+    until(lambda: not alive(node))
+    left = one.left()
+    assert len(left) == 1
+    again = subprocess.run(
+        [sys.executable, "-c", DRIVER, "", "exit 4"],
+        env=os.environ | {"TMPDIR": str(one.temporary)},
+    )
+    assert again.returncode == 4
+    assert one.left() == [], "what a killed program left goes at the next start"
+
+
+def test_without_its_parent_the_stub_starts_the_real_program_or_where_pinned_nothing(
+    tmp_path: Path,
+) -> None:
+    real, stub = tmp_path / "real program", tmp_path / "stub"
+    real.write_text('#!/bin/sh\necho "real:" "$@"\nexit 6\n')
+    real.chmod(0o700)
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(tmp_path / "s"))
+    for program, code, said in ((str(real), 6, "real: --token a b\n"), ("", 1, "")):
+        write_stub(stub, tmp_path / "s", program)
+        done = subprocess.run([stub, "--token", "a b"], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (code, said)
+    assert "nectar site: its program is gone" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--isolation", "process"], "leave --isolation away"),
+        (["--pin"], "--pin needs a value"),
+        (["--pin", "nowhere.fab"], "there is no bundle there"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nectar(["site", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+#: prints what the parent has of the app and of CUDA, and what the app's own modules still bring in from others
+PRELOADED = """
+import importlib, pathlib, sys
+from nectar.site import clientapp
+clientapp.preload(None)
+import torch
+there = set(sys.modules)
+own = ("client_app", "common", "synth", "server_app", "strategies")
+print(sorted(name for name in there if name.split(".")[0] in own), torch.cuda.is_initialized())
+for path in pathlib.Path(sys.argv[1], "client_app").glob("*.py"):
+    importlib.import_module(f"client_app.{path.stem}")
+new = {name.split(".")[0] for name in set(sys.modules) - there} - {*own, *sys.stdlib_module_names}
+print(sorted(new - {name.split(".")[0] for name in there}))
+"""
+
+
+def test_the_parent_has_imported_what_clientapps_need_but_nothing_of_the_app() -> None:
+    command = [sys.executable, "-P", "-c", PRELOADED, str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "[] False\n[]\n", done.stderr
+
+
+# ---- a run that was stopped ---------------------------------------------------------------------------
+
+
+class Link:
+    """A SuperLink that answers questions after a run with these HTTP codes, one after the other."""
+
+    def __init__(self, *codes: int) -> None:
+        self.codes, self.asked = list(codes), list[tuple[int, int]]()
+
+    def GetRun(self, request: Any) -> None:
+        self.asked.append((request.node.node_id, request.run_id))
+        if (code := self.codes.pop(0)) == 0:
+            raise httpx.ConnectError("nobody there")
+        if code != 200:
+            answer = httpx.Response(code, request=httpx.Request("POST", "https://superlink"))
+            answer.raise_for_status()
+
+
+def test_the_end_of_a_run_is_told_from_a_superlink_that_is_away() -> None:
+    from nectar.site.clientapp import is_over, watch
+
+    link, stopped = Link(200, 0, 502, 401, 404, 403), list[int]()
+    watch(lambda: is_over(link, 5, 7), lambda: stopped.append(len(link.asked)), every=0.001)  # type: ignore[arg-type]
+    assert stopped == [6]
+    assert set(link.asked) == {(5, 7)}
+
+
+def test_only_a_node_with_a_key_can_ask(tmp_path: Path) -> None:
+    from nectar.site.clientapp import fleet_of
+
+    assert nectar(["keys", "node", str(tmp_path), "north"]) == 0
+    where = ["--superlink", "127.0.0.1:8000"]
+    key = ["--auth-supernode-private-key", str(tmp_path / "nodes" / "north")]
+    assert fleet_of([*where, "--insecure"]) is None
+    assert fleet_of([*where, "--auth-supernode-private-key", "nowhere"]) is None
+    fleet = fleet_of([*where, *key, "--root-certificates=ca.crt", "--port", "9094"])
+    assert fleet is not None
+    assert (fleet.address, fleet.certificates) == ("127.0.0.1:8000", "ca.crt")
