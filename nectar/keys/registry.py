@@ -18,6 +18,9 @@ _SECONDS = 120.0
 #: Flower's own words for a key that is registered, and for a node that is no longer
 _KNOWN, _GONE = "[code: 23]", "unregistered"
 
+#: and for one that was registered and has not come
+_NEVER = "registered"
+
 
 def register(connection: Connection, public_files: Sequence[Path], wait: float) -> None:
     """Register sites by their public halves; one that is registered already stays so, one that is refused stops none.
@@ -82,7 +85,8 @@ def _how(path: Path, node: str, nodes: Mapping[str, str]) -> str:
         raise KeysError(
             f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
         )
-    return f"registered already as node {node}, {status}" if status else ""
+    now = "never online yet" if status == _NEVER else status
+    return f"registered already as node {node}, {now}" if status else ""
 
 
 def _registered(

@@ -450,13 +450,20 @@ def test_flower_is_asked_once_for_all_keys_that_it_knows(
     public = make_nodes(tmp_path, ["east", "north", "south", "west"])
     for number, path in enumerate(public):
         note(path, str(number))
-    superlink = Registry({}, {str(number): "online" for number in range(4)})
+    superlink = Registry({}, {"0": "online", "1": "offline", "2": "registered", "3": "online"})
     register(superlink, public, 0)  # type: ignore[arg-type]
     assert (superlink.listed, superlink.asked) == (1, [])
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(" (")[0] for line in said] == [
-        f"{path.stem}: registered already as node {number}, online"
-        for number, path in enumerate(public)
+        f"{site}: registered already as node {number}, {status}"
+        for number, (site, status) in enumerate(
+            [
+                ("east", "online"),
+                ("north", "offline"),
+                ("south", "never online yet"),
+                ("west", "online"),
+            ]
+        )
     ]
 
 
