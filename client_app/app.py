@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from logging import getLogger
 
 from flwr.app import (
@@ -38,6 +39,7 @@ from common.fingerprint import source_fingerprint
 from common.imports import load
 from common.methods import resolve
 from common.run import Run
+from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
 
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
@@ -138,11 +140,11 @@ def _train(message: Message, context: Context) -> RecordDict:
     )
 
 
-def _evaluate(message: Message, context: Context) -> RecordDict:
+def _evaluate(message: Message, context: Context, asked: str = "config") -> RecordDict:
     client = client_of(message, context)
     loss, examples, metrics = client.evaluate(
         message.content.array_records["arrays"].to_numpy_ndarrays(),
-        dict(message.content.config_records["config"]),
+        dict(message.content.config_records[asked]),
     )
     return RecordDict(
         {
@@ -150,6 +152,20 @@ def _evaluate(message: Message, context: Context) -> RecordDict:
             "about": ConfigRecord({"site": client.site}),
         }
     )
+
+
+def _evaluate_and_train(message: Message, context: Context) -> Message:
+    """Answer an instruction on which an evaluation rides: what fails of the two is said beside what the other gave."""
+    judged = reply(message, context, partial(_evaluate, asked=EVALUATION))
+    trained = reply(message, context, _train)
+    content = trained.content if trained.has_content() else RecordDict()
+    if trained.has_error():
+        content[TRAINING_FAILED] = ConfigRecord({REASON: str(trained.error.reason)})
+    if judged.has_error():
+        content[EVALUATION] = ConfigRecord({REASON: str(judged.error.reason)})
+    else:
+        content[EVALUATION] = judged.content["metrics"]
+    return Message(content, reply_to=message)
 
 
 def _class_counts(run: Run, train: Samples) -> list[int]:
@@ -196,7 +212,9 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Run a phase of the method's client."""
+    """Run a phase of the method's client, and before it judge the weights that came where that is asked for."""
+    if EVALUATION in message.content.config_records:
+        return _evaluate_and_train(message, context)
     return reply(message, context, _train)
 
 

@@ -16,6 +16,7 @@ import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
+from client_app.deadline import Deadline
 from client_app.releases import payload_line
 from client_app.state import DeviceState
 from common.data import Samples
@@ -71,6 +72,7 @@ class DeviceClient(NumPyClient):
         self.holdout = holdout
         self.state = state
         self.server_round = 0
+        self.deadline = Deadline()
         self._metrics: dict[str, float] = {}
 
     # ---- what a phase uses ----------------------------------------------------------------------------
@@ -117,9 +119,10 @@ class DeviceClient(NumPyClient):
         PayloadError
             If ``parameters`` are not the weights of the run's model.
         FederationError
-            If the client has no such phase.
+            If the client has no such phase, or the round's time is over before it is done.
         """
         self.server_round = int(config["server-round"])
+        self.deadline = Deadline.of(config)
         work = self._phase(str(config["phase"]))
         weights = Weights.decode(parameters, self.run.spec)
         self._metrics = {}

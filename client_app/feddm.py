@@ -47,6 +47,7 @@ class FedDMClient(DeviceClient):
                 augment=settings.augment,
                 real_precision=getattr(torch, settings.real_precision),
                 generator=rng,
+                before_step=self.deadline.check,
             )
         if len(distilled.losses):
             self.report(matching_loss=float(distilled.losses[-1]))

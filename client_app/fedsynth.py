@@ -57,6 +57,7 @@ class FedSynthClient(DeviceClient):
             lr=settings.synthetic_lr,
             learn_step=settings.learn_step,
             mover=_MOVERS[settings.optimizer],
+            before_step=self.deadline.check,
         )
         if len(distilled.losses):
             self.report(synthesis_loss=float(distilled.losses[-1]))

@@ -22,5 +22,6 @@ def train_locally(client: DeviceClient, w: Weights) -> tuple[Classifier, Trained
         plain(client.run.task),
         client.generator("local-training"),
         precision=client.run.config.compute.precision,
+        before_step=client.deadline.check,
     )
     return model, trained

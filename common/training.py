@@ -51,11 +51,13 @@ def train(
     precision: str = "float32",
     steps: int = 0,
     after_step: Callable[[], None] | None = None,
+    before_step: Callable[[], None] | None = None,
 ) -> Trained:
     """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes of SGD, or for ``steps`` steps if given.
 
     ``generator`` orders the batches, and its seed decides what layers such as dropout draw. ``after_step`` runs
-    behind every optimiser step. The loss that is returned is the mean over the last pass, or over what of it was run.
+    behind every optimiser step, ``before_step`` ahead of every batch, such as one that raises when the time is over.
+    The loss that is returned is the mean over the last pass, or over what of it was run.
     """
     device = samples.labels.device
     optimiser = SGD(
@@ -73,6 +75,8 @@ def train(
             seen, total = 0, torch.zeros((), device=device)
             order = batches(len(samples), settings.batch, generator, device)
             for positions in islice(order, last - done):
+                if before_step is not None:
+                    before_step()
                 optimiser.zero_grad()
                 batch = _without_lone(model, positions)
                 with autocast(device, precision):

@@ -108,6 +108,7 @@ def serve(
             record.partition(describe_partition(run, strategy.sites, strategy.left_out))
             record.note(data=_checksum(run))
         weights = run.build_model().state_dict() if checkpoint is None else checkpoint.weights
+        recorder = Recorder(record, strategy, config.rounds, standing.best, standing.line)
         federate(
             strategy,
             grid,
@@ -116,10 +117,9 @@ def serve(
             last_round=config.rounds,
             federation=run.config.federation,
             judge=judge,
-            callbacks=[
-                Recorder(record, strategy, config.rounds, standing.best),
-                lambda _: members(strategy.sites),
-            ],
+            callbacks=[recorder, lambda _: members(strategy.sites)],
+            figures_callbacks=[recorder.judged],
+            unjudged=standing.unjudged,
         )
     except BaseException as error:
         reason = str(error) or type(error).__name__

@@ -22,12 +22,16 @@ _ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionEr
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands behind round ``server_round``."""
+    """Where a run stands behind round ``server_round``.
+
+    ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures.
+    """
 
     server_round: int
     weights: Mapping[str, torch.Tensor]
     strategy: Mapping[str, Any]
     validation_accuracy: float | None = None
+    line: Mapping[str, Any] | None = None
 
     def save(self, path: Path) -> None:
         """Write to ``path``, whole or not at all.
@@ -44,6 +48,7 @@ class Checkpoint:
             "validation-accuracy": self.validation_accuracy,
             "strategy": skeleton,
             "weights": list(self.weights),
+            "line": self.line,
         }
         tensors = {f"weights.{k}": t for k, t in self.weights.items()}
         tensors |= {f"state.{k}": t for k, t in state.items()}
@@ -86,4 +91,13 @@ class Checkpoint:
             weights={name: tensors[f"weights.{name}"] for name in meta["weights"]},
             strategy=dict(unpack(meta["strategy"], state)),
             validation_accuracy=None if accuracy is None else float(accuracy),
+            line=_line(meta.get("line"), server_round),
         )
+
+
+def _line(found: Any, server_round: int) -> Mapping[str, Any] | None:
+    if found is None:
+        return None
+    if found["round"] != server_round or not isinstance(found["rejected"], dict):
+        raise ValueError("its line is none of its round's")
+    return dict(found)

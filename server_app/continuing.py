@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import getLogger
+from typing import Any
 
 from common.config import Config
 from common.errors import FederationError
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Strategy
+from strategies.exchange.replies import Outcome
 
 logger = getLogger("flwr")
 
@@ -26,11 +29,19 @@ class Standing:
         Behind which round; None for a run that begins.
     best : float or None
         The best accuracy on the validation share so far.
+    line : mapping or None
+        The line of the checkpoint's round where metrics.jsonl lacks it, because it awaits the sites' figures.
     """
 
     record: Record
     checkpoint: Checkpoint | None = None
     best: float | None = None
+    line: Mapping[str, Any] | None = None
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether the sites are still to be asked for their figures of the checkpoint's weights."""
+        return self.checkpoint is not None and self.checkpoint.line is not None
 
     @property
     def first_round(self) -> int:
@@ -54,7 +65,10 @@ def standing_of(config: Config, strategy: Strategy) -> Standing:
         standing = _taken_up(record, config)
         if standing.checkpoint is not None:
             strategy.load_state_dict(standing.checkpoint.strategy)
-        record.metrics_file.keep(standing.first_round - 1 if standing.checkpoint else -1)
+        if standing.checkpoint is not None and standing.checkpoint.line is not None:
+            strategy.outcome = Outcome(rejected=dict(standing.checkpoint.line["rejected"]))
+        last = standing.first_round - 1 if standing.checkpoint else -1
+        record.metrics_file.keep(last if standing.line is None else last - 1)
         record.note_continued(config)
     except BaseException:
         record.close()
@@ -68,10 +82,13 @@ def _taken_up(record: Record, config: Config) -> Standing:
     checkpoint = Checkpoint.load(record.last) if record.last.is_file() else None
     best = Checkpoint.load(record.best).validation_accuracy if record.best.is_file() else None
     done = -1 if checkpoint is None else checkpoint.server_round
-    record.metrics_file.require(done)
+    line = None if checkpoint is None else checkpoint.line
+    if line is not None and record.metrics_file.has(done):
+        line = None  # the run ended between the sites' figures and the next checkpoint
+    record.metrics_file.require(done if line is None else done - 1)
     if done > config.rounds:
         raise FederationError(
             f"{record.directory} stands at round {done}, and rounds={config.rounds} asks for fewer: give "
             f"rounds={done} or more, or leave rounds out"
         )
-    return Standing(record, checkpoint, best)
+    return Standing(record, checkpoint, best, line)

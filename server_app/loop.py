@@ -6,12 +6,12 @@ Only Flower's own hooks are called, so whatever is a Flower Strategy can be driv
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from common.errors import FederationError
@@ -20,6 +20,7 @@ from common.sites import Site, in_site_order
 from common.task import Evaluation
 from strategies.base import Strategy
 from strategies.exchange.replies import Outcome
+from strategies.exchange.riding import Riders
 from strategies.exchange.roll_call import NoAnswer, ask, expected_sites
 from strategies.exchange.sending import Traffic, exchange
 
@@ -35,17 +36,31 @@ class RoundResult:
     arrays: ArrayRecord
     test: Evaluation | None
     validation: Evaluation | None
-    sites: MetricRecord | None = None
     train: MetricRecord | None = None
     outcome: Outcome = field(default_factory=Outcome)
     bytes_down: dict[str, int] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    awaits_sites: bool = False
+
+
+@dataclass(frozen=True)
+class SitesFigures:
+    """What the sites made of a round's weights; they come when the next round's replies are there."""
+
+    server_round: int
+    mean: MetricRecord | None
+    outcome: Outcome
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    bytes_up: dict[str, int] = field(default_factory=dict)
 
 
 #: evaluates weights at the server: (on the test set, on the validation share), None for one that is not there
 Judge = Callable[[ArrayRecord], tuple[Evaluation | None, Evaluation | None]]
+#: is told of a round that is done; the sites' figures follow if it ``awaits_sites``
 Callback = Callable[[RoundResult], None]
+#: is told the sites' figures of a round that was told before
+FiguresCallback = Callable[[SitesFigures], None]
 
 
 def federate(
@@ -58,11 +73,15 @@ def federate(
     federation: FederationSettings,
     judge: Judge,
     callbacks: Sequence[Callback] = (),
+    figures_callbacks: Sequence[FiguresCallback] = (),
+    unjudged: bool = False,
 ) -> ArrayRecord:
     """Run rounds ``first_round`` to ``last_round`` from ``arrays`` and return the last weights.
 
     The strategy has made its roll call (``ensure_roll_call``). Round 0, the evaluation of the start, is part of
-    a run that begins at round 1 and of no resumed one.
+    a run that begins at round 1 and of no resumed one. A round is one exchange: its weights' evaluation at the sites
+    rides on the next round's instructions (`strategies.exchange.riding`), the last one's has an exchange of its own.
+    With ``unjudged`` the sites' figures of the round before ``first_round`` are still to come.
 
     Raises
     ------
@@ -72,64 +91,119 @@ def federate(
     if first_round == 1:
         test, validation = judge(arrays)
         _tell(callbacks, RoundResult(0, arrays, test, validation))
+    rounds = _Rounds(strategy, grid, federation, judge, callbacks, figures_callbacks)
+    if unjudged:
+        rounds.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
         update_membership(strategy, grid, federation)
-        result = _round(strategy, grid, arrays, server_round, federation, judge)
-        arrays = result.arrays
-        _tell(callbacks, result)
+        arrays = rounds.run(server_round, arrays)
+    rounds.close()
     return arrays
 
 
-def _round(
-    strategy: Strategy,
-    grid: Grid,
-    arrays: ArrayRecord,
-    server_round: int,
-    federation: FederationSettings,
-    judge: Judge,
-) -> RoundResult:
-    traffic, clock = Traffic(), Clock()
-    names = {site.node_id: site.name for site in strategy.sites}
-    messages = list(strategy.configure_train(server_round, arrays, ConfigRecord(), grid))
-    clock.lap("configure")
-    replies = clock.waiting(
-        exchange(
-            grid,
+@dataclass(frozen=True)
+class _Evaluation:
+    """The questions to the sites about a round's weights, until they have gone out and are answered."""
+
+    server_round: int = 0
+    questions: Sequence[Message] = ()
+    outcome: Outcome = field(default_factory=Outcome)
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
+class _Rounds:
+    """One round after the other; the evaluation of a round's weights rides on the next one's instructions."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        grid: Grid,
+        federation: FederationSettings,
+        judge: Judge,
+        callbacks: Sequence[Callback],
+        figures_callbacks: Sequence[FiguresCallback],
+    ) -> None:
+        self._strategy, self._grid, self._federation = strategy, grid, federation
+        self._judge, self._callbacks = judge, callbacks
+        self._figures_callbacks = figures_callbacks
+        self._open = _Evaluation()
+
+    def ask_for_evaluation(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Compose what asks the sites for their figures of a round's weights."""
+        strategy = self._strategy
+        questions = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), self._grid)
+        names = {site.node_id: site.name for site in strategy.sites}
+        self._open = _Evaluation(server_round, list(questions), strategy.outcome, names)
+
+    def run(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Run a round from ``arrays``, tell of the last one's figures and of it, and return its weights."""
+        strategy, traffic, clock = self._strategy, Traffic(), Clock()
+        names = {**self._open.names, **{site.node_id: site.name for site in strategy.sites}}
+        messages = strategy.configure_train(server_round, arrays, ConfigRecord(), self._grid)
+        riders = Riders(self._open.questions, list(messages))
+        clock.lap("configure")
+        replies = riders.instructions_replies(
+            clock.waiting(self._exchange(riders.messages, traffic, strategy.max_reply_bytes))
+        )
+        try:
+            new, train = strategy.aggregate_train(server_round, replies)
+            for _ in replies:  # those behind the last one that was asked for
+                pass
+        finally:
+            if riders.complete:
+                self._tell_figures(riders.answers)
+        arrays = arrays if new is None else new
+        clock.lap("aggregate")
+        self.ask_for_evaluation(server_round, arrays)
+        test, validation = self._judge(arrays)
+        clock.lap("evaluate")
+        result = RoundResult(
+            server_round,
+            arrays,
+            test,
+            validation,
+            train,
+            strategy.outcome,
+            *_by_name(traffic, names),
+            clock.seconds,
+            awaits_sites=bool(self._open.questions),
+        )
+        _tell(self._callbacks, result)
+        return arrays
+
+    def close(self) -> None:
+        """Ask for the figures of the last round's weights, which no other instruction carries."""
+        traffic = Traffic()
+        answers = list(self._exchange(self._open.questions, traffic))
+        self._tell_figures(answers, traffic)
+
+    def _exchange(
+        self, messages: Sequence[Message], traffic: Traffic, max_bytes: Sequence[int] = ()
+    ) -> Iterator[Message]:
+        return exchange(
+            self._grid,
             messages,
-            deadline=federation.round_deadline,
-            max_bytes=strategy.max_reply_bytes,
-            wave=federation.wave,
+            deadline=self._federation.round_deadline,
+            max_bytes=[*max_bytes, *[0] * (len(messages) - len(max_bytes))],
+            wave=self._federation.wave,
             traffic=traffic,
         )
-    )
-    new, train = strategy.aggregate_train(server_round, replies)
-    arrays = arrays if new is None else new
-    clock.lap("aggregate")
-    evaluations = list(strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid))
-    answers = list(
-        exchange(
-            grid,
-            evaluations,
-            deadline=federation.round_deadline,
-            wave=federation.wave,
-            traffic=traffic,
-        )
-    )
-    sites = strategy.aggregate_evaluate(server_round, answers) if evaluations else None
-    test, validation = judge(arrays)
-    clock.lap("evaluate")
-    return RoundResult(
-        server_round,
-        arrays,
-        test,
-        validation,
-        sites,
-        train,
-        strategy.outcome,
-        {names[i]: n for i, n in traffic.down.items()},
-        {names[i]: n for i, n in traffic.up.items()},
-        clock.seconds,
-    )
+
+    def _tell_figures(self, answers: Sequence[Message], traffic: Traffic | None = None) -> None:
+        done, self._open = self._open, _Evaluation()
+        if not done.questions:
+            return
+        mean = self._strategy.aggregate_evaluate(done.server_round, answers)
+        passed = _by_name(traffic or Traffic(), done.names)
+        figures = SitesFigures(done.server_round, mean, done.outcome, *passed)
+        for callback in self._figures_callbacks:
+            callback(figures)
+
+
+def _by_name(traffic: Traffic, names: Mapping[int, str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the bytes down and up by the sites' names."""
+    down, up = ({names[i]: n for i, n in account.items()} for account in (traffic.down, traffic.up))
+    return down, up
 
 
 def update_membership(strategy: Strategy, grid: Grid, federation: FederationSettings) -> None:

@@ -122,6 +122,10 @@ class MetricsFile:
                 "begin a new run; nothing of the record was changed"
             )
 
+    def has(self, server_round: int) -> bool:
+        """Whether there is a whole line of ``server_round``."""
+        return any(line["round"] == server_round for line in self._read().lines)
+
     def keep(self, last_round: int) -> None:
         """Let go of every line behind that of ``last_round``, and of what is left of one."""
         if not self.path.exists():

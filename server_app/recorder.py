@@ -8,12 +8,15 @@ from dataclasses import asdict
 from logging import getLogger
 from typing import Any
 
+from flwr.app import MetricRecord
+
 from server_app.checkpoint import Checkpoint
-from server_app.loop import RoundResult
+from server_app.loop import RoundResult, SitesFigures
 from server_app.pictures import save_grids
 from server_app.record import Record
 from server_app.synthetic_sets import save_sets
 from strategies.base import Strategy
+from strategies.exchange.replies import Outcome
 
 logger = getLogger("flwr")
 
@@ -22,16 +25,28 @@ class Recorder:
     """The callback that keeps a round: its line, its checkpoints, its pictures, and a line in the log."""
 
     def __init__(
-        self, record: Record, strategy: Strategy, rounds: int, best: float | None = None
+        self,
+        record: Record,
+        strategy: Strategy,
+        rounds: int,
+        best: float | None = None,
+        line: Mapping[str, Any] | None = None,
     ) -> None:
         self.record = record
         self.strategy = strategy
         self.rounds = rounds
         self.best = best
+        self._line = line
 
     def __call__(self, result: RoundResult) -> None:
-        """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk."""
-        self.record.append(line_of(result))
+        """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk.
+
+        The line of a round that awaits the sites' figures is kept in its checkpoint until they are there.
+        """
+        line = line_of(result)
+        self._line = line if result.awaits_sites else None
+        if self._line is None:
+            self.record.append(line)
         if result.server_round:
             self._keep(result)
         logger.info("%s", sentence_of(result, self.rounds))
@@ -41,6 +56,27 @@ class Recorder:
                 result.server_round,
             )
 
+    def judged(self, figures: SitesFigures) -> None:
+        """Write the line of the round that the sites judged; it is there already where a run continues behind it."""
+        line, self._line = self._line, None
+        if line is None:
+            return
+        passed = {
+            way: _sum(line["bytes"][way], more)
+            for way, more in (("down", figures.bytes_down), ("up", figures.bytes_up))
+        }
+        self.record.append({**line, **_judged(figures.mean, figures.outcome), "bytes": passed})
+        if figures.mean is not None:
+            logger.info(
+                "round %d/%d: at the sites accuracy %.4f, loss %.4f",
+                *(
+                    figures.server_round,
+                    self.rounds,
+                    figures.mean["accuracy"],
+                    figures.mean["loss"],
+                ),
+            )
+
     def _keep(self, result: RoundResult) -> None:
         sets, contrast = self.strategy.pictures(), self.strategy.contrast
         folder = self.record.directory / "samples" / f"round-{result.server_round:03d}"
@@ -48,7 +84,7 @@ class Recorder:
         reached = result.validation.accuracy if result.validation else None
         weights = result.arrays.to_torch_state_dict(keep_input=True)
         checkpoint = Checkpoint(
-            result.server_round, weights, dict(self.strategy.state_dict()), reached
+            result.server_round, weights, dict(self.strategy.state_dict()), reached, self._line
         )
         if reached is not None and (self.best is None or reached > self.best):
             self.best = reached
@@ -72,10 +108,9 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line: dict[str, Any] = {"round": result.server_round}
     for name, evaluation in (("test", result.test), ("validation", result.validation)):
         line[name] = asdict(evaluation) if evaluation else None
-    line["sites"] = dict(result.sites) if result.sites else None
+    line |= _judged(None, result.outcome)
     line["accepted"] = list(accepted)
     line["rejected"] = dict(result.outcome.rejected)
-    line["unevaluated"] = dict(result.outcome.unevaluated)
     means = dict(result.train) if result.train else {}
     line["train"] = {key: value for key, value in means.items() if key != _SECONDS}
     line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
@@ -85,13 +120,20 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     return line
 
 
+def _judged(mean: MetricRecord | None, outcome: Outcome) -> dict[str, Any]:
+    """Return what a line says of the evaluation at the sites."""
+    return {"sites": dict(mean) if mean else None, "unevaluated": dict(outcome.unevaluated)}
+
+
+def _sum(account: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    return {name: account.get(name, 0) + more.get(name, 0) for name in {**account, **more}}
+
+
 def sentence_of(result: RoundResult, rounds: int) -> str:
     """Return the round as one line that a person can read."""
     parts = [f"round {result.server_round}/{rounds}:"]
     if result.test:
         parts.append(f"accuracy {result.test.accuracy:.4f}, loss {result.test.loss:.4f},")
-    if result.sites:
-        parts.append(f"at the sites {float(result.sites['accuracy']):.4f},")  # type: ignore[arg-type]
     if result.server_round == 0:
         return " ".join(parts).rstrip(",") + " before training"
     asked = len(result.outcome.accepted) + len(result.outcome.rejected)

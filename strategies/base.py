@@ -68,6 +68,8 @@ class Strategy(FlowerStrategy):
         self.outcome = Outcome()
         self._sent: list[tuple[Message, Site, Instruction]] = []
         self._weights: Weights | None = None
+        self._judged = self.outcome
+        self._judges: list[Site] = []
 
     # ---- what a method writes -------------------------------------------------------------------------
 
@@ -154,6 +156,7 @@ class Strategy(FlowerStrategy):
         if self.run.config.evaluation.on not in ("sites", "both"):
             return []
         self.ensure_roll_call(grid)
+        self._judged, self._judges = self.outcome, list(self.sites)
         body = self._encoded(self.weights_from(arrays))
         fields = {**config, **self._address(server_round)}
         return [
@@ -170,14 +173,17 @@ class Strategy(FlowerStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the sites' figures, each site counting its held-out images."""
+        """Return the sites' figures, each site counting its held-out images.
+
+        What is refused is noted of the round that ``configure_evaluate`` asked about, also when the next one has begun.
+        """
         total, sums = 0, {"accuracy": 0.0, "loss": 0.0}
         for reply in replies:
             try:
                 figures = read_evaluation(reply)
             except PayloadError as error:
                 site = self._site_of(reply)
-                self.outcome.unevaluated[site] = str(error)
+                self._judged.unevaluated[site] = str(error)
                 logger.warning(
                     "round %d: rejected the evaluation of %s: %s", server_round, site, error
                 )
@@ -217,7 +223,7 @@ class Strategy(FlowerStrategy):
 
     def _site_of(self, reply: Message) -> str:
         """Return the name of the site that ``reply`` comes from, or is an error reply for."""
-        names = {site.node_id: site.name for site in self.sites}
+        names = {site.node_id: site.name for site in [*self._judges, *self.sites]}
         return names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
 
     @property

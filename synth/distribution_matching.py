@@ -149,6 +149,7 @@ def distil(
     syn_batch: int = 0,
     augment: str = "",
     real_precision: torch.dtype = torch.float32,
+    before_step: Callable[[], None] | None = None,
 ) -> Distilled:
     """Distil a device's data into synthetic images by matching features around given weights.
 
@@ -178,6 +179,7 @@ def distil(
         augment: A DSA strategy such as "color_crop_cutout_flip_scale_rotate", or "" for none.
         real_precision: torch.bfloat16 runs the real forward pass under autocast; the rest stays in
             float32.
+        before_step: Called ahead of every iteration, such as one that raises when the time is over.
 
     Returns:
         The synthetic set, ordered by class.
@@ -200,6 +202,8 @@ def distil(
     optimizer = SGD([images], image_lr, momentum=image_momentum)
     losses = []
     for draw in per_iteration:
+        if before_step is not None:
+            before_step()
         loss = matcher.loss(images, draw, generator)
         (images.grad,) = torch.autograd.grad(loss, images)
         optimizer.step()

@@ -188,6 +188,7 @@ def distil(
     lr: float,
     learn_step: bool,
     mover: Callable[[list[Tensor], float], Mover] = Adam,
+    before_step: Callable[[], None] | None = None,
 ) -> Distilled:
     """Move S for E iterations: S <- S - eta grad_S objective(ClientUpdate(S; w)).
 
@@ -204,6 +205,7 @@ def distil(
         lr: eta.
         learn_step: Whether eta_w is moved too.
         mover: The optimiser of S.
+        before_step: Called ahead of every iteration, such as one that raises when the time is over.
     """
     inputs = start.inputs.detach().clone().requires_grad_()
     moved = [inputs]
@@ -216,6 +218,8 @@ def distil(
     optimiser = mover(moved, lr)
     losses = torch.zeros(iterations, dtype=inputs.dtype, device=inputs.device)
     for iteration in range(iterations):
+        if before_step is not None:
+            before_step()
         step_size = log_step.exp() if learn_step else start.step_size
         value = objective(client_update(loss, w, Batches(inputs, labels, step_size)))
         for tensor, slope in zip(moved, torch.autograd.grad(value, moved), strict=True):

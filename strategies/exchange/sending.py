@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 
 from common.errors import PayloadError
+from common.specs.riding import SECONDS_LEFT
 from strategies.exchange.inbox import Awaited, collect
 
 NO_REPLY = 100
@@ -87,6 +88,7 @@ def exchange(
     size = wave or max(1, len(messages))
     for first in range(0, len(messages), size):
         part = messages[first : first + size]
+        _tell_time(part, end)
         late = first > 0 and time.monotonic() >= end
         most = max_bytes[first : first + size]
         replies = [None] * len(part) if late else _collect(grid, part, most, end, traffic)
@@ -97,6 +99,14 @@ def exchange(
             if traffic is not None:
                 traffic.received(message.metadata.dst_node_id, reply)
             yield reply
+
+
+def _tell_time(messages: Sequence[Message], end: float) -> None:
+    """Say in each instruction how long its reply is waited for, so that a site ends with the round."""
+    for message in messages:
+        config = message.content.config_records.get("config")
+        if config is not None:
+            config[SECONDS_LEFT] = max(0.0, end - time.monotonic())
 
 
 def post(grid: Grid, messages: Sequence[Message]) -> list[bool]:

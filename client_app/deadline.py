@@ -1,0 +1,41 @@
+"""When the server stops waiting for what it asked for: behind that, computing on helps nobody."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from common.errors import FederationError
+from common.specs.riding import SECONDS_LEFT
+
+
+class Deadline:
+    """The end of the round's time, by this machine's own clock from when the instruction was taken up.
+
+    Parameters
+    ----------
+    seconds : float
+        What is left; infinity for no deadline.
+    """
+
+    def __init__(self, seconds: float = math.inf) -> None:
+        self._seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Deadline:
+        """Return the deadline that an instruction's configuration names; none where it names none."""
+        return cls(float(config.get(SECONDS_LEFT, math.inf)))
+
+    def check(self) -> None:
+        """Do nothing in time; called between two steps of a computation, it costs no more than a look at the clock.
+
+        Raises
+        ------
+        FederationError
+            If the time is over.
+        """
+        if time.monotonic() > self._end:
+            raise FederationError(f"ran out of the round's time ({self._seconds:.0f} s)")

@@ -1,0 +1,79 @@
+"""A site stops when the server does: each instruction carries the seconds that are left, looked at between steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from federation import run
+from flwr.app import ConfigRecord, Message, RecordDict
+
+import client_app.deadline
+from client_app.app import app as client_app_of_sites
+from client_app.deadline import Deadline
+from common.errors import FederationError
+from common.specs.riding import SECONDS_LEFT
+from nectar.local_grid import LocalGrid
+from strategies.exchange.sending import exchange
+
+Small = Callable[..., dict[str, Any]]
+
+ENDLESS = [
+    ("fedavg", "fedavg.epochs=100000"),
+    ("feddm", "feddm.iterations=100000"),
+    ("fedsynth", "model.norm=none fedsynth.iterations=100000 fedsynth.rate=6"),
+    ("masking", "masking.rate=2 masking.epochs=100000"),
+    ("topk", "topk.rate=8 topk.epochs=100000"),
+]
+
+
+@pytest.mark.parametrize(("method", "settings"), ENDLESS)
+def test_a_site_stops_computing_when_the_round_s_time_is_over(
+    small: Small, method: str, settings: str
+) -> None:
+    """It computed on for nine minutes, and was busy for the next run."""
+    words = f"{settings} federation.clients=1 federation.round_deadline=0.4"
+    begun = time.monotonic()
+    with pytest.raises(FederationError, match=r"partition-0: ran out of the round's time \(0 s\)"):
+        run(small(method=method, rounds=1, set=words))
+    assert time.monotonic() - begun < 20
+
+
+def test_each_instruction_carries_what_is_left_of_its_own_wave(small: Small) -> None:
+    class Slow(LocalGrid):
+        """Takes a while for each message."""
+
+        def _call(self, message: Message) -> Message:
+            left.append(message.content.config_records["config"][SECONDS_LEFT])
+            time.sleep(0.1)
+            return super()._call(message)
+
+    left: list[Any] = []
+    grid = Slow(client_app_of_sites, 2, small())
+    asked = [
+        Message(RecordDict({"config": ConfigRecord({"class-counts": False})}), i, "query.roll_call")
+        for i in grid.get_node_ids()
+    ]
+    assert len(list(exchange(grid, asked, deadline=5.0, wave=1))) == 2
+    assert 4.5 < left[1] <= left[0] - 0.1 < 5.0
+
+
+def test_a_look_at_the_clock_costs_next_to_nothing() -> None:
+    """A step of the smallest training here takes a millisecond."""
+    deadline = Deadline(3600.0)
+    begun = time.perf_counter()
+    for _ in range(10_000):
+        deadline.check()
+    assert time.perf_counter() - begun < 0.5
+
+
+def test_the_sentence_names_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadline = Deadline.of({SECONDS_LEFT: 30.0})
+    deadline.check()
+    later = time.monotonic() + 31
+    monkeypatch.setattr(client_app.deadline.time, "monotonic", lambda: later)
+    with pytest.raises(FederationError, match=r"^ran out of the round's time \(30 s\)$"):
+        deadline.check()
+    Deadline.of({}).check()
