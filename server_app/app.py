@@ -15,7 +15,7 @@ from common.compute import use_threads
 from common.config import Config, load
 from common.config.keys import FETCH
 from common.data import class_counts, report
-from common.errors import ConfigError, NectarError, one_line
+from common.errors import ConfigError, FederationError, NectarError, one_line
 from common.imports import load as load_path
 from common.methods import resolve
 from common.run import Run
@@ -158,6 +158,12 @@ def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
     wanted, found = run.config.federation.clients, nodes_counted_on(run, sites)
     if found == wanted:
         return run
+    own = not any(site.partitions for site in sites)
+    if own and found > wanted and run.config.federation.newcomers == "known":
+        raise FederationError(
+            f"{found} sites are there ({', '.join(site.name for site in sites)}) where federation.clients counts on "
+            f"{wanted}: say federation.clients={found}, or federation.newcomers=any to begin with whoever is there"
+        )
     if engine_of(sites) == SUPERLINK:
         how = f"start {wanted} SuperNodes, each with num-partitions={wanted} in its node config"
     else:

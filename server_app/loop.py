@@ -19,6 +19,7 @@ from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
 from common.task import Evaluation
 from strategies.base import Strategy
+from strategies.exchange.gathering import said_of_silent
 from strategies.exchange.replies import Outcome
 from strategies.exchange.riding import Riders
 from strategies.exchange.roll_call import NoAnswer, ask, expected_sites
@@ -219,6 +220,7 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     """
     end = time.monotonic() + federation.join_deadline
     members = {site.node_id: site for site in strategy.sites}
+    strategy.were_there |= {site.name for site in strategy.sites}
     while True:
         here = set(grid.get_node_ids())
         # One that left and comes back is asked again; and a name may have been that of a node which has left now.
@@ -239,7 +241,7 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
         if time.monotonic() >= end:
             raise FederationError(
                 f"{len(members)} sites are left where federation.min_replies asks for {federation.min_replies}, "
-                f"and none came back within {federation.join_deadline:g} s"
+                f"and none came back within {federation.join_deadline:g} s{_silent(strategy, grid, here, members)}"
             )
         time.sleep(1.0)
     known = {site.node_id for site in strategy.sites}
@@ -250,6 +252,13 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     for site in strategy.sites:
         if site.node_id not in known:
             logger.info("site %s has joined", site.name)
+
+
+def _silent(strategy: Strategy, grid: Grid, here: set[int], members: Mapping[int, Site]) -> str:
+    """Return a clause about nodes that are online and do not answer; nothing where there are none."""
+    silent = here - members.keys() - strategy.refused
+    names = {site.node_id: site.name for site in strategy.sites}
+    return f" ({said_of_silent(grid, silent, names)})" if silent else ""
 
 
 def _join(
@@ -265,9 +274,25 @@ def _join(
     (site,) = ask(grid, [node_id], strategy.question, deadline=deadline)
     if not isinstance(site, Site):
         raise site
+    _require_counted_on(strategy, site, federation)
     others = [m for m in members if m.name != site.name or m.node_id in here]
     expected_sites([*others, site])
     return in_site_order([*others, site])
+
+
+def _require_counted_on(strategy: Strategy, site: Site, federation: FederationSettings) -> None:
+    """Raise FederationError for a site of its own data that is one more than the operator counted on."""
+    complete = len(strategy.were_there) >= strategy.counted_on
+    if (
+        federation.newcomers == "known"
+        and not site.partitions
+        and complete
+        and site.name not in strategy.were_there
+    ):
+        raise FederationError(
+            f"site '{site.name}' was not counted on (federation.clients={strategy.counted_on}): "
+            "federation.newcomers=any lets such a site join"
+        )
 
 
 class Clock:

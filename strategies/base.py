@@ -65,6 +65,8 @@ class Strategy(FlowerStrategy):
         self.sites: list[Site] = []
         self.refused: set[int] = set()
         self.left_out: Mapping[int, str] = {}
+        self.counted_on = run.config.federation.clients
+        self.were_there: set[str] = set()
         self.outcome = Outcome()
         self._sent: list[tuple[Message, Site, Instruction]] = []
         self._weights: Weights | None = None

@@ -135,6 +135,11 @@ class FederationSettings(Settings):
     round_deadline: float = setting(
         3600.0, "seconds a round's replies are waited for", gt=0, operational=True
     )
+    newcomers: Literal["known", "any"] = setting(
+        "known",
+        "sites of their own data that join when as many as federation.clients have been there: those alone, or any",
+        operational=True,
+    )
     join_deadline: float = setting(
         300.0, "seconds the sites are waited for at the start", gt=0, operational=True
     )

@@ -1,0 +1,88 @@
+"""A registered site that the operator did not count on joins only if the operator says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from client_app.app import app as client_app
+from common.config import load
+from common.errors import FederationError
+from common.run import Run
+from common.settings.sections import FederationSettings
+from common.sites import Site
+from nectar.local_grid import LocalGrid
+from server_app import loop
+from server_app.app import make_strategy, with_nodes_there_are
+from server_app.loop import update_membership
+from strategies.base import Strategy
+
+Small = Callable[..., dict[str, Any]]
+
+QUICK = FederationSettings(join_deadline=0.1, round_deadline=5.0)
+
+
+class Growing(LocalGrid):
+    """A federation of which only some nodes are there."""
+
+    here: int = 2
+
+    def get_node_ids(self) -> list[int]:
+        """Return the first of the nodes."""
+        return super().get_node_ids()[: self.here]
+
+
+@pytest.fixture
+def federation(small: Small, monkeypatch: pytest.MonkeyPatch) -> tuple[Strategy, Growing]:
+    """Two sites of their own data that were counted on, and a third that may come."""
+    config = small(set="federation.clients=2")
+    grid = Growing(client_app, 3, config)
+    strategy = make_strategy(Run(load(config)))
+    strategy.sites = [Site("north", 1000, 9), Site("south", 1001, 9)]
+    found = {1000: "north", 1001: "south", 1002: "east"}
+    monkeypatch.setattr(loop, "ask", lambda g, ids, *a, **kw: [Site(found[i], i, 9) for i in ids])
+    return strategy, grid
+
+
+def names(strategy: Strategy) -> list[str]:
+    return [site.name for site in strategy.sites]
+
+
+@pytest.mark.parametrize(("newcomers", "let_in"), [("known", False), ("any", True)])
+def test_one_more_than_was_counted_on_needs_the_operator_s_word(
+    federation: tuple[Strategy, Growing],
+    caplog: pytest.LogCaptureFixture,
+    newcomers: str,
+    let_in: bool,
+) -> None:
+    strategy, grid = federation
+    settings = QUICK.model_copy(update={"newcomers": newcomers})
+    grid.here = 3
+    update_membership(strategy, grid, settings)
+    assert names(strategy) == (["east", "north", "south"] if let_in else ["north", "south"])
+    said = "node 1002 is left out: site 'east' was not counted on (federation.clients=2): feder"
+    assert (said in caplog.text) != let_in
+
+
+def test_one_that_was_there_may_always_come_back(federation: tuple[Strategy, Growing]) -> None:
+    strategy, grid = federation
+    grid.here = 1
+    update_membership(strategy, grid, QUICK)
+    assert names(strategy) == ["north"]
+    grid.here = 2
+    update_membership(strategy, grid, QUICK)
+    assert names(strategy) == ["north", "south"]
+
+
+def test_more_than_were_counted_on_at_the_start_are_refused_by_name(small: Small) -> None:
+    made = Run(load(small(set="federation.clients=2")))
+    three = [Site(name, i, 9) for i, name in enumerate(("east", "north", "south"))]
+    with pytest.raises(FederationError, match=r"3 sites are there \(east, north, south\) where"):
+        with_nodes_there_are(made, three)
+    taken = Run(load(small(set="federation.clients=2 federation.newcomers=any")))
+    assert with_nodes_there_are(taken, three).config.federation.clients == 3
+    shares = [replace(site, partition=i, partitions=3) for i, site in enumerate(three)]
+    assert with_nodes_there_are(made, shares).config.federation.clients == 3
