@@ -1,7 +1,9 @@
 """Where the seconds of a round go in a real federation: FedDM on digits, three SuperNodes on this machine.
 
-``python -m benchmarks.deployment_round`` runs it as Flower has it by default and with Flower's quick task poll, and
-beside it the same run in this process and on Ray. The times are read off the SuperNodes' logs as they are written
+``python -m benchmarks.deployment_round`` runs it with Flower's own SuperNode and its quick task poll, and with the
+site's own program, and beside it the same run in this process and on Ray. SIGTERM ends it with all that it started.
+
+The times are read off the SuperNodes' logs as they are written
 (to a hundredth of a second), off the record, and off the state that a site writes at the end of its work.
 """
 
@@ -11,6 +13,7 @@ import contextlib
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +31,9 @@ from nectar.commands import run as in_process
 SITES = 3
 ROUNDS = 8
 SETTINGS = [f"federation.clients={SITES}"]
+
+#: what starts a SuperNode
+FLOWERS, OWN = ("flower-supernode",), ("nectar", "site")
 
 _QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
 
@@ -92,10 +98,11 @@ class Watch(threading.Thread):
 
 def main() -> int:
     """Measure and print."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores before the first run")
-    for name, variables in (("Flower's defaults", {}), ("task poll 0.1 s", _QUICK)):
+    for name, program in (("Flower's own program", FLOWERS), ("the site's own program", OWN)):
         print(f"\n{name}: seconds of a round by part, mean of rounds 2..{ROUNDS}, at the last site")
-        rounds = deployment(variables)
+        rounds = deployment(program)
         for i, part in enumerate(rounds[0]):
             values = [r[i].seconds for r in rounds]
             print(f"  {part.name:<58}{mean(values):>7.2f}   {min(values):.2f}..{max(values):.2f}")
@@ -107,7 +114,7 @@ def main() -> int:
     return 0
 
 
-def deployment(variables: Mapping[str, str]) -> list[list[Part]]:
+def deployment(program: Sequence[str]) -> list[list[Part]]:
     """Run the federation and return the parts of each round behind the first."""
     sites = [f"partition-{i}" for i in range(SITES)]
     with tempfile.TemporaryDirectory() as folder:
@@ -115,7 +122,7 @@ def deployment(variables: Mapping[str, str]) -> list[list[Part]]:
         config = {"rounds": ROUNDS, "output-dir": f"{folder}/runs", "set": " ".join(SETTINGS)}
         watch = Watch(directory, sites)
         ends: dict[tuple[str, int], float] = {}
-        with Federation(directory, sites, environment=variables) as federation:
+        with Federation(directory, sites, environment=_QUICK, program=program) as federation:
             for i, site in enumerate(sites):
                 federation.start_node(site, f"partition-id={i} num-partitions={SITES}")
             watch.start()

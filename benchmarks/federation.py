@@ -38,6 +38,8 @@ class Federation:
         With TLS and node authentication, or insecure.
     environment : mapping, optional
         Variables for all processes.
+    program : sequence of str
+        What starts a SuperNode: the site's own program, or ``["flower-supernode"]``.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Federation:
         host: str = "127.0.0.1",
         tls: bool = True,
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("nectar", "site"),
     ) -> None:
+        self.program = program
         self.directory, self.sites, self.host, self.tls = directory, sites, host, tls
         self.port = free_port()
         self._variables = dict(environment or {})
@@ -108,7 +112,7 @@ class Federation:
         keys = self.directory / "keys"
         secure = ["--root-certificates", str(keys / "ca.crt")]
         secure += ["--auth-supernode-private-key", str(keys / "nodes" / site)]
-        command = ["flower-supernode", "--superlink", f"{self.host}:{self.port}"]
+        command = [*self.program, "--superlink", f"{self.host}:{self.port}"]
         command += secure if self.tls else ["--insecure"]
         state = f"site='{site}' state-dir='{self.directory / 'state'}'"
         command += ["--port", str(free_port()), "--node-config", f"{config} {state}"]

@@ -34,12 +34,11 @@ def main() -> int:
     parser.add_argument("programs", type=Path)
     parser.add_argument("options", nargs="*")
     words = parser.parse_args()
-    with place("" if words.pin else str(words.programs / "flwr-clientapp")) as here:
+    with place() as here:
         pin = clientapp.pinned(words.pin, here.folder) if words.pin else None
         fleet = clientapp.fleet_of(words.options)
         supernode = [str(words.programs / "flower-supernode"), *words.options]
-        path = _path(here, words.programs, alone=pin is not None)
-        environment = dict([_POLL]) | os.environ | {"PATH": path}
+        environment = dict([_POLL]) | os.environ | _variables(here, words.programs, pin)
         parent = Parent(here.listener, supernode, environment)
         try:
             _preload(pin)
@@ -52,12 +51,12 @@ def main() -> int:
         _run(outcome, pin, fleet)
 
 
-def _path(here: Place, programs: Path, *, alone: bool) -> str:
-    """Return the SuperNode's PATH; alone, nothing but what a pinned app needs can be started from it."""
-    if not alone:
-        return os.pathsep.join([str(here.programs), str(programs), os.environ.get("PATH", "")])
-    (here.programs / "flower-superexec").symlink_to(programs / "flower-superexec")
-    return str(here.programs)
+def _variables(here: Place, programs: Path, pin: clientapp.Pin | None) -> dict[str, str]:
+    if pin is not None:  # Flower's flwr-agentapp would run what is sent: it is not to be found
+        return here.alone(programs / "flower-superexec")
+    return here.environment(
+        str(programs / "flwr-clientapp"), [programs, os.environ.get("PATH", "")]
+    )
 
 
 def _preload(pin: clientapp.Pin | None) -> None:

@@ -148,6 +148,7 @@ def test_tls_and_authentication_are_on() -> None:
     scripts = [p.read_text() for p in (ROOT / "docker").rglob("*") if p.is_file()]
     assert not any("--insecure" in text for text in [command, *scripts])
     node = (ROOT / "docker/nectar/bin/nectar-supernode").read_text()
+    assert "exec nectar site" in node
     assert "--root-certificates" in node
     assert "--auth-supernode-private-key" in node
 

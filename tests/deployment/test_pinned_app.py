@@ -1,9 +1,8 @@
-"""The program by which a site pins its app, as docs/deployment.md prints it: it runs the site's copy or nothing."""
+"""A site that pins its app, `nectar site --pin`: it runs its own copy or nothing, whatever a bundle calls itself."""
 
 from __future__ import annotations
 
-import hashlib
-import re
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,75 +10,45 @@ from pathlib import Path
 import pytest
 from deployment import ROOT
 
-REVIEWED, OTHER = b"the bundle that the site has read", b"another one"
+from nectar.flower.app import app_folder
 
-PYPROJECT = """
-[project]
-name = "tiny"
-version = "1"
-[tool.flwr.app]
-publisher = "site"
-[tool.flwr.app.components]
-serverapp = "tiny:app"
-clientapp = "tiny:app"
-"""
+pytestmark = pytest.mark.slow
 
-#: what stands in for Flower's own main function: a bundle comes, under a name that climbs, and its app is loaded
+#: what a fork does with the bundles that come, told in lines: which app is loaded, under a name that climbs
 PROBE = """
-import runpy, sys
-import flwr.supernode.cli as cli
+import sys
+from pathlib import Path
+import flwr.clientapp.utils as loading
+import flwr.supernode.runtime.run_clientapp as process
+from nectar.site import clientapp
 
-def main():
-    from flwr.clientapp.utils import get_load_client_app_fn
-    from flwr.supernode.runtime import run_clientapp
-    print("unpacked:", run_clientapp.install_from_fab({fab!r}, skip_prompt=True))
-    get_load_client_app_fn("", None, True)("site/tiny", "1.x/../../evil", "deadbeef")
-    print("loaded:", sys.modules["tiny"].__file__)
-
-cli.flwr_clientapp = main
-runpy.run_path({program!r}, run_name="__main__")
+bundle, folder = Path(sys.argv[1]), Path(sys.argv[2])
+pin = clientapp.pinned(bundle, folder)
+clientapp.preload(pin)
+clientapp._use(pin)
+before = sorted(folder.parent.rglob("*"))
+assert process.install_from_fab(bundle.read_bytes(), skip_prompt=True) == pin.folder
+assert process.get_project_dir("nectar/nectar-fl", "1.x/../../evil", "deadbeef") == pin.folder
+load = loading.get_load_client_app_fn("", None, True)
+load("nectar/nectar-fl", "1.x/../../evil", "deadbeef")
+print(Path(sys.modules["client_app.app"].__file__).parent.parent == pin.folder)
+try:
+    process.install_from_fab(bundle.read_bytes() + b" ", skip_prompt=True)
+except PermissionError as error:
+    print(error == error and str(error) == f"this site runs the app {pin.total[:16]} and no other")
+print([str(p) for p in folder.parent.rglob("*") if p not in before and "__pycache__" not in str(p)])
 """
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """Make the program by the document's own lines, for a site whose copy is a tiny app."""
-    text = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-    found = re.search(r"^cat > \$PIN/bin/flwr-clientapp <<END\n.*?^END\n", text, re.S | re.M)
-    assert found
-    total = hashlib.sha256(REVIEWED).hexdigest()
-    for folder, mark in ((f"apps/site.tiny.1.{total[:8]}", "own"), ("evil.deadbeef", "evil")):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "pyproject.toml").write_text(PYPROJECT)
-        (tmp_path / folder / "tiny.py").write_text(
-            f"from flwr.clientapp import ClientApp\nmark = {mark!r}\napp = ClientApp()\n"
-        )
-    (tmp_path / "bin").mkdir()
-    variables = {"PIN": str(tmp_path), "SUM": total, "PATH": "/usr/bin:/bin"}
-    subprocess.run(["bash", "-euc", found[0]], env=variables, cwd=ROOT, check=True)
-    return tmp_path / "bin" / "flwr-clientapp"
-
-
-def call(program: Path, fab: bytes) -> subprocess.CompletedProcess[str]:
-    probe = PROBE.format(fab=fab, program=str(program))
-    command = [sys.executable, "-I", "-c", probe]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def test_the_reviewed_app_runs_from_the_sites_own_copy(program: Path) -> None:
-    done = call(program, REVIEWED)
-    assert done.returncode == 0, done.stderr
-    unpacked, loaded = done.stdout.splitlines()
-    (copy,) = (program.parent.parent / "apps").iterdir()
-    assert unpacked == f"unpacked: {copy}"
-    assert loaded == f"loaded: {copy}/tiny.py"
-
-
-def test_another_app_is_refused_before_anything_is_unpacked(program: Path) -> None:
-    before = sorted(program.parent.parent.rglob("*"))
-    done = call(program, OTHER)
-    assert done.returncode == 1
-    total = hashlib.sha256(REVIEWED).hexdigest()
-    assert f"PermissionError: this site runs the app {total[:16]} and no other" in done.stderr
-    assert done.stdout == ""
-    assert sorted(program.parent.parent.rglob("*")) == before
+def test_the_reviewed_app_runs_from_the_sites_own_copy_and_another_is_refused(
+    tmp_path: Path,
+) -> None:
+    flwr = Path(sys.executable).parent / "flwr"
+    variables = os.environ | {"FLWR_HOME": str(tmp_path / "home")}
+    subprocess.run(
+        [flwr, "build", "--app", str(app_folder())], cwd=tmp_path, env=variables, check=True
+    )
+    (bundle,) = tmp_path.glob("*.fab")
+    command = [sys.executable, "-P", "-c", PROBE, str(bundle), str(tmp_path / "place")]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-3:] == ["True", "True", "[]"], done.stdout + done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from deployment import ROOT, signal_session
 
 from nectar.cli import main as nectar
-from nectar.site.place import write_stub
+from nectar.site.place import Place
 
 #: the site's program around a SuperNode that is a shell script, and a ClientApp that is a piece of Python
 DRIVER = """
@@ -25,9 +26,9 @@ import os, sys
 from nectar.site.parent import Parent
 from nectar.site.place import place
 
-with place(sys.argv[1]) as here:
-    variables = os.environ | {"PATH": f"{here.programs}:/usr/bin:/bin", "HERE": str(here.folder)}
-    outcome = Parent(here.listener, ["/bin/sh", "-c", sys.argv[2]], variables).serve()
+with place() as here:
+    variables = os.environ | here.environment("", ["/usr/bin", "/bin"]) | {"HERE": str(here.folder)}
+    outcome = Parent(here.listener, ["/bin/sh", "-c", sys.argv[1]], variables).serve()
     if not isinstance(outcome, int):
         try:
             outcome.put_on()
@@ -42,13 +43,13 @@ sys.exit(outcome)
 class Site:
     """The program at work; `said` holds what came on its standard output and errors so far."""
 
-    def __init__(self, directory: Path, supernode: str, app: str, program: str) -> None:
+    def __init__(self, directory: Path, supernode: str, app: str) -> None:
         self.log, self.temporary = directory / "log", directory / "tmp"
         self.temporary.mkdir()
         driver = DRIVER.replace("sys.argv_of_test", repr(app))
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", driver, program, supernode],
+                [sys.executable, "-P", "-c", driver, supernode],
                 env=os.environ | {"TMPDIR": str(self.temporary)},
                 stdout=log,
                 stderr=log,
@@ -73,8 +74,8 @@ class Site:
 def site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     started: list[Site] = []
 
-    def start(supernode: str, app: str = "", program: str = "") -> Site:
-        started.append(Site(tmp_path, supernode, app, program))
+    def start(supernode: str, app: str = "") -> Site:
+        started.append(Site(tmp_path, supernode, app))
         return started[-1]
 
     yield start
@@ -183,7 +184,7 @@ def test_when_the_program_is_killed_its_supernode_ends(
     left = one.left()
     assert len(left) == 1
     again = subprocess.run(
-        [sys.executable, "-c", DRIVER, "", "exit 4"],
+        [sys.executable, "-c", DRIVER, "exit 4"],
         env=os.environ | {"TMPDIR": str(one.temporary)},
     )
     assert again.returncode == 4
@@ -193,15 +194,23 @@ def test_when_the_program_is_killed_its_supernode_ends(
 def test_without_its_parent_the_stub_starts_the_real_program_or_where_pinned_nothing(
     tmp_path: Path,
 ) -> None:
-    real, stub = tmp_path / "real program", tmp_path / "stub"
+    real = tmp_path / "real program"
     real.write_text('#!/bin/sh\necho "real:" "$@"\nexit 6\n')
     real.chmod(0o700)
     with socket.socket(socket.AF_UNIX) as gone:
-        gone.bind(str(tmp_path / "s"))
-    for program, code, said in ((str(real), 6, "real: --token a b\n"), ("", 1, "")):
-        write_stub(stub, tmp_path / "s", program)
-        done = subprocess.run([stub, "--token", "a b"], capture_output=True, text=True)
+        gone.bind(str(tmp_path / "socket"))
+        here = Place(tmp_path, gone)
+    pinned = here.alone(real)
+    for variables, code, said in (
+        (here.environment(str(real), []), 6, "real: --token a b\n"),
+        (pinned, 1, ""),
+    ):
+        program = shutil.which("flwr-clientapp", path=variables["PATH"])
+        done = subprocess.run(
+            [str(program), "--token", "a b"], env=variables, capture_output=True, text=True
+        )
         assert (done.returncode, done.stdout) == (code, said)
+    assert sorted(p.name for p in Path(pinned["PATH"]).iterdir()) == ["flwr-clientapp", real.name]
     assert "nectar site: its program is gone" in done.stderr
 
 
