@@ -16,7 +16,7 @@ from client_app.app import app as client_app
 from client_app.site import run_of
 from common.config.own_parts import PART
 from common.errors import FederationError
-from common.sites import Site
+from common.sites import Site as Member
 from nectar.local_grid import LocalGrid
 from strategies.exchange.roll_call import Question, Refused, ask
 
@@ -115,7 +115,7 @@ def test_the_roll_call_says_so(small: Small) -> None:
     allowing = {"simulated": False, "allow-imports": "strangers"}
     grid = LocalGrid(client_app, 1, run_config, allowing)
     (site,) = ask(grid, grid.get_node_ids(), question, deadline=5)
-    assert isinstance(site, Site)
+    assert isinstance(site, Member)
 
 
 @pytest.mark.parametrize("allowed", ["strangers.parts", "torch.nn strangers", "x,strangers.parts"])
