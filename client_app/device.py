@@ -16,6 +16,7 @@ import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 
+from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
 from client_app.releases import payload_line
 from client_app.state import DeviceState
@@ -128,6 +129,9 @@ class DeviceClient(NumPyClient):
         self._metrics = {}
         started = time.perf_counter()
         payload = work(weights)
+        copies = count_copies(payload, self.samples, self.run.info)
+        if copies is not None:  # computed from private data, and told as every such figure is
+            self.report(**copies.figures())
         self.report(seconds=time.perf_counter() - started)
         arrays = self.release(str(config["phase"]), payload, [*self._metrics, "num-examples"])
         return arrays, len(self.samples), {**self._metrics}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from logging import getLogger
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from common.compute import use_threads
 from common.config import Config, load
 from common.config.keys import FETCH
+from common.copies import Copies
 from common.data import class_counts, report
 from common.errors import ConfigError, FederationError, NectarError, one_line
 from common.imports import load as load_path
@@ -124,14 +126,20 @@ def serve(
     except BaseException as error:
         reason = str(error) or type(error).__name__
         stopped = isinstance(error, KeyboardInterrupt | SystemExit)
-        record.note(outcome="interrupted" if stopped else f"failed: {reason}")
+        _end(record, "interrupted" if stopped else f"failed: {reason}")
         raise
     else:
-        record.note(outcome="completed")
+        _end(record, "completed")
     finally:
         record.close()
     logger.info("done: %s", record.directory)
     return record
+
+
+def _end(record: Record, outcome: str) -> None:
+    """Note how the run ended, and how many of all images that were sent are copies of real ones."""
+    copies = Copies.recorded(record.metrics())
+    record.note(outcome=outcome, **({} if copies is None else {"copies": asdict(copies)}))
 
 
 def make_strategy(run: Run) -> Strategy:

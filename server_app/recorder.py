@@ -10,6 +10,7 @@ from typing import Any
 
 from flwr.app import MetricRecord
 
+from common.copies import FIGURES, Copies
 from server_app.checkpoint import Checkpoint
 from server_app.loop import RoundResult, SitesFigures
 from server_app.pictures import save_grids
@@ -49,6 +50,7 @@ class Recorder:
             self.record.append(line)
         if result.server_round:
             self._keep(result)
+            _tell_copies(result)
         logger.info("%s", sentence_of(result, self.rounds))
         if result.test and not math.isfinite(result.test.loss):
             logger.warning(
@@ -96,6 +98,15 @@ class Recorder:
         checkpoint.save(self.record.last)
 
 
+def _tell_copies(result: RoundResult) -> None:
+    """Say how many of the round's images are copies: each time that there are some, else in the first round."""
+    copies = Copies.told(result.outcome.accepted.values())
+    if copies is not None and copies.found:
+        logger.warning("REAL IMAGES, round %d: %s", result.server_round, copies.sentence())
+    elif copies is not None and result.server_round == 1:
+        logger.info("%s", copies.sentence())
+
+
 #: a device's figure that is a time, and stands with the other times
 _SECONDS = "seconds"
 
@@ -112,8 +123,11 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line["accepted"] = list(accepted)
     line["rejected"] = dict(result.outcome.rejected)
     means = dict(result.train) if result.train else {}
-    line["train"] = {key: value for key, value in means.items() if key != _SECONDS}
+    apart = {_SECONDS, *FIGURES.values()}
+    line["train"] = {key: value for key, value in means.items() if key not in apart}
     line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
+    copies = Copies.told(accepted.values())
+    line["copies"] = asdict(copies) if copies is not None else None
     line["floats_up"] = result.outcome.floats_up
     line["devices"] = devices
     line["seconds"] = {**result.seconds, "by_site": times}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import mean, stdev
 
+from common.copies import Copies
 from nectar.report import curves, pictures, sections
 from nectar.report.html import Markup, h, join, table, words
 from nectar.report.style import CSS
@@ -25,7 +26,7 @@ def page(views: Sequence[View]) -> str:
     title = views[0].title if len(views) == 1 else f"{len(views)} runs side by side"
     budget = partial(pictures.Budget, PICTURES // len(views))
     if len(views) == 1:
-        opening = [_outcome(views[0]), sections.summary(views[0])]
+        opening = [_copies(views[0]), _outcome(views[0]), sections.summary(views[0])]
         parts = _of_run(views[0], "", 2, budget())
         entries = [(anchor, name) for anchor, name, _ in parts]
         body = [_section(part, 2) for part in parts]
@@ -79,7 +80,7 @@ def _section(part: Section, level: int) -> Markup:
 
 def _run_block(view: View, prefix: str, budget: pictures.Budget) -> Markup:
     parts = [_section(part, 3) for part in _of_run(view, prefix, 3, budget)]
-    return join([_outcome(view), sections.summary(view), *parts])
+    return join([_copies(view), _outcome(view), sections.summary(view), *parts])
 
 
 def _of_run(view: View, prefix: str, level: int, budget: pictures.Budget) -> list[Section]:
@@ -99,6 +100,14 @@ def _of_run(view: View, prefix: str, level: int, budget: pictures.Budget) -> lis
         ("configuration", "Configuration", lambda: sections.configuration(view)),
     ]
     return [(f"{prefix}{anchor}", name, content()) for anchor, name, content in made]
+
+
+def _copies(view: View) -> Markup:
+    """Say first of all how many of the images that were sent are copies of real ones; nothing where none were."""
+    copies = Copies.recorded(view.rounds)
+    if copies is None:
+        return join([])
+    return h("p", copies.sentence(), class_="outcome bad" if copies.found else "outcome good")
 
 
 def _outcome(view: View) -> Markup:

@@ -1,0 +1,49 @@
+"""A site's count, before images leave it, of those that equal or nearly equal one of its own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from common.copies import EQUAL, NEAR, Copies
+from common.data import DatasetInfo, Samples
+from common.wire import Payload, SyntheticBatches, SyntheticImages
+from synth.copies import nearest_distances
+
+
+def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copies | None:
+    """Count the copies among the images of ``payload``; None where it carries none.
+
+    Images are compared as a screen shows them, values from 0 to 1 and none beyond, as they are before a codec rounds
+    them, with all images that the site trains on.
+
+    Parameters
+    ----------
+    payload : Payload
+        What a phase returned.
+    samples : Samples
+        The site's images.
+    info : DatasetInfo
+        Whose mean and std undo the normalisation.
+    """
+    images = _images(payload, info)
+    if images is None:
+        return None
+    device = samples.labels.device
+    mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
+
+    def shown(normalised: Tensor) -> Tensor:
+        return (normalised.to(device).float() * std + mean).clamp(0, 1)
+
+    distances = nearest_distances(shown(images), lambda at: shown(samples.inputs(at)), len(samples))
+    equal = int((distances <= EQUAL).sum())
+    return Copies(len(images), equal, int((distances <= NEAR).sum()) - equal)
+
+
+def _images(payload: Payload, info: DatasetInfo) -> Tensor | None:
+    """Return the images [n, C, H, W] that a payload carries."""
+    if isinstance(payload, SyntheticImages):
+        return payload.images.detach()
+    if isinstance(payload, SyntheticBatches) and info.has_images:
+        return payload.inputs.detach().flatten(0, 1)
+    return None

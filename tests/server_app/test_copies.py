@@ -1,0 +1,116 @@
+"""Copies among the images that were sent: counted by the sites, told by log, record and report, before all else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from federation import TamperedGrid, run
+from flwr.app import Message
+
+from client_app.counted_copies import count_copies
+from common.copies import Copies
+from common.data import Samples, describe
+from common.wire import SyntheticBatches, SyntheticImages, Weights
+from nectar.past_run import PastRun
+from nectar.report.page import page
+from nectar.report.view import View
+from server_app.record import Record
+
+Small = Callable[..., dict[str, Any]]
+
+
+def site(count: int = 30) -> tuple[Samples, torch.Tensor]:
+    """Return digits of noise, as raw values that a site keeps, and as a model gets them."""
+    rng = torch.Generator().manual_seed(3)
+    info = describe("digits")
+    raw = torch.randint(0, 17, (count, 1, 8, 8), generator=rng, dtype=torch.uint8)
+    factor, offset = 1 / (16 * info.std[0]), -info.mean[0] / info.std[0]
+    held = Samples(
+        raw,
+        torch.arange(count) % 10,
+        torch.tensor(factor)[None, None, None],
+        torch.tensor(offset)[None, None, None],
+    )
+    return held, held.inputs(slice(None))
+
+
+def test_a_site_counts_what_equals_and_what_nearly_equals_one_of_its_own() -> None:
+    held, own = site()
+    info = describe("digits")
+    std = info.std[0]
+    noise = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(4))
+    sent = torch.cat([own[:3], own[3:5] + 0.03 / std * noise.sign(), own[5:7] + noise / std])
+    images = SyntheticImages(sent, torch.zeros(7, dtype=torch.int64))
+    assert count_copies(images, held, info) == Copies(7, 3, 2)
+    beyond = SyntheticImages(own[:1] + 99.0 * (own[:1] == own.max()), torch.zeros(1).long())
+    assert count_copies(beyond, held, info) == Copies(1, 1, 0), "a screen shows the same"
+    batches = SyntheticBatches(sent[:6].view(2, 3, 1, 8, 8), torch.zeros(2, 3).long())
+    assert count_copies(batches, held, info) == Copies(6, 3, 2)
+    assert count_copies(Weights({"w": torch.zeros(2)}), held, info) is None
+
+
+def test_a_sites_word_that_is_no_count_is_left_out() -> None:
+    good = Copies(5, 1, 2).figures()
+    bad: list[dict[str, float]] = [
+        {},
+        {**good, "images-equal": 6.0},
+        {**good, "images-near": -1.0},
+        {**good, "images-sent": 0.5},
+        {**good, "images-sent": 1e300},
+    ]
+    assert Copies.told(bad) is None
+    assert Copies.told([good, *bad, good]) == Copies(10, 2, 4)
+    assert Copies.recorded([{"copies": None}, {}, {"copies": {"images": 3, "equal": "x"}}]) is None
+
+
+def total(record: Record) -> Copies:
+    return Copies(**PastRun.open(record.directory).provenance["copies"])
+
+
+def test_it_is_told_first(small: Small, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "flwr"):
+        record = run(small(method="real", rounds=2))
+    found = total(record)
+    assert found.images == found.equal > 0
+    lines = record.metrics()
+    one = {"images": found.images // 2, "equal": found.images // 2, "near": 0}
+    assert [line["copies"] for line in lines] == [None, one, one]
+    said = [r.getMessage() for r in caplog.records]
+    (at,) = (i for i, s in enumerate(said) if s.startswith("REAL IMAGES, round 1: "))
+    assert said[at + 1].startswith("round 1/2:")
+    text = page([View(PastRun.open(record.directory))])
+    assert 0 < text.index("images sent equal a real one of their site") < text.index("Completed:")
+
+
+def test_from_noise_it_says_that_there_are_none_once(
+    small: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "flwr"):
+        record = run(small(rounds=2, set="feddm.start=noise"))
+    assert not total(record).found
+    said = [r.getMessage() for r in caplog.records if "images sent" in r.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("None of the ")
+    text = page([View(PastRun.open(record.directory))])
+    assert text.index(f"None of the {total(record).images} images sent") < text.index("Completed:")
+
+
+def test_where_no_images_are_sent_nothing_is_counted(small: Small) -> None:
+    record = run(small(method="fedavg", rounds=1))
+    assert "copies" not in PastRun.open(record.directory).provenance
+    assert "images sent" not in page([View(PastRun.open(record.directory))])
+
+
+def test_a_site_that_claims_nonsense_ends_nothing(small: Small) -> None:
+    def claims(instruction: Message, reply: Message) -> Message:
+        reply.content.metric_records["metrics"]["images-sent"] = 1e300
+        return reply
+
+    record = run(small(method="real", rounds=1), TamperedGrid, tampers={0: claims})
+    line = record.metrics()[1]
+    others = [line["devices"][name]["images-sent"] for name in ("partition-1", "partition-2")]
+    assert line["copies"]["images"] == sum(others)
