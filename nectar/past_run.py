@@ -12,6 +12,7 @@ from typing import Any
 from common.config import Config, load
 from common.errors import ConfigError, FederationError
 from common.wire import SyntheticImages
+from nectar.earlier_defaults import with_earlier_defaults
 from nectar.record_shape import Line, Partition, Provenance, require
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
@@ -95,7 +96,8 @@ class PastRun:
     @cached_property
     def config(self) -> Config:
         """The configuration it ran with, resolved again from what the record states."""
-        return load(self.provenance["run-config"])
+        run_config = self.provenance["run-config"]
+        return load(with_earlier_defaults(run_config, self.directory / "config.yaml"))
 
     @property
     def completed(self) -> bool:
