@@ -111,7 +111,10 @@ class Parent:
         stub, _ = self._listener.accept()
         try:
             request = received(stub)
-        except (EOFError, OSError, ValueError) as error:
+        except EOFError:  # a stub that was killed, or a program that looks who lives
+            stub.close()
+            return None
+        except (OSError, ValueError) as error:
             print(f"nectar site: a ClientApp was not started: {error}", file=sys.stderr)
             stub.close()
             return None
