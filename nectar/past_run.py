@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.config import Config, load
+from common.config import Config, Judge, load
 from common.errors import ConfigError, FederationError
 from common.wire import SyntheticImages
 from nectar.earlier_defaults import with_earlier_defaults
@@ -28,13 +28,16 @@ class PastRun:
     ----------
     directory : Path
         The record.
+    judge : callable, optional
+        Told of each import path that the record names before it is imported; None imports them all.
     """
 
     directory: Path
+    judge: Judge | None = None
 
     @classmethod
-    def open(cls, directory: Path) -> PastRun:
-        """Return the run recorded in ``directory``.
+    def open(cls, directory: Path, judge: Judge | None = None) -> PastRun:
+        """Return the run recorded in ``directory``; what it names by import path is put before ``judge``.
 
         Raises
         ------
@@ -43,7 +46,7 @@ class PastRun:
         FederationError
             If a value of its provenance is not what a run writes.
         """
-        run = cls(Path(directory).expanduser().absolute())
+        run = cls(Path(directory).expanduser().absolute(), judge)
         if "run-config" not in run.provenance:
             raise ConfigError(
                 f"{directory} is not a run's record: its provenance.json is another's"
@@ -97,7 +100,8 @@ class PastRun:
     def config(self) -> Config:
         """The configuration it ran with, resolved again from what the record states."""
         run_config = self.provenance["run-config"]
-        return load(with_earlier_defaults(run_config, self.directory / "config.yaml"))
+        stated = with_earlier_defaults(run_config, self.directory / "config.yaml")
+        return load(stated, judge=self.judge)
 
     @property
     def completed(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from nectar.outputs import output_folder
+from nectar.record_imports import OPTION, judge_of
 from nectar.words import take_options
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 SUMMARY = "write a run's model and synthetic images for use without Nectar"
 
 USAGE = """\
-Usage: nectar export RUN [--output DIR] [--best] [--format onnx,pt2]
+Usage: nectar export RUN [--output DIR] [--best] [--format onnx,pt2] [--allow-imports MODULES]
 
 Writes the newest model of the run recorded in the directory RUN as safetensors, with what plain PyTorch needs to
 load it, and the images that its sites sent as PNG files in a folder a class and as one npz. A run that is not over
@@ -28,6 +29,8 @@ those of the run's model.
   --best           the round with the best accuracy on the validation share instead of the newest
   --format NAMES   more forms of the model: onnx (for ONNX runtimes), pt2 (torch.export, needs no code) or both,
                    with a comma; both take pixel values from 0 to 1, any number of images
+  --allow-imports MODULES
+                   a method, model or data set of somebody's own is imported only from modules named here
 
   nectar export ~/nectar/runs/20260722-101500-feddm-digits-seed0-1a2b3c --output digits-model
   nectar export ~/nectar/runs/20260722-101500-feddm-digits-seed0-1a2b3c --output digits-model --format onnx
@@ -36,7 +39,7 @@ those of the run's model.
 
 def main(words: list[str]) -> int:
     """Export what `words` say; return the exit code."""
-    options, rest = take_options(words, flags=("--best",), values=("--output", "--format"))
+    options, rest = take_options(words, flags=("--best",), values=("--output", "--format", OPTION))
     if len(rest) != 1:
         raise ConfigError("nectar export takes one run: the directory that the run printed.")
     output = output_folder(options["--output"], fresh=True) if "--output" in options else None
@@ -47,7 +50,7 @@ def main(words: list[str]) -> int:
     from nectar.past_run import PastRun
     from nectar.report.text import share
 
-    past = PastRun.open(Path(rest[0]))
+    past = PastRun.open(Path(rest[0]), judge_of(options.get(OPTION, "")))
     done = export(past, output, best="--best" in options, formats=formats)
     run, figures = done.about["run"], done.about["figures"]["test"]
     accuracy = f", test accuracy {share(figures['accuracy'])}" if figures else ""

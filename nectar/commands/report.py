@@ -7,19 +7,22 @@ from pathlib import Path
 
 from common.errors import ConfigError
 from nectar.outputs import output_page
+from nectar.record_imports import OPTION, judge_of
 from nectar.report.writing import NAME, write
 from nectar.words import take_options
 
 SUMMARY = "write what runs did as one HTML file: curves, images, bytes, what was private"
 
 USAGE = """\
-Usage: nectar report RUN... [--output FILE.html]
+Usage: nectar report RUN... [--output FILE.html] [--allow-imports MODULES]
 
 Reads the records of one or more runs, finished or not, and writes one HTML file that needs no
 network. RUN is the directory that the run printed. Seeds of one configuration stand together.
 
   --output FILE.html   where it goes; else report.html in the record, or for several runs
                        nectar-report.html in the current directory
+  --allow-imports MODULES
+                       a method, model or data set of somebody's own is imported only from modules named here
 
   nectar report ~/nectar/runs/20260101-120000-feddm-digits-seed0-1a2b3c
   nectar report runs/*feddm* runs/*fedavg* --output comparison.html
@@ -36,7 +39,7 @@ def main(words: list[str]) -> int:
     ConfigError
         If a word is no run's record, or the file cannot be written where it is to go.
     """
-    options, named = take_options(words, values=("--output",))
+    options, named = take_options(words, values=("--output", OPTION))
     if not named:
         raise ConfigError(
             "nectar report needs a run: give the directory of its record, as the run printed it."
@@ -48,7 +51,8 @@ def main(words: list[str]) -> int:
     to = _output(options.get("--output"), directories)
     from nectar.past_run import PastRun
 
-    write([PastRun.open(directory) for directory in directories], to, "--output")
+    judge = judge_of(options.get(OPTION, ""))
+    write([PastRun.open(directory, judge) for directory in directories], to, "--output")
     print(to)
     return 0
 

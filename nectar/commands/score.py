@@ -6,19 +6,22 @@ from pathlib import Path
 
 from common.config.own_data import FILE_KEY
 from common.errors import ConfigError
+from nectar.record_imports import OPTION, judge_of
 from nectar.words import parse_words, take_options
 
 SUMMARY = "judge an exported model on a folder of images or a test set"
 
 USAGE = """\
-Usage: nectar score EXPORT FOLDER [--json FILE] [key=value ...]
-       nectar score EXPORT dataset=NAME [--json FILE] [key=value ...]
+Usage: nectar score EXPORT FOLDER [--json FILE] [--allow-imports MODULES] [key=value ...]
+       nectar score EXPORT dataset=NAME [--json FILE] [--allow-imports MODULES] [key=value ...]
 
 Prints accuracy, loss, each class's images, recall and precision, and what was taken for what. EXPORT is a
 folder that `nectar export` made. FOLDER holds a folder a class, named as in its model.json (an index in front, as
 in 00-airplane, is welcome), with pictures in any common format; they are brought to the model's size.
 
   --json FILE           write the figures, and the files that could not be read, to FILE too
+  --allow-imports MODULES
+                        a network of somebody's own is imported only from modules named here
   dataset=NAME          the test images of a data set instead of a folder
   compute.device=cpu    where to compute; evaluation.batch=500: images at a time
 
@@ -29,7 +32,7 @@ in 00-airplane, is welcome), with pictures in any common format; they are brough
 
 def main(words: list[str]) -> int:
     """Score what `words` say; return the exit code."""
-    options, rest = take_options(words, values=("--json",))
+    options, rest = take_options(words, values=("--json", OPTION))
     places = [word for word in rest if "=" not in word]
     settings = parse_words(word for word in rest if "=" in word)
     of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in rest)
@@ -52,7 +55,8 @@ def main(words: list[str]) -> int:
     config = load(settings)
     use_threads(config.compute.server_cores)
     device, size = torch_device(config.compute.device), config.evaluation.batch
-    exported = ExportedModel.open(Path(places[0]).expanduser())
+    judge = judge_of(options.get(OPTION, ""))
+    exported = ExportedModel.open(Path(places[0]).expanduser(), judge)
     pictures = None if of_dataset else PictureFolder(Path(places[1]).expanduser(), exported)
     batches = pictures.batches(size) if pictures else split_batches(config, exported, size)
     figures = score(exported, batches, device, config.compute.precision)

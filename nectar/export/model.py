@@ -8,7 +8,9 @@ from pathlib import Path
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from common.config import Judge
 from common.errors import ConfigError
+from common.imports import is_import_path
 from nectar.export import plain
 
 _UNREADABLE = (
@@ -33,8 +35,8 @@ class ExportedModel:
     classes: tuple[str, ...]
 
     @classmethod
-    def open(cls, folder: Path) -> ExportedModel:
-        """Read what `nectar export` wrote to ``folder``.
+    def open(cls, folder: Path, judge: Judge | None = None) -> ExportedModel:
+        """Read what `nectar export` wrote to ``folder``; a network's import path is put before ``judge``.
 
         Raises
         ------
@@ -46,6 +48,9 @@ class ExportedModel:
             channels, height, width = (int(n) for n in about["input"]["shape"])
             scale = float(about["input"]["scale"])
             classes = tuple(str(name) for name in about["classes"])
+            name = str(about["model"]["name"])
+            if judge is not None and is_import_path(name):
+                judge("model.name", name)
             network = plain.load(folder)
         except ImportError as error:
             raise ConfigError(

@@ -18,6 +18,7 @@ from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
 from common.sites import SUPERLINK
 from nectar.past_run import PastRun
+from nectar.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of, recorded_disclosure
 from nectar.report.text import is_number
 
@@ -53,13 +54,28 @@ class View:
         """The configuration, or None where this release cannot resolve it."""
         try:
             return self.past.config
+        except NotNamed:
+            raise
         except NectarError:
             return None
 
+    def require_named(self) -> None:
+        """Refuse a record that names what the command line did not allow to be imported, before any work.
+
+        Raises
+        ------
+        NotNamed
+            If it does.
+        """
+        _ = self.method, self.config
+
     @property
     def method(self) -> str:
-        """The method's name, or a strategy's import path."""
-        return str(self.settings.get("method", "unknown"))
+        """The method's name, or an import path that the record's judge lets be imported."""
+        method = str(self.settings.get("method", "unknown"))
+        if self.past.judge is not None and is_import_path(method):
+            self.past.judge("method", method)
+        return method
 
     @property
     def foreign(self) -> bool:

@@ -27,7 +27,10 @@ def write(runs: Sequence[PastRun], to: Path, named: str) -> None:
     from nectar.report.page import page
     from nectar.report.view import View
 
-    text = page([View(run) for run in runs])
+    views = [View(run) for run in runs]
+    for view in views:
+        view.require_named()
+    text = page(views)
     try:
         write_text(to, text)
     except OSError as error:

@@ -116,7 +116,10 @@ def test_code_that_cannot_be_copied_leaves_weights_and_a_program(
     (tmp_path / "needy_networks.py").write_text(f"import numpy\n{OWN}")
     monkeypatch.syspath_prepend(str(tmp_path))
     record = recorded(tmp_path, "model.name=needy_networks:tiny").directory
-    assert main(["export", str(record), "--output", str(tmp_path / "out")]) == 0
+    words = ["export", str(record), "--output", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "add --allow-imports needy_networks" in capsys.readouterr().err
+    assert main([*words, "--allow-imports", "needy_networks"]) == 0
     assert "cannot be copied (needy_networks.py imports numpy)" in capsys.readouterr().out
     there = {path.name for path in (tmp_path / "out").iterdir()}
     assert there == {"README.md", "model.json", "model.pt2", "model.safetensors", "pictures.py"}
