@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
-from real_site import Site
+from real_site import Site as RealSite
 
 from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.app import app as client_app
@@ -99,7 +99,7 @@ def test_a_hostile_server_has_nothing_imported(
     )
     for module in ("antigravity", "nectar.cli"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    said = Site(small(**keys), **{"allow-imports": "strangers"}).refusal()
+    said = RealSite(small(**keys), **{"allow-imports": "strangers"}).refusal()
     assert "this site does not import the module" in said
     assert not {"antigravity", "nectar.cli"} & set(sys.modules)
 
