@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from logging import getLogger
 from typing import Any, ClassVar
 
@@ -27,6 +28,7 @@ from common.wire import Payload, Spec, SyntheticImages, Weights
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.replies import Outcome, Upload, read_evaluation, read_upload
 from strategies.exchange.roll_call import Question
+from strategies.plausible import Trial, length_of, own_length, too_long
 
 logger = getLogger("flwr")
 
@@ -68,6 +70,7 @@ class Strategy(FlowerStrategy):
         self.counted_on = run.config.federation.clients
         self.were_there: set[str] = set()
         self.outcome = Outcome()
+        self._trial = Trial(run)
         self._sent: list[tuple[Message, Site, Instruction]] = []
         self._weights: Weights | None = None
         self._judged = self.outcome
@@ -98,6 +101,14 @@ class Strategy(FlowerStrategy):
             If it cannot be used although it is well-formed; the reply is rejected for this reason.
         """
         return upload
+
+    def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
+        """Return the model that a prepared upload alone would lead to, by which it is judged; None where there is none.
+
+        What is returned is held against the other uploads' lengths (``federation.max_update``) and must give finite
+        outputs. A method whose sites send weights, or updates, says here what they come to.
+        """
+        return None
 
     def state_dict(self) -> State:
         """Return what a checkpoint must hold besides the weights."""
@@ -269,17 +280,55 @@ class Strategy(FlowerStrategy):
         self, server_round: int, weights: Weights, replies: Iterable[Message]
     ) -> Iterator[Upload]:
         """Yield the uploads that pass, note those that do not, and insist on the quorum at the end."""
-        for reply, site, instruction in self._matched(replies):
-            try:
-                upload = read_upload(reply, site, instruction.expects)
-                ready = self.prepare(server_round, weights, upload)
-            except PayloadError as error:
-                self.outcome.rejected[site.name] = str(error)
-                logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
-                continue
-            self.outcome.accept(upload)
-            yield ready
+        wave = self.run.config.federation.wave or None
+        matched, earlier = self._matched(replies), list[float]()
+        while together := list(islice(matched, wave)):
+            ready: list[Upload] = []
+            while together:
+                reply, site, instruction = together.pop(0)
+                try:
+                    upload = read_upload(reply, site, instruction.expects)
+                    ready.append(self.prepare(server_round, weights, upload))
+                except PayloadError as error:
+                    self.outcome.rejected[site.name] = str(error)
+                    logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
+                    continue
+                self.outcome.accept(upload)
+            yield from self.plausible(server_round, weights, ready, earlier)
         self.require_quorum(server_round)
+
+    def plausible(
+        self,
+        server_round: int,
+        weights: Weights,
+        uploads: list[Upload],
+        earlier: list[float] | None = None,
+    ) -> Iterator[Upload]:
+        """Yield those of ``uploads`` that lead somewhere, and reject the others by name.
+
+        ``earlier`` are the lengths of the round's uploads that were judged before, to which these are added.
+        """
+        earlier = [] if earlier is None else earlier
+        judged = [(upload, self.leads_to(weights, upload)) for upload in uploads]
+        lengths = {
+            upload.site.name: length_of(led, weights) for upload, led in judged if led is not None
+        }
+        factor = self.run.config.federation.max_update
+        said = too_long([*earlier, *lengths.values()], own_length(weights), factor)
+        reasons = dict(zip(lengths, said[len(earlier) :], strict=True))
+        sound = bool(lengths) and self._trial.gives_numbers(weights)
+        del uploads[:]
+        while judged:
+            upload, led = judged.pop(0)
+            reason = reasons.get(upload.site.name)
+            if reason is None and led is not None and sound:
+                numbers = self._trial.gives_numbers(led)
+                reason = None if numbers else "with its weights the model gives no finite numbers"
+            if reason is not None:
+                self.reject(server_round, upload, reason)
+                continue
+            earlier += [lengths[upload.site.name]] if led is not None else []
+            yield upload
 
     def _matched(self, replies: Iterable[Message]) -> Iterator[tuple[Message, Site, Instruction]]:
         """Yield each reply with the site and the instruction it answers; a list is put into site order first.

@@ -23,6 +23,11 @@ class FedAvg(Strategy):
         train = Instruction("train", weights, self.run.spec)
         return {site.name: train for site in sites}
 
+    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+        """Return the site's model."""
+        assert isinstance(upload.payload, Weights)
+        return upload.payload
+
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum the uploads as they come, in float64, and divide once: one copy of the model in memory."""
         settings = self.run.config.settings

@@ -17,6 +17,7 @@ from common.specs.fedsynth import as_batches, spec_of
 from common.wire import SyntheticBatches, SyntheticImages, Weights
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
+from strategies.plausible import require_in_range
 from synth.synthetic_updates import Batches, Parameters, loss_of, replay, replay_together
 
 logger = getLogger("flwr")
@@ -58,6 +59,8 @@ class FedSynth(Strategy):
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Replay the site's steps, so that a set that leads to no weights is rejected with the reason."""
         sent = _batches(upload)
+        if self.run.info.has_images:
+            require_in_range(sent.inputs, self.run.info, self.run.config.federation.max_pixel)
         if not self.spec.targets:  # there are no pictures of text
             self._last[upload.site.name] = sent
         if self.settings.replay == "vmap":
@@ -66,6 +69,10 @@ class FedSynth(Strategy):
         ended = replay(self._loss, self._on_device(self._as_read(weights)), batches)
         _require_finite(ended)
         return replace(upload, payload=Weights({k: v.cpu() for k, v in ended.items()}))
+
+    def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
+        """Return where the replayed steps end; with ``replay=vmap`` they are replayed, and judged, later."""
+        return upload.payload if isinstance(upload.payload, Weights) else None
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum the replayed updates as they come, in float64, and divide once."""
@@ -98,6 +105,7 @@ class FedSynth(Strategy):
         )
         here = self._on_device(self._as_read(weights))
         ended = replay_together(self._loss, here, stacked, _TOGETHER)
+        replayed: list[Upload] = []
         for i, upload in enumerate(uploads):
             own = {name: value[i].cpu() for name, value in ended.items()}
             try:
@@ -105,7 +113,8 @@ class FedSynth(Strategy):
             except PayloadError as error:
                 self.reject(server_round, upload, str(error))
                 continue
-            yield replace(upload, payload=Weights(own))
+            replayed.append(replace(upload, payload=Weights(own)))
+        yield from self.plausible(server_round, weights, replayed)
         self.require_quorum(server_round)
 
     def _as_read(self, weights: Weights) -> Weights:

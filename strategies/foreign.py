@@ -114,9 +114,17 @@ class ForeignStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Hand the inner strategy one reply for each of its messages, in site order."""
         originals = {site.name: message for message, site in self._asked}
-        translated = [
-            self._judge(server_round, reply, site, instruction, originals[site.name])
+        read = [
+            (site, self._judge(server_round, reply, site, instruction))
             for reply, site, instruction in self._matched(replies)
+        ]
+        start = self.weights_from(self._arrays) if self._arrays is not None else None
+        uploads = [upload for _, upload in read if upload is not None]
+        if start is not None:
+            uploads = list(self.plausible(server_round, start, uploads))
+        passed = {upload.site.name: upload for upload in uploads}
+        translated = [
+            self._translated(site, passed.get(site.name), originals[site.name]) for site, _ in read
         ]
         self.require_quorum(server_round)
         arrays, metrics = self.inner.aggregate_train(server_round, translated)
@@ -133,8 +141,7 @@ class ForeignStrategy(Strategy):
         reply: Message,
         site: Site,
         instruction: Instruction,
-        original: Message,
-    ) -> Message:
+    ) -> Upload | None:
         try:
             upload = read_upload(reply, site, instruction.expects)
             if missing := [key for key in _FIGURES if key not in upload.metrics]:
@@ -142,8 +149,19 @@ class ForeignStrategy(Strategy):
         except PayloadError as error:
             self.outcome.rejected[site.name] = str(error)
             logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
-            return Message(Error(code=REJECTED, reason=str(error)), reply_to=original)
+            return None
         self.outcome.accept(upload)
+        return upload
+
+    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+        """Return the site's model."""
+        assert isinstance(upload.payload, Weights)
+        return upload.payload
+
+    def _translated(self, site: Site, upload: Upload | None, original: Message) -> Message:
+        if upload is None:
+            reason = self.outcome.rejected[site.name]
+            return Message(Error(code=REJECTED, reason=reason), reply_to=original)
         assert isinstance(upload.payload, Weights)
         content = RecordDict(
             {

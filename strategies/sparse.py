@@ -38,6 +38,12 @@ class SparseAverage(Strategy):
         train = Instruction("train", weights, self.expects)
         return {site.name: train for site in sites}
 
+    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+        """Return w_r + u_k."""
+        places, values = self.coordinates(upload)
+        update = torch.zeros(length(self.run.spec), dtype=torch.float64)
+        return plus(weights, update.index_add_(0, places, values))
+
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum what the uploads stand for as they come, in one float64 buffer, and divide once."""
         settings = self.run.config.settings

@@ -18,6 +18,7 @@ from common.training import train, weighted
 from common.wire import SyntheticImages, SyntheticImagesSpec, Weights
 from strategies.base import Instruction, State, Strategy
 from strategies.exchange.replies import Upload
+from strategies.plausible import require_in_range
 from synth.distribution_matching import project_ball
 
 
@@ -53,6 +54,12 @@ class SurrogateServer(Strategy):
         expects = SyntheticImagesSpec(self._shape, classes, self.settings.ipc, fewest=self.fewest)
         instruction = Instruction(self.phase, weights, expects)
         return {site.name: instruction for site in sites}
+
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Refuse images that are none: a single one of absurd values decides what the server learns."""
+        most = self.run.config.federation.max_pixel
+        require_in_range(_images(upload).images, self.run.info, most)
+        return upload
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Train from w_r on this round's union, and on that of the last ``keep`` - 1 rounds."""

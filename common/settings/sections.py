@@ -132,6 +132,16 @@ class FederationSettings(Settings):
     max_examples: int = setting(
         10_000_000, "images above which a site's claim is not believed: it is left out", ge=1
     )
+    max_update: float = setting(
+        100.0,
+        "times the usual length of the round's updates beyond which a longer one is left out; 0: never",
+        ge=0,
+    )
+    max_pixel: float = setting(
+        100.0,
+        "times the normalised range of real images beyond which a site's synthetic ones are left out; 0: never",
+        ge=0,
+    )
     round_deadline: float = setting(
         3600.0, "seconds a round's replies are waited for", gt=0, operational=True
     )

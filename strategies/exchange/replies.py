@@ -54,18 +54,23 @@ class Outcome:
     accepted: dict[str, Mapping[str, float]] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
     unevaluated: dict[str, str] = field(default_factory=dict)
-    floats_up: int = 0
+    floats: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def floats_up(self) -> int:
+        """The numbers that the accepted sites sent, as the papers count them."""
+        return sum(self.floats.values())
 
     def accept(self, upload: Upload) -> None:
         """Note an upload."""
         self.accepted[upload.site.name] = upload.metrics
-        self.floats_up += upload.payload.floats
+        self.floats[upload.site.name] = upload.payload.floats
 
     def take_back(self, upload: Upload, reason: str) -> None:
         """Note an accepted upload as rejected."""
         del self.accepted[upload.site.name]
         self.rejected[upload.site.name] = reason
-        self.floats_up -= upload.payload.floats
+        del self.floats[upload.site.name]
 
 
 def reason_of(reply: Message) -> str:

@@ -1,0 +1,118 @@
+"""What no honest site sends: an update of absurd length, a model that gives no numbers, images far beyond any image.
+
+A site whose training diverged sends such a thing without malice, and one such reply is enough to ruin an average. The
+bounds are wide: they keep a run alive, and are no defence against a site that lies within them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from statistics import median_low
+
+import torch
+from torch import Tensor
+
+from common.data.dataset import DatasetInfo
+from common.errors import PayloadError
+from common.models import Classifier
+from common.run import Run
+from common.seeding import generator
+from common.updates import difference
+from common.wire import Weights
+
+#: inputs that a model is tried on
+_TRIED = 4
+
+
+def length_of(new: Weights, old: Weights) -> float:
+    """Return the Euclidean length of what ``new`` changes; infinite where it exceeds float32."""
+    return float(difference(new, old).double().norm())
+
+
+def too_long(lengths: Sequence[float], own: float, factor: float) -> list[str | None]:
+    """Say of each update of a round whether it is absurdly long, None of one that is not.
+
+    Parameters
+    ----------
+    lengths : sequence of float
+        The updates' lengths.
+    own : float
+        The length of the round's weights, which no update shorter than it exceeds absurdly, and the measure of an
+        update that stands alone.
+    factor : float
+        How often the lower median of the others' lengths an update may be long; 0 for any length.
+    """
+    said: list[str | None] = []
+    for i, length in enumerate(lengths):
+        others = [*lengths[:i], *lengths[i + 1 :]]
+        usual = median_low(others) if others else own
+        if not factor or length <= max(factor * usual, own):
+            said.append(None)
+        else:
+            said.append(
+                f"its update has length {length:.2g}, more than federation.max_update={factor:g} times the {usual:.2g} "
+                f"that is usual in this round"
+            )
+    return said
+
+
+def require_in_range(images: Tensor, info: DatasetInfo, factor: float) -> None:
+    """Refuse images far outside the range that the data set's normalisation gives real ones.
+
+    Parameters
+    ----------
+    images : Tensor
+        Float [..., C, H, W], normalised.
+    info : DatasetInfo
+        The data set.
+    factor : float
+        How often the largest normalised magnitude of a real pixel may be exceeded; 0 for any.
+
+    Raises
+    ------
+    PayloadError
+        Naming the largest magnitude, and the one allowed.
+    """
+    if not factor:
+        return
+    ends = [abs((end - m) / s) for m, s in zip(info.mean, info.std, strict=True) for end in (0, 1)]
+    allowed, found = factor * max(ends), float(images.abs().max())
+    if found > allowed:
+        raise PayloadError(
+            f"its images hold a value of {found:.2g} where federation.max_pixel={factor:g} times the range of "
+            f"{info.name}, {allowed:.3g}, is allowed"
+        )
+
+
+class Trial:
+    """Whether weights make a model that gives numbers, tried on inputs of no data set."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @cached_property
+    def _model(self) -> Classifier:
+        return self._run.build_model().eval()
+
+    @cached_property
+    def _inputs(self) -> Tensor:
+        info, draws = self._run.info, generator(self._run.config.seed, "trial")
+        if info.has_images:
+            drawn = torch.randn(_TRIED, *info.shape, generator=draws)
+        else:
+            drawn = torch.randint(len(info.classes), (_TRIED, *info.shape), generator=draws)
+        return drawn.to(self._run.device)
+
+    @torch.no_grad()
+    def gives_numbers(self, weights: Weights) -> bool:
+        """Tell whether every output is finite."""
+        weights.load_into(self._model)
+        return bool(torch.isfinite(self._model(self._inputs)).all())
+
+
+def own_length(weights: Weights) -> float:
+    """Return the Euclidean length of the floating weights."""
+    parts = [t.double().square().sum() for t in weights.tensors.values() if t.is_floating_point()]
+    return math.sqrt(float(torch.stack(parts).sum()))

@@ -1,0 +1,109 @@
+"""Finite but absurd: one site's 1e20 is rejected by name, in the first round and of two sites, under every method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from federation import TamperedGrid, numbers, run
+from tampering import with_arrays
+
+from server_app.checkpoint import Checkpoint
+from strategies.plausible import too_long
+
+Small = Callable[..., dict[str, Any]]
+
+SETTINGS = "fedsynth.rate=5 fedsynth.iterations=2 fedsynth.steps=2 fedsynth.real_batch=32"
+
+
+def absurd(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Return an upload of 1e20 where it holds floating values."""
+    return [
+        np.full_like(a, 1e20) if i and np.issubdtype(a.dtype, np.floating) and a.ndim else a
+        for i, a in enumerate(arrays)
+    ]
+
+
+METHODS = {
+    "fedavg": "federation.max_update=100",
+    "masking": "federation.max_update=100",
+    "topk": "federation.max_update=100",
+    "flwr.serverapp.strategy:FedAdam": "federation.max_update=100",
+    "feddm": "federation.max_pixel=100",
+    "real": "federation.max_pixel=100",
+    "fedsynth": "federation.max_pixel=100",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("clients", [2, 3])
+def test_one_site_that_sends_1e20_is_rejected_and_named(
+    small: Small, method: str, clients: int
+) -> None:
+    config = small(method=method, rounds=1, set=f"{SETTINGS} federation.clients={clients}")
+    record = run(config, TamperedGrid, tampers={1: with_arrays(absurd)})
+    line = record.metrics()[1]
+    assert list(line["rejected"]) == ["partition-1"]
+    bound = METHODS[method].partition("=")[0]
+    assert bound in line["rejected"]["partition-1"] or "finite" in line["rejected"]["partition-1"]
+    assert line["test"]["loss"] < 100
+    assert all(bool((t.abs() < 1e6).all()) for t in Checkpoint.load(record.last).weights.values())
+
+
+def test_who_wants_no_bound_has_none(small: Small) -> None:
+    config = small(method="fedavg", rounds=1, set="federation.max_update=0")
+
+    def large(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return [arrays[0], *(a * np.float32(1e6) for a in arrays[1:])]
+
+    line = run(config, TamperedGrid, tampers={1: with_arrays(large)}).metrics()[1]
+    assert line["rejected"] == {}
+    line = run(
+        small(method="fedavg", rounds=1), TamperedGrid, tampers={1: with_arrays(large)}
+    ).metrics()[1]
+    assert list(line["rejected"]) == ["partition-1"]
+
+
+def test_a_model_that_gives_no_numbers_is_rejected_although_its_update_is_short(
+    small: Small,
+) -> None:
+    """A running variance below zero: short, finite, and the end of every loss."""
+
+    def negative(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        ones = [a.ndim == 1 and np.issubdtype(a.dtype, np.floating) for a in arrays]
+        return [
+            arrays[0],
+            *(a - 5 if one else a for a, one in zip(arrays[1:], ones[1:], strict=True)),
+        ]
+
+    config = small(method="fedavg", rounds=1, set="model.norm=batch")
+    line = run(config, TamperedGrid, tampers={1: with_arrays(negative)}).metrics()[1]
+    assert "gives no finite numbers" in line["rejected"]["partition-1"]
+    assert np.isfinite(line["test"]["loss"])
+
+
+def test_waves_judge_by_those_before_them(small: Small) -> None:
+    config = small(method="fedavg", rounds=1, set="federation.wave=1")
+    line = run(config, TamperedGrid, tampers={2: with_arrays(absurd)}).metrics()[1]
+    assert list(line["rejected"]) == ["partition-2"]
+
+
+def test_the_bound_is_wide_robust_to_idle_sites_and_holds_for_a_lone_one() -> None:
+    assert too_long([1.0, 99.0], own=10.0, factor=100.0) == [None, None]
+    assert too_long([0.0, 9.0], own=10.0, factor=100.0) == [None, None]  # one did nothing
+    assert [bool(said) for said in too_long([1.0, 1e20], 10.0, 100.0)] == [False, True]
+    assert [bool(said) for said in too_long([1.0, 1.0, float("inf")], 10.0, 100.0)][2]
+    assert too_long([1e20], 10.0, 100.0)[0]
+    assert too_long([900.0], 10.0, 100.0) == [None]
+    assert too_long([1e20], 10.0, 0.0) == [None]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddm"])
+def test_the_bounds_change_no_number_of_an_honest_run(small: Small, method: str) -> None:
+    bounded = run(small(method=method, rounds=2, set="partition.alpha=0.05 partition.min_size=1"))
+    free = (
+        "partition.alpha=0.05 partition.min_size=1 federation.max_update=0 federation.max_pixel=0"
+    )
+    assert numbers(bounded) == numbers(run(small(method=method, rounds=2, set=free)))
