@@ -13,10 +13,12 @@ from typing import Protocol
 
 import torch
 from flwr.app import ArrayRecord, RecordDict
+from safetensors import SafetensorError
 
 from client_app.releases import ReleaseLog
 from common import tensor_file
 from common.errors import FederationError
+from common.files import collect_leftovers
 from common.tensor_file import TensorFileError
 
 logger = getLogger("flwr")
@@ -72,15 +74,41 @@ class DirectoryState:
             ) from None
 
     def save(self, server_round: int, tensors: Tensors) -> None:
-        """Write version ``server_round`` by rename and let go of the oldest ones."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        tensor_file.save(self._path(server_round), tensors, {"round": server_round})
+        """Write version ``server_round`` by rename and let go of the oldest ones.
+
+        Raises
+        ------
+        FederationError
+            If it cannot be written.
+        """
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            collect_leftovers(self._directory)
+            tensor_file.save(self._path(server_round), tensors, {"round": server_round})
+        except (OSError, SafetensorError) as error:
+            raise self._unwritable(error) from None
         for old in [r for r in self._rounds() if r < server_round][: 1 - KEPT]:
             self._path(old).unlink(missing_ok=True)
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
-        """Append to the log at the root, whatever the record is called."""
-        self._log.append(line)
+        """Append to the log at the root, whatever the record is called.
+
+        Raises
+        ------
+        FederationError
+            If it cannot be written; nothing may leave then.
+        """
+        try:
+            self._log.append(line)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: Exception) -> FederationError:
+        """Return what to tell the server, which learns no path of the site."""
+        logger.error("%s cannot be written: %s", self._directory, error)
+        return FederationError(
+            f"this site's state cannot be written ({tensor_file.reason_of(error)}): make room for it there"
+        )
 
     def _path(self, server_round: int) -> Path:
         return self._directory / f"{server_round:06d}.safetensors"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+_TEMPORARY = re.compile(r"\..+\.(?P<process>\d+)\.tmp")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -29,3 +33,28 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def collect_leftovers(directory: Path) -> None:
+    """Delete what processes that are gone have left half-written below ``directory``."""
+    for path in directory.rglob(".*.tmp"):
+        found = _TEMPORARY.fullmatch(path.name)
+        if found is None or path.is_symlink() or _is_anothers(int(found["process"])):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _is_anothers(process: int) -> bool:
+    """Whether another process of this number is there; what bears this one's own is of one before it."""
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

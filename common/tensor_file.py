@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from common.files import write_atomically
+
+#: the system's number of an error, as safetensors words it
+_NUMBER = re.compile(r"\(os error (?P<number>\d+)\)")
 
 _META, _CHECKSUM = "nectar", "sha256"
 
@@ -57,6 +62,15 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if head.keys() - {_META} and head.get(_CHECKSUM) != _checksum(tensors, text):
         raise TensorFileError("its checksum differs, so it was changed since it was written")
     return tensors, meta
+
+
+def reason_of(error: Exception) -> str:
+    """Return in the system's words why a file could not be written, also where safetensors wrote it."""
+    number = error.errno if isinstance(error, OSError) else None
+    found = _NUMBER.search(str(error))
+    if number is None and found is not None:
+        number = int(found["number"])
+    return str(error) if number is None else os.strerror(number)
 
 
 def _checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib
 import os
 import sys
@@ -15,6 +16,8 @@ from nectar.own_packages import hidden
 
 _COMMANDS = Path(__file__).parent / "commands"
 _REFUSED, _INTERRUPTED, _READER_GONE = 2, 130, 141
+#: what any command can meet that writes: a disk that is full, or can only be read
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 # Of Nectar nothing is imported here but what asks whether the packages of these names are Nectar's.
 
@@ -58,6 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):  # as in `nectar config | head`: nobody reads on, and Python would say so
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _READER_GONE
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        place = (
+            f"{error.filename} cannot be written" if error.filename else "a file cannot be written"
+        )
+        print(f"nectar: {place} ({error.strerror}): make room for it.", file=sys.stderr)
+        return _REFUSED
 
 
 def _dispatch(words: list[str]) -> int:

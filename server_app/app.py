@@ -102,14 +102,18 @@ def serve(
     record, checkpoint = standing.record, standing.checkpoint
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
-    begun(record)
-    members(strategy.sites)
-    record.note(engine=engine_of(strategy.sites))
-    strategy.summary()
     try:
+        begun(record)
+        members(strategy.sites)
+        strategy.summary()
+        with record.writing():
+            record.note(engine=engine_of(strategy.sites))
         if checkpoint is None:
-            record.partition(describe_partition(run, strategy.sites, strategy.left_out))
-            record.note(data=_checksum(run))
+            partition = describe_partition(run, strategy.sites, strategy.left_out)
+            data = _checksum(run)
+            with record.writing():
+                record.partition(partition)
+                record.note(data=data)
         weights = run.build_model().state_dict() if checkpoint is None else checkpoint.weights
         recorder = Recorder(record, strategy, config.rounds, standing.best, standing.line)
         federate(
@@ -124,13 +128,11 @@ def serve(
             figures_callbacks=[recorder.judged],
             unjudged=standing.unjudged,
         )
+        with record.writing():
+            _end(record, "completed")
     except BaseException as error:
-        reason = str(error) or type(error).__name__
-        stopped = isinstance(error, KeyboardInterrupt | SystemExit)
-        _end(record, "interrupted" if stopped else f"failed: {reason}")
+        _note_end(record, error)
         raise
-    else:
-        _end(record, "completed")
     finally:
         record.close()
     logger.info("done: %s", record.directory)
@@ -143,6 +145,16 @@ def _end(record: Record, outcome: str) -> None:
     with suppress(NectarError):  # what is damaged in the metrics is told by those who read them
         copies = Copies.recorded(record.metrics())
     record.note(outcome=outcome, **({} if copies is None else {"copies": asdict(copies)}))
+
+
+def _note_end(record: Record, error: BaseException) -> None:
+    """Note why the run ended early; where that has no room either, the lock that ends with it tells as much."""
+    reason = str(error) or type(error).__name__
+    stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+    try:
+        _end(record, "interrupted" if stopped else f"failed: {reason}")
+    except (OSError, FederationError):
+        logger.error("that it ended cannot be noted in %s: it counts as killed", record.directory)
 
 
 def make_strategy(run: Run) -> Strategy:

@@ -9,6 +9,7 @@ from typing import Any
 
 from common.config import Config
 from common.errors import FederationError
+from common.files import collect_leftovers
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Strategy
@@ -68,8 +69,10 @@ def standing_of(config: Config, strategy: Strategy) -> Standing:
         if standing.checkpoint is not None and standing.checkpoint.line is not None:
             strategy.outcome = Outcome(rejected=dict(standing.checkpoint.line["rejected"]))
         last = standing.first_round - 1 if standing.checkpoint else -1
-        record.metrics_file.keep(last if standing.line is None else last - 1)
-        record.note_continued(config)
+        with record.writing():
+            collect_leftovers(record.directory)
+            record.metrics_file.keep(last if standing.line is None else last - 1)
+            record.note_continued(config)
     except BaseException:
         record.close()
         raise

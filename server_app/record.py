@@ -11,10 +11,11 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
 
 from common.compute import torch_device
 from common.config import Config
@@ -32,6 +34,8 @@ from common.errors import FederationError
 from common.files import write_json, write_text
 from common.fingerprint import code_fingerprint, source_fingerprint
 from common.settings.describe import operational
+from common.tensor_file import reason_of
+from server_app.checkpoint import Checkpoint
 from server_app.metrics_file import MetricsFile
 from server_app.redaction import redacted
 from server_app.writer import Writer
@@ -43,6 +47,9 @@ _MAY_DIFFER = ("rounds", "resume", "output-dir", "data-dir", "experiment")
 
 #: the beginning of the names of Flower's programs in which a ServerApp runs
 _FLOWER = ("flwr", "flower")
+
+#: what a record is called until its first files are whole, and for how many seconds nobody takes it for left behind
+_BEGUN, _YOUNG = ".begun-", 60.0
 
 _PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
@@ -90,16 +97,29 @@ class Record:
         ):  # a strategy by path: its package tells it from a method of ours with the same name
             method = f"{method.partition('.')[0]}-{method.rpartition('.')[2]}"
         name = f"{stamp}-{method}-{as_file_name(config.dataset)}-seed{config.seed}-{uuid.uuid4().hex[:6]}"
-        record = cls(config.output_dir / name)
+        # Nothing of that name is there before it is whole, and its writer's.
+        record = cls(config.output_dir / f"{_BEGUN}{name}")
         try:
+            _sweep(config.output_dir)
             record.directory.mkdir(parents=True)
+            record._writer.begin()
+            settings = f"schema: {SCHEMA}\n{config.dump_yaml()}"
+            write_text(record.directory / "config.yaml", settings)
+            write_json(record.directory / "provenance.json", _provenance(config))
+            return record._renamed(config.output_dir / name)
         except OSError as error:
+            record.close()
+            shutil.rmtree(record.directory, ignore_errors=True)
             raise FederationError(
-                f"the record {record.directory} cannot be made ({error.strerror}): choose another output-dir"
+                f"no record can be made in {config.output_dir} ({error.strerror}): make room there, or choose another "
+                "output-dir"
             ) from None
-        record._writer.begin()
-        write_text(record.directory / "config.yaml", f"schema: {SCHEMA}\n{config.dump_yaml()}")
-        write_json(record.directory / "provenance.json", _provenance(config))
+
+    def _renamed(self, directory: Path) -> Record:
+        self.directory.rename(directory)
+        record = Record(directory)
+        record._writer = self._writer
+        record._writer.follow(directory)
         return record
 
     @classmethod
@@ -134,8 +154,27 @@ class Record:
                 f"{record.directory} was run by code {recorded_by}, this is {code}: "
                 "continue it with the release that began it"
             )
-        record.begin_writing()
+        with record.writing():
+            record.begin_writing()
         return record
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """While entered, a disk that is full or can only be read is a FederationError: what is safe, what to do."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            raise FederationError(
+                f"the record {self.directory} cannot be written ({reason_of(error)}): {self._safe()}; make room there, "
+                f"or make it writable, then resume={self.directory} goes on"
+            ) from None
+
+    def _safe(self) -> str:
+        """Say what of the record a run can go on from."""
+        with contextlib.suppress(FederationError):
+            done = Checkpoint.load(self.last).server_round
+            return f"all up to round {done} is safe in it"
+        return "no round was done yet"
 
     def note_continued(self, config: Config) -> None:
         """Note that the run goes on: when, by which words, where, and to which round."""
@@ -211,6 +250,15 @@ class Record:
             If one is damaged.
         """
         return self.metrics_file.lines()
+
+
+def _sweep(output_dir: Path) -> None:
+    """Delete what runs left that were killed while they made their records."""
+    for left in output_dir.glob(f"{_BEGUN}*"):
+        with contextlib.suppress(OSError):
+            young = time.time() - left.stat().st_mtime < _YOUNG
+            if not (young or left.is_symlink() or Writer(left).is_at_work()):
+                shutil.rmtree(left)
 
 
 def _provenance(config: Config) -> dict[str, Any]:

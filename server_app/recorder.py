@@ -46,10 +46,12 @@ class Recorder:
         """
         line = line_of(result)
         self._line = line if result.awaits_sites else None
-        if self._line is None:
-            self.record.append(line)
+        with self.record.writing():
+            if self._line is None:
+                self.record.append(line)
+            if result.server_round:
+                self._keep(result)
         if result.server_round:
-            self._keep(result)
             _tell_copies(result)
         logger.info("%s", sentence_of(result, self.rounds))
         if result.test and not math.isfinite(result.test.loss):

@@ -56,6 +56,10 @@ class Writer:
             ) from None
         write_json(self._directory / _NOTE, {"pid": os.getpid(), "host": socket.gethostname()})
 
+    def follow(self, directory: Path) -> None:
+        """Stay the writer of a record that was renamed."""
+        self._directory = directory
+
     def end(self) -> None:
         """Let others write the record."""
         self._lock.release()

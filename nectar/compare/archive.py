@@ -57,7 +57,7 @@ class Archive:
 
     def _read(self) -> None:
         known: dict[Path, tuple[int, Entry]] = {}
-        for path in sorted(self._directory.glob("*/provenance.json")):
+        for path in sorted(self._directory.glob("[!.]*/provenance.json")):
             try:
                 changed = path.stat().st_mtime_ns
             except OSError:  # removed meanwhile
