@@ -78,9 +78,10 @@ class _Puller(threading.Thread):
         """Pull, and pass on what comes, an error too."""
         begun = time.monotonic()
         try:
-            while not self._over.is_set():
+            while True:
                 self.asks, due = self._turns.get_nowait()
-                self._over.wait(max(0.0, due - time.monotonic()))
+                if due and self._over.wait(max(0.0, due - time.monotonic())):
+                    return  # but each is looked for once, however late: what is here already counts
                 self._called = called = time.monotonic()
                 reply = _pull(self._grid, self.asks, self._sent[self.asks])
                 self._called, now = None, time.monotonic()
@@ -147,15 +148,11 @@ def collect(
     Exception
         Whatever the grid raises when its connection fails.
     """
-    here_already = {
-        i: _pull(grid, i, asked) for i, asked in sent.items()
-    }  # of nodes in this process
-    replies = {i: reply for i, reply in here_already.items() if reply is not None}
-    open_ids = [i for i in sent if i not in replies]
+    replies: dict[str, Message | PayloadError] = {}
     turns: SimpleQueue[_Turn] = SimpleQueue()
     found: SimpleQueue[_Item] = SimpleQueue()
     over = threading.Event()
-    for message_id in open_ids:
+    for message_id in sent:
         turns.put((message_id, 0.0))
 
     def puller() -> _Puller:
@@ -163,7 +160,7 @@ def collect(
         thread.start()
         return thread
 
-    pullers = [puller() for _ in range(min(_PULLERS, len(open_ids)))]
+    pullers = [puller() for _ in range(min(_PULLERS, len(sent)))]
     cut_off: frozenset[str] = frozenset()
     look = time.monotonic() + _PATIENCE
     try:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from federation import run
-from flwr.app import Message
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
 
 from nectar.local_grid import LocalGrid
 from strategies.exchange import inbox
@@ -92,3 +93,16 @@ def test_a_grid_that_fails_ends_the_run_with_its_error(small: Small) -> None:
 
     with pytest.raises(ConnectionError, match="the SuperLink is gone"):
         run(small(rounds=1), Failing)
+
+
+def test_an_upload_that_had_begun_before_holds_up_nobody_who_asks_again() -> None:
+    """The roll call looks again and again: the first look of each must not wait for the rest of an upload either."""
+    grid = Uploading(ClientApp(), 2)
+    asked = [Message(RecordDict(), node_id, "train") for node_id in grid.get_node_ids()]
+    first, second = grid.push_messages(asked)
+    time.sleep(0.1)
+    awaited = {m: inbox.Awaited(n, 0) for m, n in zip((second, first), (1001, 1000), strict=True)}
+    begun = time.monotonic()
+    replies, _ = inbox.collect(grid, awaited, time.monotonic() + 0.2)
+    assert list(replies) == [first]
+    assert time.monotonic() - begun < 10
