@@ -281,8 +281,12 @@ def _other_shape(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
 
 
 def _other_dtype(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    other = _pick(draw, _DTYPES)
     with np.errstate(all="ignore"):
-        return array.astype(_pick(draw, _DTYPES))
+        try:
+            return array.astype(other)
+        except ValueError:  # text that is no number: it was damaged before
+            return np.zeros(array.shape, other)
 
 
 def _other_bytes(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
