@@ -38,6 +38,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWaitsOneC
     return OneWaitsOneComputes(config, log)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``faults`` unless the command line speaks of it: it takes the better part of an hour."""
+    if "faults" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("faults")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the rows that tests recorded for a table of the documents."""
+    reports = terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+    for report in reports:
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "row" and report.when == "call":
+                terminalreporter.write_line(f"{value} {report.outcome}")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _interrupts_are_heard() -> None:
     """A shell makes its background jobs ignore SIGINT, and what they start inherits that."""

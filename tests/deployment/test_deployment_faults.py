@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from data_files import forget_loaded
-from federation import SMALL_CLIENTS, numbers, run, words_of
+from federation import SMALL_CLIENTS, MissingGrid, numbers, run, words_of
 from flwr.app import Error, Message
 from frail import Frail, lines_in, nobody_waits_on, until
 from image_folders import CLASSES, COLOURS, paint
@@ -285,35 +285,6 @@ def test_below_the_quorum_the_run_ends_with_the_reasons_and_keeps_its_rounds(
     assert past.checkpoint().server_round == last - 1
 
 
-class Missing(LocalGrid):
-    """A federation in this process whose sites miss rounds.
-
-    ``absent`` are the (site, round) whose instruction came to nothing, ``lost`` those that the site carried out and
-    whose reply never came.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        absent: set[tuple[str, int]],
-        lost: set[tuple[str, int]],
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        self._absent, self._lost = absent, lost
-
-    def _call(self, message: Message) -> Message:
-        about = message.metadata
-        if about.message_type == "train":
-            site = str(self._contexts[about.dst_node_id].node_config["site"])
-            key = (site, int(about.group_id))
-            if key in self._lost:
-                super()._call(message)
-            if key in self._lost | self._absent:
-                return Message(Error(code=5, reason="away"), reply_to=message)
-        return super()._call(message)
-
-
 @pytest.mark.slow
 def test_what_the_faults_cost_is_what_the_missing_replies_would_have_given_and_no_more(
     stories: Stories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -326,7 +297,7 @@ def test_what_the_faults_cost_is_what_the_missing_replies_would_have_given_and_n
     config = sites_config(directory) | rounds
     nodes = [{"site": site, "data": f"{directory}/folders/{site}"} for site in HELD]
     missed = {(s, r) for s in HELD for r, line in story.lines.items() if s not in line["accepted"]}
-    grid = Missing(client_app, nodes, config, absent=missed - story.lost, lost=story.lost)
+    grid = MissingGrid(client_app, nodes, config, absent=missed - story.lost, lost=story.lost)
     here = numbers(serve(grid, load(config)))
     same = ("accepted", "test", "devices", "floats_up")
     for there, other in zip(story.record.metrics(), here, strict=True):

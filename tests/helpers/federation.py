@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.app import app as client_app
 from common.config import load
+from common.sites import site_name
 from nectar.local_grid import LocalGrid
 from server_app.app import serve
 from server_app.record import Record
@@ -62,6 +63,35 @@ class SilentGrid(LocalGrid):
         """Withhold the silent devices' replies."""
         replies = super().pull_messages(message_ids)
         return [r for r in replies if r.metadata.reply_to_message_id != "withheld"]
+
+
+class MissingGrid(LocalGrid):
+    """A federation in this process whose sites miss rounds.
+
+    ``absent`` are the (site, round) whose instruction came to nothing, ``lost`` those that the site carried out and
+    whose reply never came.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        absent: set[tuple[str, int]],
+        lost: set[tuple[str, int]],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._absent, self._lost = absent, lost
+
+    def _call(self, message: Message) -> Message:
+        about = message.metadata
+        if about.message_type == "train":
+            site = site_name(self._contexts[about.dst_node_id].node_config)
+            key = (site, int(about.group_id))
+            if key in self._lost:
+                super()._call(message)
+            if key in self._lost | self._absent:
+                return Message(Error(code=5, reason="away"), reply_to=message)
+        return super()._call(message)
 
 
 def run(

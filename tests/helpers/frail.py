@@ -36,6 +36,9 @@ class Frail(Deployment):
         super().__init__(directory, list(nodes.values()))
         self.configs = dict(nodes)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.ports: dict[
+            str, int
+        ] = {}  # where a site reaches the SuperLink, if not at its own port
 
     def __enter__(self) -> Self:
         home = self.directory / "cli"
@@ -49,6 +52,11 @@ class Frail(Deployment):
             self.__exit__(None, None, None)
             raise
         return self
+
+    @property
+    def port(self) -> int:
+        """The SuperLink's."""
+        return self._port
 
     def start_superlink(self) -> None:
         """Start the SuperLink, on its database if there is one."""
@@ -69,7 +77,7 @@ class Frail(Deployment):
                 site,
                 *self.program,
                 "--insecure",
-                *("--superlink", f"127.0.0.1:{self._port}"),
+                *("--superlink", f"127.0.0.1:{self.ports.get(site, self._port)}"),
                 *("--port", str(free_port())),
                 *("--node-config", f"{self.configs[site]} state-dir='{self.directory}/state'"),
             )

@@ -1,0 +1,102 @@
+"""Many runs in a row, one in five of them failing: each ends with its exit code, and nothing of it is left behind.
+
+Half an hour on two cores, so with `pytest tests/deployment/test_in_a_row.py -m faults` only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from frail import Frail
+from places import ROOT
+from small import SMALL
+
+pytestmark = [pytest.mark.slow, pytest.mark.faults]
+
+SIMULATED = 30
+SUBMITTED = 20
+#: every fifth run diverges in its first round
+DIVERGES = "feddm.image_lr=1e30"
+
+
+def processes_of(directory: Path) -> dict[int, str]:
+    """Return the processes that name ``directory`` among their words or in their environment."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes()
+            about = words + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(directory).encode() in about:
+            found[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace")
+    return found
+
+
+def test_thirty_simulations_in_a_row(record_property: Callable[[str, object], None]) -> None:
+    with tempfile.TemporaryDirectory(prefix="row-") as own:  # short: Ray puts sockets below it
+        directory = Path(own)
+        (directory / "tmp").mkdir()
+        environment = os.environ | {"TMPDIR": f"{directory}/tmp", "FLWR_HOME": f"{directory}/home"}
+        codes, seconds = [], []
+        for i in range(SIMULATED):
+            words = [f"output-dir={directory}/runs", "rounds=1", f"seed={i}", *SMALL.split()]
+            begun = time.monotonic()
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "nectar.cli",
+                    "simulate",
+                    *words,
+                    *([DIVERGES] * (i % 5 == 4)),
+                ],
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            seconds.append(time.monotonic() - begun)
+            codes.append(done.returncode)
+            assert done.returncode == (1 if i % 5 == 4 else 0), done.stdout + done.stderr
+            assert not processes_of(directory)
+            assert not list((directory / "tmp").iterdir())
+        assert len(list((directory / "runs").iterdir())) == SIMULATED
+        slowest = f"{min(seconds):.0f} to {max(seconds):.0f} s"
+        record_property(
+            "row", f"| nectar simulate | {codes.count(0)} + {codes.count(1)} | {slowest} |"
+        )
+
+
+def test_twenty_runs_submitted_in_a_row(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    nodes = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
+    with Frail(tmp_path, nodes) as federation:
+        federation.start(*nodes)
+        resting: set[int] = set()
+        seconds = []
+        for i in range(SUBMITTED):
+            words = ["rounds=1", f"seed={i}", *SMALL.split(), *([DIVERGES] * (i % 5 == 4))]
+            begun = time.monotonic()
+            process = federation.submit_words(f"submit-{i}", f"output-dir={tmp_path}/runs", *words)
+            assert process.wait(600) == (1 if i % 5 == 4 else 0), federation.log(f"submit-{i}")
+            seconds.append(time.monotonic() - begun)
+            time.sleep(5)  # the ServerApp's process ends behind the run's outcome
+            left = processes_of(tmp_path)
+            resting = resting or set(left)
+            assert set(left) <= resting, {p: left[p] for p in set(left) - resting}
+        assert not [log for log in federation.running.values() if log.poll() is not None]
+        assert len(list((tmp_path / "runs").iterdir())) == SUBMITTED
+        slowest = f"{min(seconds):.0f} to {max(seconds):.0f} s"
+        record_property("row", f"| nectar submit | {SUBMITTED} | {slowest} |")
