@@ -36,9 +36,8 @@ class Frail(Deployment):
         super().__init__(directory, list(nodes.values()))
         self.configs = dict(nodes)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.ports: dict[
-            str, int
-        ] = {}  # where a site reaches the SuperLink, if not at its own port
+        #: where a site reaches the SuperLink, if not at its own port
+        self.ports: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         home = self.directory / "cli"
