@@ -147,7 +147,14 @@ def run(pin: Pin | None, fleet: Fleet | None) -> None:
     if pin is not None:
         _use(pin)
     pull = process.pull_task_input
-    _replace(process, "pull_task_input", lambda client: _begun(pull(client), client, fleet))
+
+    def fetch(client: Any) -> tuple[Any, ...]:
+        task = looked_after(client, fleet, pull)
+        with contextlib.suppress(OSError):  # what `ps` and `top` show; not every system has it
+            Path("/proc/self/comm").write_text("flwr-clientapp", encoding="utf-8")
+        return task
+
+    _replace(process, "pull_task_input", fetch)
     flwr_clientapp()
 
 
@@ -170,22 +177,30 @@ def _replace(module: ModuleType, name: str, function: Callable[..., object]) -> 
     setattr(module, name, function)
 
 
-def _begun(task: tuple[Any, ...], client: Any, fleet: Fleet | None) -> tuple[Any, ...]:
-    """Look after the task that has just been fetched."""
-    message, context, run_, _ = task
-    with contextlib.suppress(OSError):  # what `ps` and `top` show; not every system has it
-        Path("/proc/self/comm").write_text("flwr-clientapp", encoding="utf-8")
-    if fleet is not None:
+def looked_after(
+    client: Any, fleet: Fleet | None, pull: Callable[[Any], tuple[Any, ...]]
+) -> tuple[Any, ...]:
+    """Fetch the task, and look after it from the first answer on: once the run is over, the rest may never come."""
+    if fleet is None:
+        return pull(client)
+    fetched: list[tuple[Any, ...]] = []
+    link, ask = fleet.client(), client.PullTaskInput
+
+    def asked(request: Any) -> Any:
+        task = ask(request)
 
         def over() -> bool:
-            return is_over(link, context.node_id, run_.run_id)
+            return is_over(link, task.context.node_id, task.run.run_id)
 
         def stop() -> None:
-            give_up(client, message, context)
+            give_up(client, *(fetched[0][:2] if fetched else (None, None)))
 
-        link = fleet.client()
         threading.Thread(target=watch, args=(over, stop), daemon=True).start()
-    return task
+        return task
+
+    client.PullTaskInput = asked
+    fetched.append(pull(client))
+    return fetched[0]
 
 
 def watch(over: Callable[[], bool], stop: Callable[[], None], every: float = LOOK_EVERY) -> None:
@@ -208,13 +223,14 @@ def is_over(link: FleetHttpClient, node_id: int, run_id: int) -> bool:
     return False
 
 
-def give_up(client: Any, message: Message, context: Any) -> None:
-    """End this process in the middle of its work, with a reply, for which the SuperNode waits."""
+def give_up(client: Any, message: Message | None, context: Any) -> None:
+    """End this process in the middle of its work; with a reply where the SuperNode waits for one."""
     sentence = "the run is over: this site computes no further for it"
     logger.info("%s", sentence)
     try:
-        reply = Message(Error(code=_RAISED, reason=sentence), reply_to=message)
-        process.push_message(client, reply, context)
+        if message is not None:
+            reply = Message(Error(code=_RAISED, reason=sentence), reply_to=message)
+            process.push_message(client, reply, context)
         process.push_task_output(client, None, SubStatus.STOPPED, sentence)
     finally:
         os._exit(0)

@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -276,6 +278,38 @@ def test_the_end_of_a_run_is_told_from_a_superlink_that_is_away() -> None:
     watch(lambda: is_over(link, 5, 7), lambda: stopped.append(len(link.asked)), every=0.001)  # type: ignore[arg-type]
     assert stopped == [6]
     assert set(link.asked) == {(5, 7)}
+
+
+def test_a_task_is_looked_after_while_its_message_is_still_to_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run that ends while its message is on the way: the rest never comes, and the fork must not wait for it."""
+    from nectar.site import clientapp
+
+    given_up = threading.Event()
+    seen: list[object] = []
+
+    class Node:
+        def PullTaskInput(self, request: object) -> SimpleNamespace:
+            return SimpleNamespace(
+                context=SimpleNamespace(node_id=5), run=SimpleNamespace(run_id=7)
+            )
+
+    def give_up(client: object, message: object, context: object) -> None:
+        seen.append(message)
+        given_up.set()
+
+    def pull(client: Node) -> tuple[object, ...]:
+        client.PullTaskInput(None)
+        assert given_up.wait(10), "nobody looked after the task"
+        return ("message", "context", "run", "fab")
+
+    fleet = SimpleNamespace(client=lambda: Link(200, 403))
+    monkeypatch.setattr(clientapp, "give_up", give_up)
+    monkeypatch.setattr(clientapp.watch, "__defaults__", (0.001,))
+    task = clientapp.looked_after(Node(), fleet, pull)  # type: ignore[arg-type]
+    assert task[0] == "message"
+    assert seen == [None]
 
 
 def test_only_a_node_with_a_key_can_ask(tmp_path: Path) -> None:
