@@ -25,6 +25,14 @@ class Figures(Shape):
     per_class: list[float | None] | None = None
 
 
+class SiteFigures(Shape):
+    """What one site found on the images that it holds out."""
+
+    examples: int
+    accuracy: float
+    loss: float
+
+
 class Traffic(Shape):
     """Bytes each way by site."""
 
@@ -47,6 +55,7 @@ class Line(Shape):
     sites: Figures | None = None
     accepted: list[str] = []
     rejected: dict[str, str] = {}
+    evaluated: dict[str, SiteFigures] = {}
     unevaluated: dict[str, str] | None = None
     train: dict[str, float | None] | None = None
     bytes: Traffic = Traffic()

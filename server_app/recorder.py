@@ -138,7 +138,11 @@ def line_of(result: RoundResult) -> dict[str, Any]:
 
 def _judged(mean: MetricRecord | None, outcome: Outcome) -> dict[str, Any]:
     """Return what a line says of the evaluation at the sites."""
-    return {"sites": dict(mean) if mean else None, "unevaluated": dict(outcome.unevaluated)}
+    return {
+        "sites": dict(mean) if mean else None,
+        "evaluated": {site: asdict(figures) for site, figures in outcome.evaluated.items()},
+        "unevaluated": dict(outcome.unevaluated),
+    }
 
 
 def _sum(account: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

@@ -26,9 +26,15 @@ from common.seeding import generator
 from common.sites import Site, site_order
 from common.wire import Payload, Spec, SyntheticImages, Weights
 from strategies.exchange.gathering import wait_for_sites
-from strategies.exchange.replies import Outcome, Upload, read_evaluation, read_upload
+from strategies.exchange.replies import (
+    Outcome,
+    SiteEvaluation,
+    Upload,
+    read_evaluation,
+    read_upload,
+)
 from strategies.exchange.roll_call import Question
-from strategies.plausible import Trial, length_of, own_length, too_long
+from strategies.plausible import Trial, absurd_losses, length_of, own_length, too_long
 
 logger = getLogger("flwr")
 
@@ -186,27 +192,41 @@ class Strategy(FlowerStrategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the sites' figures, each site counting its held-out images.
+        """Return the sites' figures, each site counting the images that it said it holds out.
 
         What is refused is noted of the round that ``configure_evaluate`` asked about, also when the next one has begun.
         """
-        total, sums = 0, {"accuracy": 0.0, "loss": 0.0}
+        judges = {site.node_id: site for site in [*self.sites, *self._judges]}
+        found: dict[str, SiteEvaluation] = {}
         for reply in replies:
+            node = reply.metadata.src_node_id
+            site = judges.get(node)
             try:
-                figures = read_evaluation(reply)
+                if site is None:
+                    raise PayloadError("it was not asked")
+                found[site.name] = read_evaluation(reply, site.held_out)
             except PayloadError as error:
-                site = self._site_of(reply)
-                self._judged.unevaluated[site] = str(error)
-                logger.warning(
-                    "round %d: rejected the evaluation of %s: %s", server_round, site, error
+                self._leave_unevaluated(
+                    server_round, site.name if site else f"node {node}", str(error)
                 )
-                continue
-            total += figures.examples
-            sums["accuracy"] += figures.examples * figures.accuracy
-            sums["loss"] += figures.examples * figures.loss
+        said = absurd_losses([f.loss for f in found.values()], len(self.run.info.classes))
+        for name, reason in zip(list(found), said, strict=True):
+            if reason is not None:
+                del found[name]
+                self._leave_unevaluated(server_round, name, reason)
+        self._judged.evaluated.update(found)
+        total = sum(figures.examples for figures in found.values())
         if not total:
             return None
+        sums = {
+            "accuracy": sum(f.examples * f.accuracy for f in found.values()),
+            "loss": sum(f.examples * f.loss for f in found.values()),
+        }
         return MetricRecord({key: value / total for key, value in sums.items()})
+
+    def _leave_unevaluated(self, server_round: int, site: str, reason: str) -> None:
+        self._judged.unevaluated[site] = reason
+        logger.warning("round %d: rejected the evaluation of %s: %s", server_round, site, reason)
 
     def summary(self) -> None:
         """Log the method and its settings."""
@@ -233,11 +253,6 @@ class Strategy(FlowerStrategy):
             )
             self.sites, self.left_out = there.sites, there.left_out
             self.refused = set(there.refused)
-
-    def _site_of(self, reply: Message) -> str:
-        """Return the name of the site that ``reply`` comes from, or is an error reply for."""
-        names = {site.node_id: site.name for site in [*self._judges, *self.sites]}
-        return names.get(reply.metadata.src_node_id, f"node {reply.metadata.src_node_id}")
 
     @property
     def question(self) -> Question:

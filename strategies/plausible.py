@@ -25,6 +25,9 @@ from common.wire import Weights
 #: inputs that a model is tried on
 _TRIED = 4
 
+#: how often the loss that is usual one site's may be: the same weights are judged at all of them
+_LOSS_FACTOR = 100
+
 
 def length_of(new: Weights, old: Weights) -> float:
     """Return the Euclidean length of what ``new`` changes; infinite where it exceeds float32."""
@@ -55,6 +58,29 @@ def too_long(lengths: Sequence[float], own: float, factor: float) -> list[str | 
                 f"its update has length {length:.2g}, more than federation.max_update={factor:g} times the {usual:.2g} "
                 f"that is usual in this round"
             )
+    return said
+
+
+def absurd_losses(losses: Sequence[float], classes: int) -> list[str | None]:
+    """Say of each site's loss of the same weights whether it is absurdly large, None of one that is not.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        The sites' mean losses; a single one is taken as it is.
+    classes : int
+        How many there are to choose among; a blind guess among them has a loss that counts as usual.
+    """
+    said: list[str | None] = []
+    for i, loss in enumerate(losses):
+        others = [*losses[:i], *losses[i + 1 :]]
+        usual = max(median_low(others), math.log(classes)) if others else loss
+        fine = loss <= _LOSS_FACTOR * usual
+        said.append(
+            None
+            if fine
+            else f"its loss is {loss:.2g}, more than {_LOSS_FACTOR} times the {usual:.2g} that is usual in this round"
+        )
     return said
 
 

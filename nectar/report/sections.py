@@ -74,6 +74,19 @@ def rounds(view: View) -> Markup:
     return join([said, table("Figures by round", list(shown), rows)])
 
 
+def at_the_sites(view: View) -> Markup | None:
+    """Every site's figures of the last weights that the sites judged; nothing where they judged none."""
+    judged = [line for line in view.rounds if line.get("evaluated")]
+    if not judged:
+        return None
+    rows = [
+        [site, f"{row['examples']:,}", share(row["accuracy"]), share(row["loss"])]
+        for site, row in judged[-1]["evaluated"].items()
+    ]
+    caption = f"At the sites after round {judged[-1]['round']}, on what each holds out"
+    return table(caption, ["site", "held out", "accuracy", "loss"], rows)
+
+
 def _replies(line: Mapping[str, Any]) -> str:
     accepted = len(line.get("accepted", []))
     asked = accepted + len(line.get("rejected", {}))

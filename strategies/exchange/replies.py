@@ -47,12 +47,22 @@ class Upload:
     metrics: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class SiteEvaluation:
+    """One site's figures on the images it held out."""
+
+    examples: int
+    accuracy: float
+    loss: float
+
+
 @dataclass
 class Outcome:
     """What became of a round's replies, by site."""
 
     accepted: dict[str, Mapping[str, float]] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
+    evaluated: dict[str, SiteEvaluation] = field(default_factory=dict)
     unevaluated: dict[str, str] = field(default_factory=dict)
     floats: dict[str, int] = field(default_factory=dict)
 
@@ -119,17 +129,14 @@ def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
     return Upload(site, payload, examples, metrics)
 
 
-@dataclass(frozen=True)
-class SiteEvaluation:
-    """One site's figures on the images it held out."""
+def read_evaluation(reply: Message, held_out: int) -> SiteEvaluation:
+    """Validate the evaluation of a site that has said that it holds out ``held_out`` images.
 
-    examples: int
-    accuracy: float
-    loss: float
-
-
-def read_evaluation(reply: Message) -> SiteEvaluation:
-    """Validate a site's evaluation; PayloadError with the reason if it is not one."""
+    Raises
+    ------
+    PayloadError
+        With the reason, if it is none, or counts otherwise.
+    """
     if reply.has_error():
         raise PayloadError(reason_of(reply))
     with any_failure_is_the_replys():
@@ -140,9 +147,11 @@ def read_evaluation(reply: Message) -> SiteEvaluation:
             )
         metrics = _read_metrics(records[0])
         examples = _pop_examples(metrics)
-    accuracy, loss = metrics.get("accuracy", -1.0), metrics.get("loss")
-    if loss is None or not 0 <= accuracy <= 1:
-        raise PayloadError("the evaluation lacks a loss, or an accuracy from 0 to 1")
+    if examples != held_out:
+        raise PayloadError(f"num-examples is {examples} where the roll call said {held_out}")
+    accuracy, loss = metrics.get("accuracy", -1.0), metrics.get("loss", -1.0)
+    if loss < 0 or not 0 <= accuracy <= 1:
+        raise PayloadError("the evaluation lacks a loss of 0 or more, or an accuracy from 0 to 1")
     return SiteEvaluation(examples, accuracy, loss)
 
 

@@ -232,16 +232,15 @@ def test_sites_evaluate_on_what_they_hold_out(small: Small) -> None:
 def test_sites_count_by_their_images_and_broken_figures_not_at_all(small: Small) -> None:
     """4 images at 0.5 and 12 at 1.0: (2 + 12) / 16 = 0.875."""
     made = Run(load(small()))
-    grid = LocalGrid(client_app, 3, small())
     strategy = make_strategy(made)
-    asked = Message(RecordDict(), grid.get_node_ids()[0], "evaluate")
     figures = [(4, 0.5, 1.0), (12, 1.0, 2.0), (4, float("nan"), 1.0), (4, 7.0, 1.0), (0, 0.5, 1.0)]
+    strategy.sites = [Site(f"s{i}", i + 1, 1, held_out=n) for i, (n, _, _) in enumerate(figures)]
     replies = [
         Message(
             RecordDict({"m": MetricRecord({"accuracy": a, "loss": x, "num-examples": n})}),
-            reply_to=asked,
+            reply_to=Message(RecordDict(), i + 1, "evaluate"),
         )
-        for n, a, x in figures
+        for i, (n, a, x) in enumerate(figures)
     ]
     found = strategy.aggregate_evaluate(1, replies)
     assert found is not None

@@ -1,0 +1,85 @@
+"""What the sites make of a round's weights: whose figure is whose, and which of them count."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from documents import written
+from federation import numbers, run
+
+import client_app.fedavg
+from nectar.past_run import PastRun
+from strategies.plausible import absurd_losses
+
+Small = Callable[..., dict[str, Any]]
+
+AT_SITES = "evaluation.on=sites data.site_holdout=0.2"
+
+#: what partition-1 makes of the loss and the count that it found, and what is said to that
+LIES = {
+    "a billion images": (lambda loss, n: (loss, 10**9), "num-examples is 1000000000 where the"),
+    "one image more": (lambda loss, n: (loss, n + 1), "where the roll call said"),
+    "an absurd loss": (lambda loss, n: (1e30, n), r"its loss is 1e\+30, more than 100 times"),
+    "a loss below 0": (lambda loss, n: (-1.0, n), "lacks a loss of 0 or more"),
+    "an infinite loss": (lambda loss, n: (math.inf, n), "the metric 'loss' is inf"),
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_figure_that_cannot_be_is_left_out_and_named(
+    small: Small, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Round 1's come with round 2's replies, those of the last round in messages of their own."""
+    honest = numbers(run(small(method="fedavg", rounds=2, set=AT_SITES)))
+    judge, (lie, reason) = client_app.fedavg.FedAvgClient.evaluate, LIES[what]
+
+    def lying(self: Any, parameters: Any, config: Any) -> Any:
+        loss, examples, figures = judge(self, parameters, config)
+        told = lie(loss, examples) if self.site == "partition-1" else (loss, examples)
+        return *told, figures
+
+    monkeypatch.setattr(client_app.fedavg.FedAvgClient, "evaluate", lying)
+    record = run(small(method="fedavg", rounds=2, set=AT_SITES))
+    for line, true in list(zip(numbers(record), honest, strict=True))[1:]:
+        assert list(line["unevaluated"]) == ["partition-1"]
+        assert re.search(reason, line["unevaluated"]["partition-1"])
+        others = {s: f for s, f in true["evaluated"].items() if s != "partition-1"}
+        assert line["evaluated"] == others
+        assert line["sites"]["loss"] == pytest.approx(_mean(others, "loss"))
+
+
+def _mean(evaluated: dict[str, Any], figure: str) -> float:
+    total = sum(row["examples"] for row in evaluated.values())
+    return float(sum(row["examples"] * row[figure] for row in evaluated.values()) / total)
+
+
+def test_the_record_has_every_sites_figures_and_the_report_shows_the_last(small: Small) -> None:
+    record = run(small(method="fedavg", rounds=2, set=AT_SITES))
+    first, *judged = record.metrics()
+    assert first["evaluated"] == {}
+    for line in judged:
+        assert list(line["evaluated"]) == ["partition-0", "partition-1", "partition-2"]
+        for figure in ("accuracy", "loss"):
+            assert line["sites"][figure] == pytest.approx(_mean(line["evaluated"], figure))
+    PastRun.open(record.directory).lines  # noqa: B018 - readers take the line as it is
+    page = written(record)
+    assert "At the sites after round 2" in page.text
+    assert f"{judged[-1]['evaluated']['partition-2']['loss']:.4f}" in page.text
+
+
+def test_without_an_evaluation_at_the_sites_there_are_no_figures(small: Small) -> None:
+    record = run(small(method="fedavg", rounds=1))
+    assert record.metrics()[1]["evaluated"] == {}
+    assert "At the sites after" not in written(record).text
+
+
+def test_the_bound_of_a_loss_is_wide_and_spares_a_lone_site_and_a_diverged_run() -> None:
+    assert absurd_losses([0.01, 2.0, 200.0], classes=10) == [None, None, None]
+    assert [bool(said) for said in absurd_losses([0.01, 1e30], classes=10)] == [False, True]
+    assert [bool(said) for said in absurd_losses([1.0, 1.0, 300.0], classes=10)][2]
+    assert absurd_losses([1e30], classes=10) == [None]
+    assert absurd_losses([1e8, 2e8, 5e8], classes=10) == [None, None, None]
