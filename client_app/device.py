@@ -19,9 +19,10 @@ from flwr.common import Scalar
 from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
 from client_app.releases import payload_line
-from client_app.state import DeviceState
+from client_app.state import DeviceState, Tensors
 from common.data import Samples
 from common.errors import FederationError
+from common.memory import MEMORY_LOST, TAKEN
 from common.models import Classifier
 from common.run import Run
 from common.seeding import generator
@@ -74,6 +75,7 @@ class DeviceClient(NumPyClient):
         self.state = state
         self.server_round = 0
         self.deadline = Deadline()
+        self.taken = 0
         self._metrics: dict[str, float] = {}
 
     # ---- what a phase uses ----------------------------------------------------------------------------
@@ -110,6 +112,34 @@ class DeviceClient(NumPyClient):
         """Send ``figures`` along with the phase's result; underscores become dashes."""
         self._metrics.update({key.replace("_", "-"): float(v) for key, v in figures.items()})
 
+    def recall(self) -> Tensors | None:
+        """Return what this site remembered of the round whose work the server last took; None if it took none yet.
+
+        A site that has nothing left of it begins afresh, and says so beside its reply, for the server to log.
+
+        Raises
+        ------
+        FederationError
+            If the site remembers other rounds: the record or its memory is of another time.
+        """
+        rounds = self.state.rounds()
+        if self.taken in rounds:
+            return self.state.load(self.taken)
+        if self.taken and rounds:
+            raise FederationError(
+                f"this site remembers round {', '.join(map(str, rounds))}, and the server goes on from its round "
+                f"{self.taken}: put back the record or the site's state of the same time, or delete this run's state "
+                "at the site to let it begin afresh"
+            )
+        if self.taken:
+            logger.info("%s no longer has what it remembered and begins afresh", self.site)
+            self._metrics[MEMORY_LOST] = 1.0
+        return None
+
+    def remember(self, tensors: Tensors) -> None:
+        """Keep ``tensors`` for the round in which the server goes on from this one's reply."""
+        self.state.save(self.server_round, tensors, self.taken)
+
     # ---- Flower's NumPyClient -------------------------------------------------------------------------
 
     def fit(self, parameters: NDArrays, config: Mapping[str, Any]) -> tuple[NDArrays, int, Metrics]:
@@ -122,7 +152,7 @@ class DeviceClient(NumPyClient):
         FederationError
             If the client has no such phase, or the round's time is over before it is done.
         """
-        self.server_round = int(config["server-round"])
+        self.server_round, self.taken = int(config["server-round"]), int(config.get(TAKEN, 0))
         self.deadline = Deadline.of(config)
         work = self._phase(str(config["phase"]))
         weights = Weights.decode(parameters, self.run.spec)

@@ -52,21 +52,17 @@ class FedDMClient(DeviceClient):
         if len(distilled.losses):
             self.report(matching_loss=float(distilled.losses[-1]))
         if settings.warm:
-            self.state.save(
-                self.server_round, {"images": distilled.images, "labels": distilled.labels}
-            )
+            self.remember({"images": distilled.images, "labels": distilled.labels})
         return SyntheticImages(
             distilled.images.cpu(), distilled.labels.cpu(), self.run.config.wire.images
         )
 
     def _start(self, settings: FedDMSettings) -> tuple[Tensor, Tensor]:
         """Return the images the matching starts from, [m, C, H, W], and their labels [m]."""
-        last = self.state.load(self.server_round) if settings.warm else None
+        last = self.recall() if settings.warm else None
         if last is not None:
             device = self.samples.labels.device
             return last["images"].to(device), last["labels"].to(device)
-        if settings.warm and self.server_round > 1:
-            logger.info("%s has no images of an earlier round and starts afresh", self.site)
         rng = self.generator("start")
         if settings.start == "noise":
             return noise_start(self.samples.labels, settings.ipc, self.run.image_shape, rng)

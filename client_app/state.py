@@ -1,7 +1,8 @@
 """What a device remembers between rounds: in versions, so that a server that goes back a round gets the same numbers.
 
-A device asked for round r starts from the newest version older than r, and writes version r. A run that resumes
-from round r's checkpoint therefore meets the devices as they were, even those that had gone a round further.
+A device asked for round r starts from the version of the round whose work the server last took, which the server
+says, and writes version r. A run that resumes from round r's checkpoint therefore meets the devices as they were,
+even those that had gone a round further, and a device whose reply was not taken goes on as if it had not worked.
 """
 
 from __future__ import annotations
@@ -32,12 +33,16 @@ KEPT = 3
 class DeviceState(Protocol):
     """Where versions lie."""
 
-    def load(self, before_round: int) -> Tensors | None:
-        """Return the newest version older than ``before_round``, or None."""
+    def rounds(self) -> list[int]:
+        """Return the rounds of which there is a version, in order."""
         ...
 
-    def save(self, server_round: int, tensors: Tensors) -> None:
-        """Write version ``server_round``, whole or not at all."""
+    def load(self, server_round: int) -> Tensors:
+        """Return version ``server_round``, which has to be there."""
+        ...
+
+    def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
+        """Write version ``server_round``, whole or not at all; of the older ones version ``taken`` stays."""
         ...
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
@@ -52,29 +57,30 @@ class DirectoryState:
         self._directory = root / record_id / site
         self._log = ReleaseLog(root, {"run": run, "record": record_id, "site": site})
 
-    def load(self, before_round: int) -> Tensors | None:
-        """Return the newest version older than ``before_round``, or None.
+    def rounds(self) -> list[int]:
+        """Return the rounds of which there is a version, in order."""
+        return sorted(int(p.stem) for p in self._directory.glob("[0-9]*.safetensors"))
+
+    def load(self, server_round: int) -> Tensors:
+        """Return version ``server_round``.
 
         Raises
         ------
         FederationError
-            If that version cannot be read.
+            If it cannot be read.
         """
-        older = [r for r in self._rounds() if r < before_round]
-        if not older:
-            return None
-        path = self._path(older[-1])
+        path = self._path(server_round)
         try:
             return tensor_file.load(path)[0]
         except TensorFileError as error:
             logger.error("the state %s cannot be read: %s", path, error)
             raise FederationError(
-                f"what this site remembers of round {older[-1]} cannot be read: restore it at the site, or delete the "
-                "run's state there to let the site start afresh"
+                f"what this site remembers of round {server_round} cannot be read: restore it at the site, or delete "
+                "this run's state there to let it begin afresh"
             ) from None
 
-    def save(self, server_round: int, tensors: Tensors) -> None:
-        """Write version ``server_round`` by rename and let go of the oldest ones.
+    def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
+        """Write version ``server_round`` by rename and let go of the oldest ones but ``taken``.
 
         Raises
         ------
@@ -87,7 +93,7 @@ class DirectoryState:
             tensor_file.save(self._path(server_round), tensors, {"round": server_round})
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
-        for old in [r for r in self._rounds() if r < server_round][: 1 - KEPT]:
+        for old in _surplus(self.rounds(), server_round, taken):
             self._path(old).unlink(missing_ok=True)
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
@@ -113,11 +119,6 @@ class DirectoryState:
     def _path(self, server_round: int) -> Path:
         return self._directory / f"{server_round:06d}.safetensors"
 
-    def _rounds(self) -> list[int]:
-        if not self._directory.is_dir():
-            return []
-        return sorted(int(p.stem) for p in self._directory.glob("[0-9]*.safetensors"))
-
 
 class ContextState:
     """Versions in Flower's ``context.state``: lost with the SuperNode, and empty in a resumed run."""
@@ -125,27 +126,31 @@ class ContextState:
     def __init__(self, state: RecordDict) -> None:
         self._state = state
 
-    def load(self, before_round: int) -> Tensors | None:
-        """Return the newest version older than ``before_round``, or None."""
-        older = [r for r in self._rounds() if r < before_round]
-        if not older:
-            return None
-        record = self._state.array_records[_key(older[-1])]
+    def rounds(self) -> list[int]:
+        """Return the rounds of which there is a version, in order."""
+        keys = (k for k in self._state.array_records if k.startswith("version-"))
+        return sorted(int(k.removeprefix("version-")) for k in keys)
+
+    def load(self, server_round: int) -> Tensors:
+        """Return version ``server_round``."""
+        record = self._state.array_records[_key(server_round)]
         return {k: torch.from_numpy(a.numpy().copy()) for k, a in record.items()}
 
-    def save(self, server_round: int, tensors: Tensors) -> None:
-        """Write version ``server_round`` and let go of the oldest ones."""
+    def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
+        """Write version ``server_round`` and let go of the oldest ones but ``taken``."""
         self._state[_key(server_round)] = ArrayRecord(dict(tensors))
-        for old in [r for r in self._rounds() if r < server_round][: 1 - KEPT]:
+        for old in _surplus(self.rounds(), server_round, taken):
             del self._state[_key(old)]
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
         """Keep nothing: a site that wants a log names a state directory in its node config."""
 
-    def _rounds(self) -> list[int]:
-        keys = (k for k in self._state.array_records if k.startswith("version-"))
-        return sorted(int(k.removeprefix("version-")) for k in keys)
-
 
 def _key(server_round: int) -> str:
     return f"version-{server_round}"
+
+
+def _surplus(rounds: list[int], newest: int, taken: int) -> list[int]:
+    """Return the versions that no run goes back to: beside the newest ones the server's own stays."""
+    older = [r for r in rounds if r < newest]
+    return [r for r in older[: 1 - KEPT] if r != taken]

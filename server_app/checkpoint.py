@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ _ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionEr
 class Checkpoint:
     """Where a run stands behind round ``server_round``.
 
-    ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures.
+    ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``taken`` is the round last
+    taken of each site's work.
     """
 
     server_round: int
@@ -32,6 +33,7 @@ class Checkpoint:
     strategy: Mapping[str, Any]
     validation_accuracy: float | None = None
     line: Mapping[str, Any] | None = None
+    taken: Mapping[str, int] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         """Write to ``path``, whole or not at all.
@@ -49,6 +51,7 @@ class Checkpoint:
             "strategy": skeleton,
             "weights": list(self.weights),
             "line": self.line,
+            "taken": dict(self.taken),
         }
         tensors = {f"weights.{k}": t for k, t in self.weights.items()}
         tensors |= {f"state.{k}": t for k, t in state.items()}
@@ -92,6 +95,7 @@ class Checkpoint:
             strategy=dict(unpack(meta["strategy"], state)),
             validation_accuracy=None if accuracy is None else float(accuracy),
             line=_line(meta.get("line"), server_round),
+            taken={str(site): int(last) for site, last in meta.get("taken", {}).items()},
         )
 
 

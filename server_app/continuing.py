@@ -66,6 +66,7 @@ def standing_of(config: Config, strategy: Strategy) -> Standing:
         standing = _taken_up(record, config)
         if standing.checkpoint is not None:
             strategy.load_state_dict(standing.checkpoint.strategy)
+            strategy.taken = dict(standing.checkpoint.taken)
         if standing.checkpoint is not None and standing.checkpoint.line is not None:
             strategy.outcome = Outcome(rejected=dict(standing.checkpoint.line["rejected"]))
         last = standing.first_round - 1 if standing.checkpoint else -1

@@ -88,7 +88,12 @@ class Recorder:
         reached = result.validation.accuracy if result.validation else None
         weights = result.arrays.to_torch_state_dict(keep_input=True)
         checkpoint = Checkpoint(
-            result.server_round, weights, dict(self.strategy.state_dict()), reached, self._line
+            result.server_round,
+            weights,
+            dict(self.strategy.state_dict()),
+            reached,
+            self._line,
+            dict(self.strategy.taken),
         )
         if reached is not None and (self.best is None or reached > self.best):
             self.best = reached

@@ -21,6 +21,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.display_contrast import Contrast
 from common.errors import FederationError, PayloadError
+from common.memory import MEMORY_LOST, TAKEN
 from common.run import Run
 from common.seeding import generator
 from common.sites import Site, site_order
@@ -77,6 +78,8 @@ class Strategy(FlowerStrategy):
         self.were_there: set[str] = set()
         self.outcome = Outcome()
         self._trial = Trial(run)
+        #: the round of each site's work that was last taken, by the site's name: its memory goes on from there
+        self.taken: dict[str, int] = {}
         self._sent: list[tuple[Message, Site, Instruction]] = []
         self._weights: Weights | None = None
         self._judged = self.outcome
@@ -150,7 +153,13 @@ class Strategy(FlowerStrategy):
             if body is None:
                 body = self._encoded(instruction.payload)
                 encoded[id(instruction.payload)] = body
-            fields = {**config, **self._address(server_round), "phase": instruction.phase}
+            taken = self.taken.get(site.name, 0)
+            fields = {
+                **config,
+                **self._address(server_round),
+                "phase": instruction.phase,
+                TAKEN: taken,
+            }
             content = RecordDict({"arrays": body, "config": ConfigRecord(fields)})
             message = Message(content, site.node_id, MessageType.TRAIN, group_id=str(server_round))
             self._sent.append((message, site, instruction))
@@ -166,6 +175,7 @@ class Strategy(FlowerStrategy):
         weights = self.update(server_round, self._weights, accepted)
         self._weights = None
         self._require_finite(server_round, weights)
+        self.taken |= dict.fromkeys(self.outcome.accepted, server_round)
         return self.arrays_from(weights), self._mean_metrics()
 
     def configure_evaluate(
@@ -309,6 +319,12 @@ class Strategy(FlowerStrategy):
                     logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
                     continue
                 self.outcome.accept(upload)
+                if MEMORY_LOST in upload.metrics:
+                    logger.warning(
+                        "round %d: %s no longer has what it remembered and began afresh",
+                        server_round,
+                        site.name,
+                    )
             yield from self.plausible(server_round, weights, ready, earlier)
         self.require_quorum(server_round)
 

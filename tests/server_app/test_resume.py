@@ -134,24 +134,23 @@ def test_versions_of_device_state(tmp_path: Path, kind: str) -> None:
         if kind == "directory"
         else ContextState(RecordDict())
     )
-    assert state.load(1) is None
+    assert state.rounds() == []
     for r in (1, 2, 3, 4, 5):
-        state.save(r, {"x": torch.tensor([float(r)])})
-    found = [state.load(before) for before in (6, 5, 4)]
-    assert [f and float(f["x"]) for f in found] == [5.0, 4.0, 3.0]
-    state.save(4, {"x": torch.tensor([40.0])})
-    again = state.load(5)
-    assert again is not None
-    assert float(again["x"]) == 40.0
+        state.save(r, {"x": torch.tensor([float(r)])}, taken=1)
+    assert state.rounds() == [1, 3, 4, 5]
+    assert [float(state.load(r)["x"]) for r in state.rounds()] == [1.0, 3.0, 4.0, 5.0]
+    state.save(4, {"x": torch.tensor([40.0])}, taken=3)
+    assert float(state.load(4)["x"]) == 40.0
+    state.save(6, {"x": torch.zeros(1)}, taken=5)
+    assert state.rounds() == [4, 5, 6]
 
 
 def test_a_half_written_version_is_never_seen(tmp_path: Path) -> None:
     state = DirectoryState(tmp_path, "run", "site")
     state.save(1, {"x": torch.zeros(1)})
     (tmp_path / "run" / "site" / ".000002.safetensors.123.tmp").write_bytes(b"half")
-    found = state.load(9)
-    assert found is not None
-    assert found["x"].tolist() == [0.0]
+    assert state.rounds() == [1]
+    assert state.load(1)["x"].tolist() == [0.0]
 
 
 def test_best_follows_the_validation_share(small: Small) -> None:

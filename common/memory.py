@@ -1,0 +1,7 @@
+"""What server and device say to each other about what a site remembers between rounds."""
+
+TAKEN = "taken"
+"""In an instruction: the round of this site's work that the server last took; 0 for none."""
+
+MEMORY_LOST = "memory-lost"
+"""A figure beside a reply: the site has nothing left of what it remembered, and began afresh."""

@@ -1,0 +1,95 @@
+"""A site goes on from the work that the server last took, or says that it cannot: never silently from elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from federation import TamperedGrid, numbers, run
+from flwr.app import Message
+from tampering import nan, with_arrays
+
+from client_app.state import DirectoryState
+from common.errors import FederationError
+from nectar.resume import with_recorded
+from server_app.record import Record
+from strategies import base
+
+Small = Callable[..., dict[str, Any]]
+
+WARM = "feddm.start=noise feddm.warm=on"
+
+
+def older(small: Small, rounds: int) -> Record:
+    """Return the record of a run as it was behind an earlier round; its sites are at ``rounds``."""
+    newer, record = run(small(rounds=rounds, set=WARM)), run(small(rounds=1, set=WARM))
+    shutil.rmtree(record.directory / "state")
+    shutil.copytree(newer.directory / "state", record.directory / "state")
+    return record
+
+
+def more(record: Record, rounds: int) -> dict[str, Any]:
+    return with_recorded({"resume": str(record.directory), "rounds": rounds})
+
+
+def test_a_record_older_than_its_sites_is_refused_by_them(small: Small) -> None:
+    record = older(small, 5)
+    said = "this site remembers round 3, 4, 5, and the server goes on from its round 1: put back"
+    with pytest.raises(FederationError, match=said):
+        run(more(record, 2))
+    assert [line["round"] for line in record.metrics()] == [0, 1]
+
+
+def test_sites_that_still_have_its_round_go_back_with_it(small: Small) -> None:
+    record = older(small, 3)
+    assert numbers(run(more(record, 3))) == numbers(run(small(rounds=3, set=WARM)))
+
+
+def test_a_memory_that_is_gone_is_said_to_be(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(base.logger, "warning", lambda text, *args: said.append(text % args))
+    record = run(small(rounds=1, set=WARM))
+    shutil.rmtree(record.directory / "state" / "partition-1")
+    run(more(record, 3))
+    second, third = (line["devices"] for line in record.metrics()[2:])
+    assert [site for site, figures in second.items() if "memory-lost" in figures] == ["partition-1"]
+    assert not [site for site, figures in third.items() if "memory-lost" in figures]
+    assert said == ["round 2: partition-1 no longer has what it remembered and began afresh"]
+
+
+def test_a_damaged_memory_is_that_sites_rejection(small: Small) -> None:
+    record = run(small(rounds=1, set=WARM))
+    path = record.directory / "state" / "partition-2" / "000001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 1
+    path.write_bytes(bytes(content))
+    run(more(record, 2))
+    line = record.metrics()[-1]
+    assert line["accepted"] == ["partition-0", "partition-1"]
+    assert line["rejected"]["partition-2"].startswith("what this site remembers of round 1 cannot")
+    assert str(record.directory) not in line["rejected"]["partition-2"]
+
+
+def test_a_site_whose_reply_was_not_taken_goes_on_as_if_it_had_not_worked(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rejected for longer than versions are kept, it still has the one that the server took."""
+    read: list[tuple[str, int]] = []
+    load = DirectoryState.load
+
+    def spy(self: DirectoryState, server_round: int) -> Any:
+        read.append((self._directory.name, server_round))
+        return load(self, server_round)
+
+    def bad(instruction: Message, reply: Message) -> Message:
+        late = int(instruction.metadata.group_id) in (2, 3, 4, 5)
+        changed: Message = with_arrays(nan)(instruction, reply) if late else reply
+        return changed
+
+    monkeypatch.setattr(DirectoryState, "load", spy)
+    record = run(small(rounds=7, set=WARM), TamperedGrid, tampers={1: bad})
+    assert [r for site, r in read if site == "partition-0"] == [1, 2, 3, 4, 5, 6]
+    assert [r for site, r in read if site == "partition-1"] == [1, 1, 1, 1, 1, 6]
+    assert record.metrics()[6]["accepted"] == ["partition-0", "partition-1", "partition-2"]
