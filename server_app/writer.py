@@ -15,7 +15,7 @@ from common.errors import FederationError, one_line
 from common.files import write_json
 
 #: held by the process that writes the record; beside it stands who that is. Names with a dot never leave the machine
-_LOCK, _NOTE = ".writer.lock", ".writer.json"
+LOCK, _NOTE = ".writer.lock", ".writer.json"
 
 #: whoever looks whether a record is being written holds its lock for a moment
 _PATIENCE = 0.5
@@ -35,7 +35,7 @@ class Writer:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._lock = FileLock(directory / _LOCK, timeout=_PATIENCE)
+        self._lock = FileLock(directory / LOCK, timeout=_PATIENCE)
 
     def begin(self) -> None:
         """Be the writer until ``end``, or until this process ends.
@@ -67,7 +67,7 @@ class Writer:
     def is_at_work(self) -> bool:
         """Tell whether a process writes the record; yes where that cannot be known. Nothing is written for it."""
         try:
-            lock = os.open(self._directory / _LOCK, os.O_RDONLY)
+            lock = os.open(self._directory / LOCK, os.O_RDONLY)
         except OSError as error:
             return not isinstance(error, FileNotFoundError)
         try:

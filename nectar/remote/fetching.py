@@ -16,7 +16,7 @@ from nectar.remote.unpacking import unpack
 from nectar.words import to_flwr
 from server_app.marked_lines import told
 from server_app.sending.lines import Arrival, FetchError, Head
-from server_app.sending.request import Request, checked_record
+from server_app.sending.request import LATEST, Request, checked_record
 
 #: how often the log is read until all lines are there; the SuperLink keeps it
 _READINGS = 3
@@ -90,8 +90,24 @@ def ask(
             if not outcome.completed:
                 raise FetchError(reason or outcome.reason)
             if not arrival.problem():
-                return arrival.whole()
+                return _asked_for(request, *arrival.whole())
     raise FetchError(f"{arrival.problem()}, read {_READINGS} times: try again")
+
+
+def _asked_for(request: Request, head: Head, content: bytes) -> tuple[Head, bytes]:
+    """Return what came, if it is the record that was asked for.
+
+    Raises
+    ------
+    FetchError
+        If the server sent another one: under the name of a record here it would take that one's place.
+    """
+    if request.record not in (head.record, LATEST):
+        raise FetchError(
+            f"the server sent the record {head.record[:80]!r} where {request.record} was asked for: nothing is taken; "
+            "look at the server's log of the run that sent it"
+        )
+    return head, content
 
 
 def _read(connection: Connection, run: str) -> tuple[Arrival, Outcome, str]:

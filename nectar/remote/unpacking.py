@@ -13,9 +13,11 @@ import zlib
 from collections.abc import Collection
 from pathlib import Path
 
+from server_app.record import Record
 from server_app.sending.lines import FetchError
 from server_app.sending.packing import NAME
 from server_app.sending.request import within
+from server_app.writer import LOCK
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
@@ -62,7 +64,12 @@ def unpack(
             )
             if len(there) == len(members) and not changed:
                 return False
-            if changed and not replace and not _is_unfinished(target):
+            if changed and _is_own(target) and Record(target).is_being_written():
+                raise FetchError(
+                    f"{target} is being written by a run on this machine, and what came is otherwise: give another "
+                    "--output, or wait for its end"
+                )
+            if changed and not replace and (_is_own(target) or not _is_unfinished(target)):
                 raise FetchError(
                     f"{target} is there already, and otherwise: give another --output, or --replace to let it go"
                 )
@@ -111,6 +118,11 @@ def _is_unfinished(target: Path) -> bool:
         return bool(found["outcome"] != "completed")
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
+
+
+def _is_own(target: Path) -> bool:
+    """Whether a run on this machine wrote it: a copy that came has no lock, and what another wrote it may not touch."""
+    return os.path.lexists(target / LOCK)
 
 
 def _place(

@@ -29,6 +29,7 @@ from server_app.sending.lines import LINE_BYTES, Arrival, FetchError, lines_of
 from server_app.sending.packing import pack
 from server_app.sending.request import Request
 from server_app.sending.send import send
+from server_app.writer import Writer
 
 Small = Callable[..., dict[str, Any]]
 
@@ -261,6 +262,57 @@ def test_a_server_cannot_choose_where_its_record_comes_to(
     with pytest.raises(ConfigError, match="no record's id"):
         fetching.fetch(connection, Path(), Request("latest"), tmp_path / "a" / "b")
     assert not (tmp_path / "evil").exists()
+
+
+def fetched(
+    monkeypatch: pytest.MonkeyPatch, server: Path, record: str, request: Request, home: Path
+) -> fetching.Fetched:
+    """Fetch with a server that answers ``request`` by sending ``record``."""
+    lines = list(lines_of(replace(pack(server, Request(record)), record=record)))
+
+    def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
+        for line in lines:
+            see(f"{line}\n")
+        return fetching.Outcome("finished:completed", "")
+
+    monkeypatch.setattr(fetching, "follow", follow)
+    connection: Any = type("C", (), {"client": lambda self: FakeClient()})()
+    return fetching.fetch(connection, Path(), request, home)
+
+
+def test_no_record_is_taken_but_the_one_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hostile server's answer under the name of a record at home would have taken that one's place."""
+    server, home = tmp_path / "server", tmp_path / "home"
+    evil = a_record(server, "20260202-000000-mine")
+    (evil / "metrics.jsonl").write_text("evil")
+    mine = a_record(home, evil.name)
+    before = contents(mine)
+    with pytest.raises(FetchError, match=r"sent the record '20260202-000000-mine' where asked-for"):
+        fetched(monkeypatch, server, evil.name, Request("asked-for"), home)
+    assert contents(mine) == before
+    assert [path.name for path in home.iterdir()] == [evil.name]
+
+
+def test_a_run_of_this_machine_is_not_replaced_by_the_latest_of_a_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What broke off here counted as a copy that may be brought up to date, unasked."""
+    server, home = tmp_path / "server", tmp_path / "home"
+    evil = a_record(server, "20260202-000000-mine")
+    (evil / "metrics.jsonl").write_text("evil")
+    mine = a_record(home, evil.name)
+    (mine / "provenance.json").write_text('{"outcome": "failed: no room"}')
+    writer = Writer(mine)
+    writer.begin()
+    before = contents(mine)
+    with pytest.raises(FetchError, match="is being written by a run on this machine"):
+        fetched(monkeypatch, server, evil.name, Request("latest"), home)
+    writer.end()
+    with pytest.raises(FetchError, match="is there already, and otherwise"):
+        fetched(monkeypatch, server, evil.name, Request("latest"), home)
+    assert contents(mine) == before
 
 
 def archive_of(name: str, mode: int = 0o100644, content: bytes = b"x") -> bytes:
