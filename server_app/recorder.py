@@ -69,7 +69,8 @@ class Recorder:
             way: _sum(line["bytes"][way], more)
             for way, more in (("down", figures.bytes_down), ("up", figures.bytes_up))
         }
-        self.record.append({**line, **_judged(figures.mean, figures.outcome), "bytes": passed})
+        with self.record.writing():
+            self.record.append({**line, **_judged(figures.mean, figures.outcome), "bytes": passed})
         if figures.mean is not None:
             logger.info(
                 "round %d/%d: at the sites accuracy %.4f, loss %.4f",
