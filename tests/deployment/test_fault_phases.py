@@ -8,6 +8,7 @@ the SuperLink, and the request is held until the fault is there.
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections import Counter
@@ -83,8 +84,9 @@ ROWS = [
 class Trigger:
     """Hears a site's requests, and strikes at the step that it waits for, once."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, rounds: Callable[[], int]) -> None:
         self.step = step
+        self._rounds = rounds  # how many rounds' instructions the site has received
         self.strike: Callable[[], None] | None = None
         self.struck = False
         self._replies = 0
@@ -93,7 +95,7 @@ class Trigger:
     def __call__(self, request: str) -> None:
         """Count ``request``; bring the fault about before it is passed on, if it is the one."""
         if request == "push-messages":
-            self._replies += 1
+            self._replies = 1 + self._rounds()
             self._since.clear()
         self._since[request] += 1
         here = (self._replies, request, self._since[request])
@@ -150,8 +152,9 @@ def story(directory: Path, fault: str, step: str) -> Row:
         kept.update((p.parent.name, int(p.stem)) for p in versions)
         return lines_in(output)
 
-    trigger = Trigger(STEPS[step])
-    with Frail(directory, nodes) as federation, Relay(federation.port, trigger) as relay:
+    federation = Frail(directory, nodes)
+    trigger = Trigger(STEPS[step], lambda: rounds_at(federation))
+    with federation, Relay(federation.port, trigger) as relay:
         federation.ports[STRUCK] = relay.port
         trigger.strike, mend = means(federation, relay)[fault]
         federation.start(*SITES)
@@ -176,6 +179,12 @@ def story(directory: Path, fault: str, step: str) -> Row:
         (found,) = output.iterdir()
         ended = submitted.poll() is not None
         return Row(Record(found), seconds, back, ended, federation.log("submit"), kept)
+
+
+def rounds_at(federation: Frail) -> int:
+    """Return the newest round whose instruction the struck site has received; 0 behind the roll call alone."""
+    rounds = re.findall(r"ROUND (\d+)]", federation.log(STRUCK))
+    return max(map(int, rounds), default=0)
 
 
 def means(
