@@ -19,7 +19,9 @@ from common.files import write_atomically
 #: the system's number of an error, as safetensors words it
 _NUMBER = re.compile(r"\(os error (?P<number>\d+)\)")
 
-_META, _CHECKSUM = "nectar", "sha256"
+#: a description alone, as earlier releases wrote it, and one behind the checksum: in a single text, since safetensors
+#: writes several in an order that changes, and equal files are to be equal to the bit
+_PLAIN, _CHECKED = "nectar", "nectar-sha256"
 
 
 class TensorFileError(Exception):
@@ -36,7 +38,7 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any
     """
     content = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     text = json.dumps(meta)
-    head = {_META: text, _CHECKSUM: _checksum(content, text)}
+    head = {_CHECKED: f"{_checksum(content, text)} {text}"}
     write_atomically(path, lambda to: save_file(content, to, head))
 
 
@@ -52,14 +54,14 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             head = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        text = head.get(_META, "{}")
+        checksum, _, text = head.get(_CHECKED, f" {head.get(_PLAIN, '{}')}").partition(" ")
         meta = json.loads(text)
     except (SafetensorError, ValueError, OSError, RecursionError) as error:
         raise TensorFileError(str(error)) from None
     if not isinstance(meta, dict):
         raise TensorFileError("its description is no table")
     # Of a damaged head no key can be relied on: without a checksum is only what never had one.
-    if head.keys() - {_META} and head.get(_CHECKSUM) != _checksum(tensors, text):
+    if head.keys() - {_PLAIN} and checksum != _checksum(tensors, text):
         raise TensorFileError("its checksum differs, so it was changed since it was written")
     return tensors, meta
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from federation import numbers, run
 from small import SMALL
 
+from common import tensor_file
 from common.errors import FederationError, NectarError
 from nectar.cli import main as nectar
 from nectar.past_run import PastRun
@@ -206,12 +208,16 @@ def test_every_flipped_byte_of_a_file_of_tensors_is_seen(record: Path, where: st
 
 def test_a_file_of_an_earlier_release_is_read(record: Path) -> None:
     """Releases without checksums wrote nothing but their description."""
-    from safetensors import safe_open
     from safetensors.torch import save_file
 
     path = record / "checkpoint" / "last.safetensors"
-    with safe_open(path, framework="pt") as file:
-        meta = json.loads(file.metadata()["nectar"])
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    tensors, meta = tensor_file.load(path)
     save_file(tensors, path, {"nectar": json.dumps(meta)})
     assert PastRun.open(record).checkpoint().server_round == ROUNDS
+
+
+def test_equal_contents_are_equal_files(tmp_path: Path) -> None:
+    """Of several keys safetensors writes now one and now the other first."""
+    for i in range(20):
+        tensor_file.save(tmp_path / str(i), {"a": torch.arange(3.0)}, {"schema": 1})
+    assert len({(tmp_path / str(i)).read_bytes() for i in range(20)}) == 1
