@@ -41,6 +41,10 @@ class FederationError(NectarError):
     """A federation that cannot start or go on: too few nodes, too few valid replies, two sites of one name."""
 
 
+class DivergedError(FederationError):
+    """A round whose new weights are not finite, so that it is not kept."""
+
+
 def one_line(text: str) -> str:
     """Return what another machine said as one line, without line ends and terminal codes: a log's lines are ours."""
     return "".join(character if character.isprintable() else " " for character in text)

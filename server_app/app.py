@@ -18,7 +18,7 @@ from common.config import Config, load
 from common.config.keys import FETCH
 from common.copies import Copies
 from common.data import class_counts, report
-from common.errors import ConfigError, FederationError, NectarError, one_line
+from common.errors import ConfigError, DivergedError, FederationError, NectarError, one_line
 from common.imports import load as load_path
 from common.methods import resolve
 from common.run import Run
@@ -115,7 +115,14 @@ def serve(
                 record.partition(partition)
                 record.note(data=data)
         weights = run.build_model().state_dict() if checkpoint is None else checkpoint.weights
-        recorder = Recorder(record, strategy, config.rounds, standing.best, standing.line)
+        recorder = Recorder(
+            record,
+            strategy,
+            config.rounds,
+            standing.best,
+            standing.line,
+            diverged=standing.diverged,
+        )
         federate(
             strategy,
             grid,
@@ -130,6 +137,10 @@ def serve(
         )
         with record.writing():
             _end(record, "completed")
+    except DivergedError as error:
+        told = FederationError(f"{error}; {record.stands()}")
+        _note_end(record, told)
+        raise told from None
     except BaseException as error:
         _note_end(record, error)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import getLogger
@@ -32,12 +33,15 @@ class Standing:
         The best accuracy on the validation share so far.
     line : mapping or None
         The line of the checkpoint's round where metrics.jsonl lacks it, because it awaits the sites' figures.
+    diverged : bool
+        Whether the test loss of the checkpoint's round is not finite.
     """
 
     record: Record
     checkpoint: Checkpoint | None = None
     best: float | None = None
     line: Mapping[str, Any] | None = None
+    diverged: bool = False
 
     @property
     def unjudged(self) -> bool:
@@ -95,4 +99,12 @@ def _taken_up(record: Record, config: Config) -> Standing:
             f"{record.directory} stands at round {done}, and rounds={config.rounds} asks for fewer: give "
             f"rounds={done} or more, or leave rounds out"
         )
-    return Standing(record, checkpoint, best, line)
+    lines = {found["round"]: found for found in record.metrics_file.lines()}
+    return Standing(record, checkpoint, best, line, _has_diverged(line or lines.get(done, {})))
+
+
+def _has_diverged(line: Mapping[str, Any]) -> bool:
+    """Whether a round's test loss was not finite: null in the file, as it was in a checkpoint."""
+    test = line.get("test")
+    loss = test.get("loss") if isinstance(test, Mapping) else 0.0
+    return not (isinstance(loss, int | float) and math.isfinite(loss))

@@ -78,6 +78,11 @@ class Record:
         return self.directory / "checkpoint" / "best.safetensors"
 
     @property
+    def finite(self) -> Path:
+        """The last checkpoint before one whose test loss was not finite; there only where a run came to that."""
+        return self.directory / "checkpoint" / "finite.safetensors"
+
+    @property
     def last_sets(self) -> Path:
         """The synthetic sets that the sites sent in the newest round, for methods that send images."""
         return self.directory / "synthetic" / "last.safetensors"
@@ -168,6 +173,10 @@ class Record:
                 f"the record {self.directory} cannot be written ({reason_of(error)}): {self._safe()}; make room there, "
                 f"or make it writable, then resume={self.directory} goes on"
             ) from None
+
+    def stands(self) -> str:
+        """Say of a run that ended which round it can go on from, and how."""
+        return f"{self._safe()}, and resume={self.directory} goes on from there"
 
     def _safe(self) -> str:
         """Say what of the record a run can go on from."""

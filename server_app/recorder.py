@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from logging import getLogger
@@ -11,6 +12,7 @@ from typing import Any
 from flwr.app import MetricRecord
 
 from common.copies import FIGURES, Copies
+from common.files import write_atomically
 from server_app.checkpoint import Checkpoint
 from server_app.loop import RoundResult, SitesFigures
 from server_app.pictures import save_grids
@@ -32,12 +34,14 @@ class Recorder:
         rounds: int,
         best: float | None = None,
         line: Mapping[str, Any] | None = None,
+        diverged: bool = False,
     ) -> None:
         self.record = record
         self.strategy = strategy
         self.rounds = rounds
         self.best = best
         self._line = line
+        self._diverged = diverged
 
     def __call__(self, result: RoundResult) -> None:
         """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk.
@@ -54,10 +58,12 @@ class Recorder:
         if result.server_round:
             _tell_copies(result)
         logger.info("%s", sentence_of(result, self.rounds))
-        if result.test and not math.isfinite(result.test.loss):
+        if _has_diverged(result):
+            kept = self.record.finite
             logger.warning(
-                "round %d: the test loss is not finite: the model has diverged; lower a learning rate",
+                "round %d: the test loss is not finite: the model has diverged; lower a learning rate%s",
                 result.server_round,
+                f" (the last checkpoint before it is kept in {kept})" if kept.is_file() else "",
             )
 
     def judged(self, figures: SitesFigures) -> None:
@@ -103,7 +109,14 @@ class Recorder:
             checkpoint.save(self.record.best)
         if sets:
             save_sets(sets, result.server_round, self.record.last_sets, contrast)
+        if _has_diverged(result) and not self._diverged and self.record.last.is_file():
+            write_atomically(self.record.finite, lambda to: shutil.copyfile(self.record.last, to))
+        self._diverged = _has_diverged(result)
         checkpoint.save(self.record.last)
+
+
+def _has_diverged(result: RoundResult) -> bool:
+    return result.test is not None and not math.isfinite(result.test.loss)
 
 
 def _tell_copies(result: RoundResult) -> None:

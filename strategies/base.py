@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.display_contrast import Contrast
-from common.errors import FederationError, PayloadError
+from common.errors import DivergedError, FederationError, PayloadError
 from common.memory import MEMORY_LOST, TAKEN
 from common.run import Run
 from common.seeding import generator
@@ -402,9 +402,9 @@ class Strategy(FlowerStrategy):
     def _require_finite(self, server_round: int, weights: Weights) -> None:
         for name, tensor in weights.tensors.items():
             if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise FederationError(
-                    f"round {server_round}'s update made the weight '{name}' infinite or NaN: lower the learning "
-                    "rate, the last good weights are in the checkpoint"
+                raise DivergedError(
+                    f"round {server_round}'s update made the weight '{name}' infinite or NaN, and is not kept: a new "
+                    "run needs a lower learning rate"
                 )
 
     def _mean_metrics(self) -> MetricRecord | None:
