@@ -12,6 +12,7 @@ from common.config import Config
 from common.errors import FederationError
 from common.files import collect_leftovers
 from server_app.checkpoint import Checkpoint
+from server_app.going_back import best_until, chosen, go_back
 from server_app.record import Record
 from strategies.base import Strategy
 from strategies.exchange.replies import Outcome
@@ -76,6 +77,8 @@ def standing_of(config: Config, strategy: Strategy) -> Standing:
         last = standing.first_round - 1 if standing.checkpoint else -1
         with record.writing():
             collect_leftovers(record.directory)
+            if config.round and standing.checkpoint is not None:
+                go_back(record, standing.checkpoint)
             record.metrics_file.keep(last if standing.line is None else last - 1)
             record.note_continued(config)
     except BaseException:
@@ -87,20 +90,25 @@ def standing_of(config: Config, strategy: Strategy) -> Standing:
 
 
 def _taken_up(record: Record, config: Config) -> Standing:
-    checkpoint = Checkpoint.load(record.last) if record.last.is_file() else None
-    best = Checkpoint.load(record.best).validation_accuracy if record.best.is_file() else None
+    checkpoint = None
+    if config.round:
+        checkpoint = chosen(record, config.round)
+    elif record.last.is_file():
+        checkpoint = Checkpoint.load(record.last)
+    best = best_until(record, checkpoint)
     done = -1 if checkpoint is None else checkpoint.server_round
     line = None if checkpoint is None else checkpoint.line
     if line is not None and record.metrics_file.has(done):
         line = None  # the run ended between the sites' figures and the next checkpoint
-    record.metrics_file.require(done if line is None else done - 1)
+    record.metrics_file.require(done if line is None else done - 1, goes_back=bool(config.round))
     if done > config.rounds:
         raise FederationError(
             f"{record.directory} stands at round {done}, and rounds={config.rounds} asks for fewer: give "
             f"rounds={done} or more, or leave rounds out"
         )
-    lines = {found["round"]: found for found in record.metrics_file.lines()}
-    return Standing(record, checkpoint, best, line, _has_diverged(line or lines.get(done, {})))
+    return Standing(
+        record, checkpoint, best, line, _has_diverged(line or record.metrics_file.line(done))
+    )
 
 
 def _has_diverged(line: Mapping[str, Any]) -> bool:

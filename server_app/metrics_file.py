@@ -86,11 +86,12 @@ class MetricsFile:
             )
         return content.lines
 
-    def require(self, last_round: int) -> None:
+    def require(self, last_round: int, *, goes_back: bool = False) -> None:
         """Refuse the file unless a run stands behind ``last_round`` by it: a line for each round up to that one.
 
         One line behind them, whole or not, is what a crash leaves: a round's line is written before its checkpoint.
-        -1 is a run without a checkpoint, which may have begun its first round.
+        -1 is a run without a checkpoint, which may have begun its first round. Of a run that ``goes_back`` there are
+        as many more as there are.
 
         Raises
         ------
@@ -111,7 +112,7 @@ class MetricsFile:
                     f"{self.path} has no line of round {wanted}, and the checkpoint is of round {last_round}: {_MEND}"
                 )
         started = 2 if last_round < 0 else last_round + 2
-        if content.number > started:
+        if content.number > started and not goes_back:
             checkpoint = (
                 f"is of round {last_round}, and {self.path.name} goes up to round {content.number - 1}"
                 if last_round >= 0
@@ -122,9 +123,20 @@ class MetricsFile:
                 "begin a new run; nothing of the record was changed"
             )
 
+    def line(self, server_round: int) -> Line:
+        """Return the whole line of ``server_round``; an empty one if there is none."""
+        return next((ln for ln in self._read().lines if ln["round"] == server_round), {})
+
     def has(self, server_round: int) -> bool:
         """Whether there is a whole line of ``server_round``."""
-        return any(line["round"] == server_round for line in self._read().lines)
+        return bool(self.line(server_round))
+
+    def set_aside(self, last_round: int, to: Path) -> bool:
+        """Copy every line behind that of ``last_round`` to another file, as it is; whether there are any."""
+        behind = b"\n".join(self.path.read_bytes().split(b"\n")[last_round + 1 :])
+        if behind:
+            write_atomically(to, lambda file: file.write_bytes(behind))
+        return bool(behind)
 
     def keep(self, last_round: int) -> None:
         """Let go of every line behind that of ``last_round``, and of what is left of one."""

@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 
 from common.compute import torch_device
 from common.config import Config
-from common.config.keys import TYPED
+from common.config.keys import ROUND, TYPED
 from common.config.text import dotted
 from common.datasets import as_file_name
 from common.errors import FederationError
@@ -189,8 +189,11 @@ class Record:
         """Note that the run goes on: when, by which words, where, and to which round."""
         now = _provenance(config)
         again = {key: now[key] for key in ("started", "command", "hardware", "threads")}
+        behind = {ROUND: config.round} if config.round else {}
         before = self._provenance().get("continued", [])
-        self.note(continued=[*before, {**again, "rounds": config.rounds}], outcome="running")
+        self.note(
+            continued=[*before, {**again, "rounds": config.rounds, **behind}], outcome="running"
+        )
 
     def begin_writing(self) -> None:
         """Be the record's one writer until ``close``.

@@ -14,6 +14,9 @@ FETCH = "fetch"
 CONFIG = "config"
 """The key that names a file of settings of the user's own; it is read where it was typed, and never travels."""
 
+ROUND, BEST = "round", "best"
+"""The key that says behind which round's checkpoint ``resume`` begins again, and the word for the best one's."""
+
 RESOLVED, YES = "resolved", "yes"
 """The key, and its value, of a run config that states all there is to state: no file of settings is read for it."""
 
@@ -23,7 +26,15 @@ TYPED = "typed"
 INTERNAL_KEYS = (FETCH, RESOLVED, TYPED)
 """What programs say to each other."""
 
-RUN_KEYS = ("experiment", *RunSettings.model_fields, *PATH_KEYS, "set", CONFIG, *INTERNAL_KEYS)
+RUN_KEYS = (
+    "experiment",
+    *RunSettings.model_fields,
+    *PATH_KEYS,
+    ROUND,
+    "set",
+    CONFIG,
+    *INTERNAL_KEYS,
+)
 """The run config's keys: those of pyproject.toml, and ``config``."""
 
 STRATEGY = "strategy"

@@ -8,7 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from common.config.keys import CONFIG, FETCH, PATH_KEYS, RESOLVED, STRATEGY, TYPED, YES, Leaf
+from common.config.keys import (
+    BEST,
+    CONFIG,
+    FETCH,
+    PATH_KEYS,
+    RESOLVED,
+    ROUND,
+    STRATEGY,
+    TYPED,
+    YES,
+    Leaf,
+)
 from common.config.layers import (
     Layer,
     experiment_layers,
@@ -91,7 +102,19 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
     if judge is not None:
         judge_all(leaves, judge)
     config = _resolve(label, leaves, _paths(given, file.paths), judge)
-    return replace(config, typed=str(given.get(TYPED, "")))
+    return replace(config, typed=str(given.get(TYPED, "")), round=_round(given, config.resume))
+
+
+def _round(given: Mapping[str, Any], resume: str) -> str:
+    """Return behind which round a run begins again: its number, ``best``, or nothing for the newest."""
+    told = str(given.get(ROUND, ""))
+    if told and not resume:
+        raise ConfigError(
+            f"{ROUND}={told} says where resume= begins again: name the record too, or write rounds."
+        )
+    if told not in ("", BEST) and not (told.isascii() and told.isdecimal()):
+        raise ConfigError(f"{ROUND} must be the number of a round or {BEST}, not {show(told)}.")
+    return told
 
 
 def _is_resolved(given: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from common.config.consistency import check_evaluation, check_federation
 from common.config.images import check_images
-from common.config.keys import RESOLVED, TYPED, YES
+from common.config.keys import RESOLVED, ROUND, TYPED, YES
 from common.config.own_data import check_originals, check_own_data, check_site_folders
 from common.config.text import Scalar, join_set, yaml_line
 from common.methods import section
@@ -47,6 +47,8 @@ class Config:
         Where each value that is no class default was given, by dotted key.
     typed : str
         The words that the user typed, as a shell takes them; empty where nobody typed any.
+    round : str
+        Behind which round's checkpoint ``resume`` begins again: its number or ``best``; empty for the newest.
     """
 
     experiment: str
@@ -69,6 +71,7 @@ class Config:
     strategy: Mapping[str, Scalar]
     origin: Mapping[str, str] = field(compare=False)
     typed: str = field(default="", compare=False)
+    round: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse settings that are each allowed but cannot hold together.
@@ -157,6 +160,7 @@ class Config:
             "output-dir": str(self.output_dir),
             "data-dir": str(self.data_dir),
             "resume": self.resume,
+            **({ROUND: self.round} if self.round else {}),
             "set": join_set(departures),
             RESOLVED: YES,
             TYPED: self.typed,

@@ -52,6 +52,14 @@ _PATHS = (
     ),
     Description("data-dir", "~/.cache/nectar/data", "a path", "data sets; or NECTAR_DATA", "", ""),
     Description("resume", "", "a path", "the record of a run to go on with", "", ""),
+    Description(
+        "round",
+        "",
+        "a number, or best",
+        "with resume: behind which round's checkpoint; the lines behind it are set aside",
+        "",
+        "",
+    ),
 )
 
 

@@ -26,6 +26,7 @@ Runs the apps and the messages of a federation without its processes, and gives 
   nectar run                                  the default: FedDM on digits, 10 clients
   nectar run method=fedavg partition.alpha=0.01 seed=3
   nectar run resume=DIRECTORY                 continue a run behind its last checkpoint
+  nectar run resume=DIRECTORY round=best      begin again behind its best one
 """
 
 _NOTE = "--note-record"

@@ -30,7 +30,7 @@ run.
 A CONNECTION is a name in Flower's config.toml ([superlink.NAME] with address and root-certificates), or HOST:PORT
 with --ca FILE. output-dir is a path on the server, data-dir one on every machine that reads a shared data set; both
 are absolute, and left out each machine has its own.
-resume=RECORD-ID continues a run whose record lies on the server.
+resume=RECORD-ID continues a run whose record lies on the server, with round=N or round=best behind that checkpoint.
 
   --config FILE    a YAML file of settings: as an experiment, or what `nectar config` printed; paths in it are not the
                    server's, and stay here

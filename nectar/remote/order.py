@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from common.config import Config, load
-from common.config.keys import PATH_KEYS
+from common.config.keys import PATH_KEYS, ROUND
 from common.config.own_data import FILE_KEY, SITES_KEY
 from common.errors import ConfigError
 from nectar.resume import over_recorded
@@ -86,7 +86,8 @@ def order_of(words: Sequence[str], typed: RunConfig | None = None) -> Order:
         (typed or {}) | parse_words(rest) | {key: value for key, value in paths.items() if value}
     )
     # A record is named by its id too: which settings it was run with, only the server knows.
-    checked = {key: value for key, value in run_config.items() if key != RESUME}
+    unknown = (RESUME, ROUND) if RESUME in run_config else ()
+    checked = {key: value for key, value in run_config.items() if key not in unknown}
     return Order(run_config, load(checked))
 
 

@@ -26,7 +26,7 @@ def sentence(**run_config: object) -> str:
         ("fedmd.ipc", "feddm.ipc"),
         ("partition.aplha", "partition.alpha"),
         ("federation.client", "federation.clients"),
-        ("round", "rounds"),
+        ("round_s", "rounds"),
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(key: str, guess: str) -> None:
@@ -124,7 +124,8 @@ def test_a_method_in_the_place_of_an_experiment_is_recognised() -> None:
 
 
 def test_an_unknown_run_config_key_is_named_or_given_its_section() -> None:
-    assert "the nearest is rounds" in sentence(round=3)
+    assert "the nearest is rounds" in sentence(roundss=3)
+    assert "or write rounds" in sentence(round=3)
     assert (
         sentence(ipc=3) == "ipc on the command line lacks its section: write feddm.ipc or real.ipc."
     )
