@@ -17,7 +17,7 @@ from common.methods import METHODS
 from common.models.registry import MODELS
 from nectar.flower.job import scripts_directory
 
-MOST_BYTES = 800_000
+MOST_BYTES = 850_000
 
 
 def carried() -> set[Path]:
