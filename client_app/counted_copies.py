@@ -7,7 +7,7 @@ from torch import Tensor
 
 from common.copies import EQUAL, NEAR, Copies
 from common.data import DatasetInfo, Samples
-from common.wire import Payload, SyntheticBatches, SyntheticImages
+from common.wire import CarriesExamples, Payload
 from synth.copies import nearest_distances
 
 
@@ -26,9 +26,9 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     info : DatasetInfo
         Whose mean and std undo the normalisation.
     """
-    images = _images(payload, info)
-    if images is None:
+    if not (isinstance(payload, CarriesExamples) and info.has_images):
         return None
+    images = payload.examples
     device = samples.labels.device
     mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
 
@@ -38,12 +38,3 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     distances = nearest_distances(shown(images), lambda at: shown(samples.inputs(at)), len(samples))
     equal = int((distances <= EQUAL).sum())
     return Copies(len(images), equal, int((distances <= NEAR).sum()) - equal)
-
-
-def _images(payload: Payload, info: DatasetInfo) -> Tensor | None:
-    """Return the images [n, C, H, W] that a payload carries."""
-    if isinstance(payload, SyntheticImages):
-        return payload.images.detach()
-    if isinstance(payload, SyntheticBatches) and info.has_images:
-        return payload.inputs.detach().flatten(0, 1)
-    return None

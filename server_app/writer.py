@@ -47,6 +47,8 @@ class Writer:
         OSError
             If nothing can be written there.
         """
+        if not self._lock.is_locked:  # the record may have been renamed since
+            self._lock = FileLock(self._directory / LOCK, timeout=_PATIENCE)
         try:
             self._lock.acquire()
         except Timeout:

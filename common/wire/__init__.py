@@ -1,6 +1,6 @@
 """Typed payloads: what travels between server and devices, encoded to NumPy arrays and checked on arrival."""
 
-from common.wire.codec import VERSION, Payload, Spec
+from common.wire.codec import VERSION, CarriesExamples, Payload, Spec
 from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
@@ -9,6 +9,7 @@ from common.wire.weights import Weights, WeightsSpec
 
 __all__ = [
     "VERSION",
+    "CarriesExamples",
     "MaskedUpdate",
     "MaskedUpdateSpec",
     "Payload",

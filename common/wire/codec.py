@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire import npy
@@ -59,6 +60,16 @@ class Payload(Protocol):
     @property
     def floats(self) -> int:
         """The number of values as the papers count a message: weights or pixels, no labels or headers."""
+        ...
+
+
+@runtime_checkable
+class CarriesExamples(Protocol):
+    """A payload with examples made to stand for the site's own, whatever else it carries."""
+
+    @property
+    def examples(self) -> Tensor:
+        """Float32 [n, *shape], in the model's normalised space."""
         ...
 
 

@@ -94,6 +94,11 @@ class SyntheticBatches:
     kind: ClassVar[str] = "synthetic-batches"
 
     @property
+    def examples(self) -> Tensor:
+        """The inputs [m x b, *shape]."""
+        return self.inputs.detach().flatten(0, 1)
+
+    @property
     def trained(self) -> bool:
         """Whether the labels are logits."""
         return self.labels.is_floating_point()

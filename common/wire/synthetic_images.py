@@ -73,6 +73,11 @@ class SyntheticImages:
     kind: ClassVar[str] = "synthetic-images"
 
     @property
+    def examples(self) -> Tensor:
+        """The images."""
+        return self.images.detach()
+
+    @property
     def floats(self) -> int:
         """The number of pixel values, as FedDM's Table 3 counts them."""
         return self.images.numel()

@@ -91,7 +91,8 @@ def test_a_reference_that_diverges_costs_no_site_its_round(small: Small) -> None
 
 def test_a_set_that_leads_nowhere_is_rejected_for_that_and_not_for_a_figure(small: Small) -> None:
     words = (
-        f"{QUICK} fedsynth.noise=1e30 fedsynth.step_size=1e6 fedsynth.steps=2 fedsynth.iterations=0"
+        f"{QUICK} fedsynth.noise=1e30 fedsynth.step_size=1e6 fedsynth.steps=2 fedsynth.iterations=0 "
+        "federation.max_pixel=0"
     )
     with pytest.raises(FederationError, match="lead to a weight") as ended:
         run(small(method="fedsynth", rounds=1, set=words))

@@ -69,9 +69,9 @@ def test_it_is_decoded_once_for_all_processes_and_again_when_a_file_changes(
     decoded: list[Path] = []
     decode = image_sets.read_image
 
-    def noting(path: Path, images: ImagesSettings) -> object:
+    def noting(path: Path, images: ImagesSettings, most_pixels: int) -> object:
         decoded.append(path)
-        return decode(path, images)
+        return decode(path, images, most_pixels)
 
     monkeypatch.setattr(image_sets, "read_image", noting)
     second = again(monkeypatch, tmp_path)

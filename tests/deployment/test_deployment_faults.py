@@ -117,7 +117,7 @@ def sites_config(directory: Path) -> dict[str, Any]:
     images = (
         f"images.classes={CLASSES} images.size=8 model.depth=2 images.folder={directory}/central"
     )
-    settings = f"{WARM} {images} federation.clients=3 evaluation.on=server"
+    settings = f"{WARM} {images} federation.clients=3 federation.newcomers=any evaluation.on=server"
     return {
         "dataset": "images",
         "rounds": 200,

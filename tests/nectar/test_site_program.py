@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -46,8 +47,8 @@ class Site:
     """The program at work; `said` holds what came on its standard output and errors so far."""
 
     def __init__(self, directory: Path, supernode: str, app: str) -> None:
-        self.log, self.temporary = directory / "log", directory / "tmp"
-        self.temporary.mkdir()
+        self.log = directory / "log"
+        self.temporary = Path(tempfile.mkdtemp(prefix="site-"))  # short: a socket lies in it
         driver = DRIVER.replace("sys.argv_of_test", repr(app))
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -84,6 +85,7 @@ def site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     for one in started:
         signal_session(one.process.pid, signal.SIGKILL)
         one.process.wait()
+        shutil.rmtree(one.temporary)
 
 
 def until(met: Callable[[], object], seconds: float = 60.0) -> None:

@@ -119,7 +119,10 @@ def beyond(instruction: Message, reply: Message) -> Message:
 def test_replaying_together_gives_the_same_run_and_rejects_the_same_site(small: Small) -> None:
     records = [
         run(
-            small(method="fedsynth", set=f"{QUICK} fedsynth.replay={mode} fedsynth.steps=2"),
+            small(
+                method="fedsynth",
+                set=f"{QUICK} fedsynth.replay={mode} fedsynth.steps=2 federation.max_pixel=0",
+            ),
             TamperedGrid,
             tampers={1: beyond},
         )
@@ -146,7 +149,8 @@ def test_too_few_sets_that_lead_anywhere_end_the_run_with_the_reasons(
     small: Small, mode: str, bad: int
 ) -> None:
     # One step may end just below what float32 holds, by the order in which a processor adds; a second cannot.
-    words = f"{QUICK} fedsynth.steps=2 fedsynth.replay={mode} federation.min_replies={4 - bad}"
+    words = f"{QUICK} fedsynth.steps=2 fedsynth.replay={mode} federation.min_replies={4 - bad} "
+    words += "federation.max_pixel=0"
     with pytest.raises(FederationError) as ended:
         run(
             small(method="fedsynth", rounds=1, set=words),
