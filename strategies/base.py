@@ -35,7 +35,8 @@ from strategies.exchange.replies import (
     read_upload,
 )
 from strategies.exchange.roll_call import Question
-from strategies.plausible import Trial, absurd_losses, length_of, own_length, too_long
+from strategies.judging import TOGETHER, Judge, Trial
+from strategies.plausible import absurd_losses
 
 logger = getLogger("flwr")
 
@@ -305,9 +306,9 @@ class Strategy(FlowerStrategy):
         self, server_round: int, weights: Weights, replies: Iterable[Message]
     ) -> Iterator[Upload]:
         """Yield the uploads that pass, note those that do not, and insist on the quorum at the end."""
-        wave = self.run.config.federation.wave or None
-        matched, earlier = self._matched(replies), list[float]()
-        while together := list(islice(matched, wave)):
+        wave = self.run.config.federation.wave or TOGETHER
+        matched, judge = self._matched(replies), self.judge(weights)
+        while together := list(islice(matched, min(wave, TOGETHER))):
             ready: list[Upload] = []
             while together:
                 reply, site, instruction = together.pop(0)
@@ -319,47 +320,32 @@ class Strategy(FlowerStrategy):
                     logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
                     continue
                 self.outcome.accept(upload)
-                if MEMORY_LOST in upload.metrics:
+                del reply, upload
+                if MEMORY_LOST in ready[-1].metrics:
                     logger.warning(
                         "round %d: %s no longer has what it remembered and began afresh",
                         server_round,
                         site.name,
                     )
-            yield from self.plausible(server_round, weights, ready, earlier)
+            yield from self.plausible(server_round, weights, ready, judge)
         self.require_quorum(server_round)
 
-    def plausible(
-        self,
-        server_round: int,
-        weights: Weights,
-        uploads: list[Upload],
-        earlier: list[float] | None = None,
-    ) -> Iterator[Upload]:
-        """Yield those of ``uploads`` that lead somewhere, and reject the others by name.
+    def judge(self, weights: Weights) -> Judge:
+        """Return the judge of a round that begins with ``weights``."""
+        return Judge(self._trial, weights, self.run.config.federation.max_update)
 
-        ``earlier`` are the lengths of the round's uploads that were judged before, to which these are added.
-        """
-        earlier = [] if earlier is None else earlier
-        judged = [(upload, self.leads_to(weights, upload)) for upload in uploads]
-        lengths = {
-            upload.site.name: length_of(led, weights) for upload, led in judged if led is not None
-        }
-        factor = self.run.config.federation.max_update
-        said = too_long([*earlier, *lengths.values()], own_length(weights), factor)
-        reasons = dict(zip(lengths, said[len(earlier) :], strict=True))
-        sound = bool(lengths) and self._trial.gives_numbers(weights)
-        del uploads[:]
-        while judged:
-            upload, led = judged.pop(0)
-            reason = reasons.get(upload.site.name)
-            if reason is None and led is not None and sound:
-                numbers = self._trial.gives_numbers(led)
-                reason = None if numbers else "with its weights the model gives no finite numbers"
-            if reason is not None:
+    def plausible(
+        self, server_round: int, weights: Weights, uploads: list[Upload], judge: Judge
+    ) -> Iterator[Upload]:
+        """Yield those of a group of uploads that lead somewhere, and reject the others by name; the list is emptied."""
+        said = judge.say(self.leads_to(weights, upload) for upload in uploads)
+        for reason in said:
+            upload = uploads.pop(0)
+            if reason is None:
+                yield upload
+            else:
                 self.reject(server_round, upload, reason)
-                continue
-            earlier += [lengths[upload.site.name]] if led is not None else []
-            yield upload
+            del upload
 
     def _matched(self, replies: Iterable[Message]) -> Iterator[tuple[Message, Site, Instruction]]:
         """Yield each reply with the site and the instruction it answers; a list is put into site order first.

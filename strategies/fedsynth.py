@@ -114,7 +114,7 @@ class FedSynth(Strategy):
                 self.reject(server_round, upload, str(error))
                 continue
             replayed.append(replace(upload, payload=Weights(own)))
-        yield from self.plausible(server_round, weights, replayed)
+        yield from self.plausible(server_round, weights, replayed, self.judge(weights))
         self.require_quorum(server_round)
 
     def _as_read(self, weights: Weights) -> Weights:

@@ -121,7 +121,7 @@ class ForeignStrategy(Strategy):
         start = self.weights_from(self._arrays) if self._arrays is not None else None
         uploads = [upload for _, upload in read if upload is not None]
         if start is not None:
-            uploads = list(self.plausible(server_round, start, uploads))
+            uploads = list(self.plausible(server_round, start, uploads, self.judge(start)))
         passed = {upload.site.name: upload for upload in uploads}
         translated = [
             self._translated(site, passed.get(site.name), originals[site.name]) for site, _ in read

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from statistics import median_low
 
 import torch
@@ -16,14 +15,8 @@ from torch import Tensor
 
 from common.data.dataset import DatasetInfo
 from common.errors import PayloadError
-from common.models import Classifier
-from common.run import Run
-from common.seeding import generator
 from common.updates import difference
 from common.wire import Weights
-
-#: inputs that a model is tried on
-_TRIED = 4
 
 #: how often the loss that is usual one site's may be: the same weights are judged at all of them
 _LOSS_FACTOR = 100
@@ -110,32 +103,6 @@ def require_in_range(images: Tensor, info: DatasetInfo, factor: float) -> None:
             f"its images hold a value of {found:.2g} where federation.max_pixel={factor:g} times the range of "
             f"{info.name}, {allowed:.3g}, is allowed"
         )
-
-
-class Trial:
-    """Whether weights make a model that gives numbers, tried on inputs of no data set."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    @cached_property
-    def _model(self) -> Classifier:
-        return self._run.build_model().eval()
-
-    @cached_property
-    def _inputs(self) -> Tensor:
-        info, draws = self._run.info, generator(self._run.config.seed, "trial")
-        if info.has_images:
-            drawn = torch.randn(_TRIED, *info.shape, generator=draws)
-        else:
-            drawn = torch.randint(len(info.classes), (_TRIED, *info.shape), generator=draws)
-        return drawn.to(self._run.device)
-
-    @torch.no_grad()
-    def gives_numbers(self, weights: Weights) -> bool:
-        """Tell whether every output is finite."""
-        weights.load_into(self._model)
-        return bool(torch.isfinite(self._model(self._inputs)).all())
 
 
 def own_length(weights: Weights) -> float:

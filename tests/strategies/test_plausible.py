@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from federation import TamperedGrid, numbers, run
+from flwr.app import Message
 from tampering import with_arrays
 
+from common.sites import Site
+from common.wire import Spec
 from server_app.checkpoint import Checkpoint
+from strategies import base
+from strategies.exchange.replies import Upload, read_upload
+from strategies.judging import TOGETHER
 from strategies.plausible import too_long
 
 Small = Callable[..., dict[str, Any]]
@@ -88,6 +95,26 @@ def test_waves_judge_by_those_before_them(small: Small) -> None:
     config = small(method="fedavg", rounds=1, set="federation.wave=1")
     line = run(config, TamperedGrid, tampers={2: with_arrays(absurd)}).metrics()[1]
     assert list(line["rejected"]) == ["partition-2"]
+
+
+def test_the_round_is_judged_in_groups_so_that_memory_is_flat_in_sites(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads: list[weakref.ref[Any]] = []
+    held: list[int] = []
+
+    def watched(reply: Message, site: Site, spec: Spec) -> Upload:
+        upload = read_upload(reply, site, spec)
+        payloads.append(weakref.ref(upload.payload))
+        held.append(sum(payload() is not None for payload in payloads))
+        return upload
+
+    monkeypatch.setattr(base, "read_upload", watched)
+    config = small(method="fedavg", rounds=1, set="federation.clients=40 partition.kind=iid")
+    line = run(config, TamperedGrid, tampers={20: with_arrays(absurd)}).metrics()[1]
+    assert len(held) == 40
+    assert max(held) <= TOGETHER + 1
+    assert list(line["rejected"]) == ["partition-20"]
 
 
 def test_the_bound_is_wide_robust_to_idle_sites_and_holds_for_a_lone_one() -> None:

@@ -1,0 +1,105 @@
+"""The judge of a round's uploads: what the rules of ``strategies.plausible`` say of each, a few at a time.
+
+An update is absurdly long only beside others. Holding a whole round decoded to compare it would cost memory that grows
+with the federation, so uploads are compared in groups of ``TOGETHER``, each with its group and with the lengths of
+those judged before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from common.models import Classifier
+from common.run import Run
+from common.seeding import generator
+from common.wire import Weights
+from strategies.plausible import length_of, own_length, too_long
+
+#: uploads that are held, decoded, until all of them are compared
+TOGETHER = 16
+
+#: inputs that a model is tried on
+_TRIED = 4
+
+
+class Trial:
+    """Whether weights make a model that gives numbers, tried on inputs of no data set."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @cached_property
+    def _model(self) -> Classifier:
+        return self._run.build_model().eval()
+
+    @cached_property
+    def _inputs(self) -> Tensor:
+        info, draws = self._run.info, generator(self._run.config.seed, "trial")
+        if info.has_images:
+            drawn = torch.randn(_TRIED, *info.shape, generator=draws)
+        else:
+            drawn = torch.randint(len(info.classes), (_TRIED, *info.shape), generator=draws)
+        return drawn.to(self._run.device)
+
+    @torch.no_grad()
+    def gives_numbers(self, weights: Weights) -> bool:
+        """Tell whether every output is finite."""
+        weights.load_into(self._model)
+        return bool(torch.isfinite(self._model(self._inputs)).all())
+
+
+class Judge:
+    """Judges the uploads of one round by the models that they lead to.
+
+    Parameters
+    ----------
+    trial : Trial
+        Tells a model that gives numbers.
+    weights : Weights
+        The round's weights.
+    factor : float
+        ``federation.max_update``: how often the usual length an update may be long; 0 for any.
+    """
+
+    def __init__(self, trial: Trial, weights: Weights, factor: float) -> None:
+        self._trial = trial
+        self._weights = weights
+        self._own = own_length(weights)
+        self._factor = factor
+        self._passed: list[float] = []
+
+    @cached_property
+    def _sound(self) -> bool:
+        """Whether the round's own weights give numbers: where they do not, no upload can be blamed."""
+        return self._trial.gives_numbers(self._weights)
+
+    def say(self, led: Iterable[Weights | None]) -> list[str | None]:
+        """Say of each of a group of uploads why it is of no use, None of one that is fine.
+
+        Parameters
+        ----------
+        led : iterable of Weights or None
+            The model that each leads to, None of one that is judged otherwise. Each is let go before the next is asked
+            for.
+        """
+        lengths: dict[int, float] = {}
+        said: list[str | None] = []
+        for i, model in enumerate(led):
+            said.append(None if model is None else self._tried(model))
+            if model is not None:
+                lengths[i] = length_of(model, self._weights)
+        before = len(self._passed)
+        long = too_long([*self._passed, *lengths.values()], self._own, self._factor)[before:]
+        for i, reason in zip(lengths, long, strict=True):
+            said[i] = reason or said[i]
+        self._passed += [length for i, length in lengths.items() if said[i] is None]
+        return said
+
+    def _tried(self, model: Weights) -> str | None:
+        if not self._sound or self._trial.gives_numbers(model):
+            return None
+        return "with its weights the model gives no finite numbers"
