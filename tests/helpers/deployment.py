@@ -96,6 +96,15 @@ class Deployment:
             except subprocess.TimeoutExpired:
                 signal_session(process.pid, signal.SIGKILL)
                 process.wait()
+        self._kill_what_is_left()
+
+    def _kill_what_is_left(self) -> None:
+        """Kill what outlived its parent: a ServerApp in the middle of a call waits for its SuperLink for ever."""
+        home = f"FLWR_HOME={self.directory}/".encode()
+        for entry in [path for path in Path("/proc").iterdir() if path.name.isdigit()]:
+            with contextlib.suppress(OSError):
+                if home in (entry / "environ").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
 
     def submit(self, run_config: Mapping[str, Any]) -> str:
         """Start a run and return its id."""
