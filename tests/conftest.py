@@ -39,10 +39,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWaitsOneC
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``faults`` unless the command line speaks of it: it takes the better part of an hour."""
-    if "faults" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("faults")]
+    """Leave out what is marked ``faults`` or ``long`` unless the command line speaks of it: it takes hours."""
+    unasked = [name for name in ("faults", "long") if name not in config.option.markexpr]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

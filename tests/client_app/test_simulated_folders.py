@@ -150,6 +150,7 @@ def test_a_real_site_reads_no_folder_that_the_run_names(sites: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_on_ray_too(small: Small, sites: str, tmp_path: Path) -> None:
     keys = {"method": "fedavg", "dataset": "images", "rounds": 1}
     run_config = small(**keys, set=f"{TEXT} {ON_SITES} images.sites={sites}")

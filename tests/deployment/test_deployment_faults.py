@@ -1,6 +1,7 @@
 """Faults of a real federation on loopback, each one brought about: the run goes on, or ends with its reason.
 
-Two stories run side by side, since each mostly waits for Flower's heartbeats: one of the sites, one of the server.
+Three stories run side by side, since each mostly waits for Flower's heartbeats: of the sites, of the ServerApp, of the
+SuperLink.
 What a run makes of a fault is compared with a federation in this process in which the same sites missed the same
 rounds, and what a resumed run ends with is compared with an unbroken one.
 """
@@ -92,23 +93,26 @@ class Sites(Story):
 
 @dataclass(frozen=True)
 class Stories:
-    """Both, as they come to their ends."""
+    """All three, as they come to their ends."""
 
     directory: Path
     of_sites: Future[Sites]
-    of_server: Future[Story]
+    of_servers: Mapping[str, Future[Story]]
 
 
 @pytest.fixture(scope="module")
 def stories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stories]:
     directory = tmp_path_factory.mktemp("faults")
-    for part in ("sites", "server"):
+    for part in ("sites", "serverapp", "superlink"):
         (directory / part).mkdir()
     with ThreadPoolExecutor() as pool, nobody_waits_on():
         yield Stories(
             directory,
             pool.submit(story_of_sites, directory / "sites"),
-            pool.submit(story_of_server, directory / "server"),
+            {
+                "serverapp": pool.submit(story_of_serverapp, directory / "serverapp"),
+                "superlink": pool.submit(story_of_superlink, directory / "superlink"),
+            },
         )
 
 
@@ -312,31 +316,36 @@ def test_what_the_faults_cost_is_what_the_missing_replies_would_have_given_and_n
 SERVER_CONFIG = {"rounds": 3, "set": f"{WARM} federation.clients=2 federation.join_deadline=600"}
 
 
-def story_of_server(directory: Path) -> Story:
-    """The ServerApp is killed in round 2, the SuperLink of the resumed run in round 3; a third run completes."""
+def story_of_serverapp(directory: Path) -> Story:
+    """The ServerApp is killed in round 2; the run that goes on from there completes."""
+    return story_of_server(directory, 2, lambda f: f.kill_app("superlink", "flwr-serverapp"))
+
+
+def story_of_superlink(directory: Path) -> Story:
+    """The SuperLink is killed in round 3 and started again on its database; the run that goes on completes."""
+
+    def kill_and_start(federation: Frail) -> None:
+        federation.kill("superlink")
+        federation.start_superlink()
+
+    return story_of_server(directory, 3, kill_and_start)
+
+
+def story_of_server(directory: Path, struck: int, fault: Callable[[Frail], None]) -> Story:
     output = directory / "runs"
     nodes = {f"partition-{i}": f"partition-id={i} num-partitions=2" for i in range(2)}
     with Frail(directory, nodes) as federation:
         federation.start(*nodes)
-        submitted = federation.submit_words(
-            "killed", f"output-dir={output}", *words_of(SERVER_CONFIG)
-        )
-        begun = partial(federation.heard, "partition-0", "ROUND 2]")
-        until(begun, "round 2", while_runs=submitted)
+        words = (f"output-dir={output}", *words_of(SERVER_CONFIG))
+        submitted = federation.submit_words("struck", *words)
+        begun = partial(federation.heard, "partition-0", f"ROUND {struck}]")
+        until(begun, f"round {struck}", while_runs=submitted)
         (directory_of_record,) = output.iterdir()
         story = Story(Record(directory_of_record))
-        federation.kill_app("superlink", "flwr-serverapp")
-        story.ended(federation, "killed", submitted)
-        keep(story, "killed")
-
+        fault(federation)
+        story.ended(federation, "struck", submitted)
+        keep(story, "struck")
         again = (f"output-dir={output}", f"resume={story.record.id}")
-        submitted = federation.submit_words("restarted", *again)
-        until(lambda: federation.heard("partition-0", "ROUND 3]"), "round 3")
-        federation.kill("superlink")
-        federation.start_superlink()
-        story.ended(federation, "restarted", submitted)
-        keep(story, "restarted")
-
         story.ended(federation, "resumed", federation.submit_words("resumed", *again))
     return story
 
@@ -354,16 +363,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "recorded"), [("killed", 2), ("restarted", 3)])
+@pytest.mark.parametrize(("name", "recorded"), [("serverapp", 2), ("superlink", 3)])
 def test_a_killed_server_ends_the_run_with_its_reason_and_loses_no_recorded_round(
     stories: Stories, whole: list[dict[str, Any]], name: str, recorded: int
 ) -> None:
     """The ServerApp in round 2; the SuperLink, which is started again on its database, in round 3."""
-    story = stories.of_server.result()
-    assert story.code[name] == 1
-    assert story.seconds[name] < GRACE
-    assert story.said[name].endswith(tuple(f"The run did not complete (failed): {s}" for s in LOST))
-    lines = [json.loads(line) for line in story.said[f"{name}: record"].splitlines()]
+    story = stories.of_servers[name].result()
+    assert story.code["struck"] == 1
+    assert story.seconds["struck"] < GRACE
+    ends = tuple(f"The run did not complete (failed): {s}" for s in LOST)
+    assert story.said["struck"].endswith(ends)
+    lines = [json.loads(line) for line in story.said["struck: record"].splitlines()]
     assert [without_seconds(line) for line in lines] == [
         without_seconds(w) for w in whole[:recorded]
     ]
@@ -374,15 +384,16 @@ def without_seconds(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["serverapp", "superlink"])
 def test_what_continues_a_killed_run_ends_as_an_unbroken_one(
-    stories: Stories, whole: list[dict[str, Any]]
+    stories: Stories, whole: list[dict[str, Any]], name: str
 ) -> None:
-    story = stories.of_server.result()
+    story = stories.of_servers[name].result()
     assert story.code["resumed"] == 0
     assert numbers(story.record) == whole
     provenance = PastRun.open(story.record.directory).provenance
     assert provenance["outcome"] == "completed"
-    assert len(provenance["continued"]) == 2
+    assert len(provenance["continued"]) == 1
 
 
 def test_a_run_is_continued_by_the_release_that_began_it(

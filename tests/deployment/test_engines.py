@@ -37,17 +37,26 @@ def the_record(directory: Path) -> Record:
     return Record(found)
 
 
-def test_ray_gives_the_numbers_of_this_process_and_leaves_no_token(
+def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_leaves_no_token(
     small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """With one worker; with two in the next test. Flower's processes have their tokens among their words."""
-    here = run(small(set=WARM))
-    config = small(set=f"{WARM} compute.workers=1") | {"output-dir": str(tmp_path / "ray")}
-    words = words_of(config)
-    assert simulate(words) == 0
+    """kill -9 behind round 2 of 4; the wrapper says so, and what continues equals an unbroken run in this process.
+
+    Flower's processes have their tokens among their words.
+    """
+    slow_rounds = f"{WARM} feddm.iterations=150 compute.workers=2"
+    whole = run(small(rounds=4, set=slow_rounds))
+    words = words_of(small(rounds=4, set=slow_rounds) | {"output-dir": str(tmp_path / "ray")})
+    command = [sys.executable, "-m", "nectar.cli", "simulate", *words]
+    with subprocess.Popen(command) as wrapper:
+        record = wait_for_round(tmp_path / "ray", 2)
+        (server,) = [p for p in marked_by(wrapper.pid) if "flwr-simulation" in command_line(p)]
+        os.kill(server, signal.SIGKILL)
+        assert wrapper.wait(180) == 1
+    assert len(record.metrics()) < 5
+    assert simulate([f"resume={record.directory}"]) == 0
+    assert numbers(record) == numbers(whole)
     said = capfd.readouterr().out
-    record = the_record(tmp_path / "ray")
-    assert numbers(record) == numbers(here)
     provenance = json.loads((record.directory / "provenance.json").read_text())
     assert provenance["command"] == ["nectar", "simulate", *words]
     assert nectar(["report", str(record.directory)]) == 0
@@ -57,22 +66,6 @@ def test_ray_gives_the_numbers_of_this_process_and_leaves_no_token(
     assert secret.search(said.encode()) is None
     assert "nectar-record" not in said  # marked lines are for programs
     assert f"the record is {record.directory}" in said
-
-
-def test_a_server_process_killed_on_ray_is_resumed_on_ray(small: Small, tmp_path: Path) -> None:
-    """kill -9 behind round 2 of 4; the wrapper says so, and what continues equals an unbroken run in this process."""
-    slow_rounds = f"{WARM} feddm.iterations=150 compute.workers=2"
-    whole = run(small(rounds=4, set=slow_rounds))
-    config = small(rounds=4, set=slow_rounds) | {"output-dir": str(tmp_path / "ray")}
-    command = [sys.executable, "-m", "nectar.cli", "simulate", *words_of(config)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as wrapper:
-        record = wait_for_round(tmp_path / "ray", 2)
-        (server,) = [p for p in marked_by(wrapper.pid) if "flwr-simulation" in command_line(p)]
-        os.kill(server, signal.SIGKILL)
-        assert wrapper.wait(180) == 1
-    assert len(record.metrics()) < 5
-    assert simulate([f"resume={record.directory}"]) == 0
-    assert numbers(record) == numbers(whole)
 
 
 def marked_by(wrapper: int) -> list[int]:
@@ -85,6 +78,7 @@ def command_line(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
+@pytest.mark.long
 def test_a_server_that_raises_ends_with_a_failure_and_its_reason(
     small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,7 +95,7 @@ def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(
     small: Small, tmp_path: Path
 ) -> None:
     """The same outcome, in the same words, as a Grid that withholds the reply in this process."""
-    settings = f"{WARM} federation.round_deadline=45 evaluation.on=server"
+    settings = f"{WARM} federation.round_deadline=25 evaluation.on=server"
     config = small(rounds=3, set=settings) | {"output-dir": str(tmp_path / "remote")}
     with Deployment(tmp_path, nodes=3) as federation:
         run_id = federation.submit(config)
@@ -111,9 +105,8 @@ def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(
     lines = numbers(record)
     frozen = [line["round"] for line in lines[1:] if "partition-2" in line["rejected"]]
     assert frozen
-    # Flower's own heartbeat gives a frozen node up between 44 and 67 seconds: either may come first
-    reason = lines[frozen[0]]["rejected"]["partition-2"]
-    assert reason in ("no reply within 45 s", "the node is unavailable")
+    # Flower's own heartbeat gives a frozen node up later, between 44 and 67 seconds
+    assert lines[frozen[0]]["rejected"]["partition-2"] == "no reply within 25 s"
     quick = small(rounds=3, set=f"{WARM} federation.round_deadline=0.5")
     local = numbers(run(quick, SilentGrid, silent=[2], from_round=frozen[0]))
     for there, here in zip(lines, local, strict=True):
