@@ -5,23 +5,31 @@ from __future__ import annotations
 from client_app.device import DeviceClient
 from common.models import Classifier
 from common.settings.fedavg import FedAvgSettings
-from common.training import Trained, plain, train
+from common.training import Local, Trained, train
 from common.wire import Weights
 
+FEDAVG = Local()
 
-def train_locally(client: DeviceClient, w: Weights) -> tuple[Classifier, Trained]:
-    """Return the model after E epochs of SGD from ``w`` on the client's data, and how that went.
 
-    Every method that calls this gets the same bits: the draws are those of one purpose.
+def train_locally(
+    client: DeviceClient, w: Weights, local: Local = FEDAVG
+) -> tuple[Classifier, Trained]:
+    """Return the model after E epochs from ``w`` on the client's data, and how that went.
+
+    Every method that calls this gets the same bits, but for what it fills ``local``'s places with: the draws are
+    those of one purpose.
     """
     model = client.model(w)
     trained = train(
         model,
         client.samples,
         client.settings(FedAvgSettings),
-        plain(client.run.task),
+        client.run.task,
         client.generator("local-training"),
+        local=local,
+        server_round=client.server_round,
         precision=client.run.config.compute.precision,
         before_step=client.deadline.check,
     )
+    client.keep_statistics(model)
     return model, trained

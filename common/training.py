@@ -1,7 +1,7 @@
-"""The one local loop: minibatch SGD of a model on samples, and its evaluation.
+"""The one local loop: minibatch steps of a model on samples, and its evaluation.
 
-A method composes it: what is minimised is the ``objective``, what happens behind each step (a projection) is
-``after_step``. The loop itself knows no method.
+A method fills the loop's places, which ``Local`` lists; how gradients come about is the ``rule``'s. The loop itself
+knows no method.
 """
 
 from __future__ import annotations
@@ -13,24 +13,60 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
+from common.augmentation import augmented
 from common.compute import autocast
 from common.data import Samples
 from common.models import couples_samples
 from common.seeding import process_wide
-from common.settings.training import SGDSettings
+from common.settings.training import TrainingSettings
 from common.task import Evaluation, Task
-from synth.descent import SGD
+from synth.descent import SGD, Adam
 
-#: (outputs, targets, positions of the batch in the samples) -> the scalar that is minimised
-Objective = Callable[[Tensor, Tensor, Tensor], Tensor]
+Objective = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
+"""(model, inputs, targets, positions of the batch in the samples) -> the mean loss, a scalar.
+
+It makes its own forward pass.
+"""
+
+Rule = Callable[[nn.Module, Objective, Tensor, Tensor, Tensor], Tensor]
+"""(model, objective, inputs, targets, positions) -> the mean loss; its gradient is left in the parameters' ``grad``."""
+
+
+@dataclass(frozen=True)
+class Local:
+    """The places of local training that a method fills; as it stands, FedAvg's.
+
+    Attributes
+    ----------
+    objective : Objective, optional
+        What is minimised over examples, the task's mean loss where there is none. A private rule clips this.
+    penalty : callable, optional
+        What is minimised beside it, of the parameters alone (FedProx, FedDyn): model -> a scalar. Never clipped.
+    after_step : callable, optional
+        Called with the model behind each step: a projection, or a correction of the path (SCAFFOLD, FedPVR).
+    """
+
+    objective: Objective | None = None
+    penalty: Callable[[nn.Module], Tensor] | None = None
+    after_step: Callable[[nn.Module], None] | None = None
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a call of ``train`` did: gradient steps taken and the mean loss over the last epoch."""
+    """What a call of ``train`` did: steps taken, their learning rate, and the mean loss over the last epoch."""
 
     steps: int
     loss: float
+    lr: float
+
+
+def plain_gradient(
+    model: nn.Module, objective: Objective, x: Tensor, targets: Tensor, positions: Tensor
+) -> Tensor:
+    """Leave the gradient of the batch's mean loss in ``grad``."""
+    loss = objective(model, x, targets, positions)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
 
 
 def batches(
@@ -44,28 +80,29 @@ def batches(
 def train(
     model: nn.Module,
     samples: Samples,
-    settings: SGDSettings,
-    objective: Objective,
+    settings: TrainingSettings,
+    task: Task,
     generator: torch.Generator,
     *,
+    local: Local = Local(),
+    rule: Rule = plain_gradient,
+    server_round: int = 1,
     precision: str = "float32",
     steps: int = 0,
-    after_step: Callable[[], None] | None = None,
     before_step: Callable[[], None] | None = None,
 ) -> Trained:
-    """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes of SGD, or for ``steps`` steps if given.
+    """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes, or for ``steps`` steps if given.
 
-    ``generator`` orders the batches, and its seed decides what layers such as dropout draw. ``after_step`` runs
-    behind every optimiser step, ``before_step`` ahead of every batch, such as one that raises when the time is over.
-    The loss that is returned is the mean over the last pass, or over what of it was run.
+    ``generator`` orders the batches, and its seed decides what augmentation and layers such as dropout draw.
+    ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned
+    is the objective's mean over the last pass, or over what of it was run. ``server_round`` counts from 1, for the
+    decay of the learning rate.
     """
     device = samples.labels.device
-    optimiser = SGD(
-        model.parameters(),
-        settings.lr,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-    )
+    lr = settings.lr_in(server_round)
+    optimiser = _optimiser(model, settings, lr)
+    minimised = _in_precision(local.objective or plain(task), device, precision)
+    augment = augmented(settings, generator)
     model.train()
     a_pass = -(-len(samples) // settings.batch)
     last = steps or settings.epochs * a_pass
@@ -79,17 +116,48 @@ def train(
                     before_step()
                 optimiser.zero_grad()
                 batch = _without_lone(model, positions)
-                with autocast(device, precision):
-                    outputs = model(samples.inputs(batch))
-                    loss = objective(outputs, samples.labels[batch], batch)
-                loss.backward()  # type: ignore[no-untyped-call]
+                x = augment(samples.inputs(batch))
+                loss = rule(model, minimised, x, samples.labels[batch], batch)
+                if settings.clip_norm:
+                    nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+                if local.penalty is not None:
+                    local.penalty(model).backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
-                if after_step is not None:
-                    after_step()
+                if local.after_step is not None:
+                    local.after_step(model)
                 done += 1
                 seen += len(positions)
-                total += loss.detach() * len(positions)
-    return Trained(done, float(total) / max(1, seen))
+                total += loss * len(positions)
+    return Trained(done, float(total) / max(1, seen), lr)
+
+
+def mean_gradient(
+    model: nn.Module, samples: Samples, task: Task, batch: int, precision: str = "float32"
+) -> None:
+    """Leave in ``grad`` the gradient of the task's mean loss over all of ``samples``, ``batch`` at a time."""
+    minimised = _in_precision(plain(task), samples.labels.device, precision)
+    model.zero_grad()
+    every = torch.arange(len(samples), device=samples.labels.device)
+    for positions in torch.split(every, batch):
+        loss = minimised(model, samples.inputs(positions), samples.labels[positions], positions)
+        (loss * (len(positions) / len(samples))).backward()  # type: ignore[no-untyped-call]
+
+
+def _optimiser(model: nn.Module, settings: TrainingSettings, lr: float) -> SGD | Adam:
+    if settings.local_optimizer == "adam":
+        return Adam(model.parameters(), lr, weight_decay=settings.weight_decay)
+    momentum, weight_decay = settings.momentum, settings.weight_decay
+    return SGD(model.parameters(), lr, momentum=momentum, weight_decay=weight_decay)
+
+
+def _in_precision(objective: Objective, device: torch.device, precision: str) -> Objective:
+    """Return ``objective`` with its forward pass in ``precision``; the backward pass stays outside, as torch asks."""
+
+    def cast(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        with autocast(device, precision):
+            return objective(model, x, targets, positions)
+
+    return cast
 
 
 def _without_lone(model: nn.Module, positions: Tensor) -> Tensor:
@@ -103,8 +171,8 @@ def _without_lone(model: nn.Module, positions: Tensor) -> Tensor:
 def plain(task: Task) -> Objective:
     """Return the objective of FedAvg: the task's mean loss."""
 
-    def objective(outputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
-        return task.loss(outputs, targets)
+    def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        return task.loss(model(x), targets)
 
     return objective
 
@@ -112,8 +180,8 @@ def plain(task: Task) -> Objective:
 def weighted(task: Task, weights: Tensor) -> Objective:
     """Return the task's loss with example i counting ``weights[i]`` times."""
 
-    def objective(outputs: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
-        return task.loss(outputs, targets, weights[positions])
+    def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        return task.loss(model(x), targets, weights[positions])
 
     return objective
 

@@ -12,9 +12,9 @@ from common.data import Samples
 from common.run import Run
 from common.seeding import generator
 from common.settings.surrogate import SurrogateServerSettings
-from common.settings.training import SGDSettings
+from common.settings.training import TrainingSettings
 from common.sites import Site
-from common.training import train, weighted
+from common.training import Local, train, weighted
 from common.wire import SyntheticImages, SyntheticImagesSpec, Weights
 from strategies.base import Instruction, State, Strategy
 from strategies.exchange.replies import Upload
@@ -101,18 +101,21 @@ class SurrogateServer(Strategy):
         train(
             model,
             Samples.of(images.to(self.run.device), labels.to(self.run.device)),
-            SGDSettings(
+            TrainingSettings(
                 epochs=max(1, s.server_epochs),
                 lr=s.server_lr,
                 batch=s.server_batch,
                 momentum=s.server_momentum,
                 weight_decay=s.server_weight_decay,
             ),
-            weighted(self.run.task, each.to(self.run.device)),
+            self.run.task,
             generator(config.seed, "surrogate-server", server_round, device=self.run.device),
             precision=config.compute.precision,
             steps=s.server_steps,
-            after_step=lambda: project_ball(model.parameters(), centre, s.rho),
+            local=Local(
+                objective=weighted(self.run.task, each.to(self.run.device)),
+                after_step=lambda m: project_ball(m.parameters(), centre, s.rho),
+            ),
         )
         return Weights.of(model, weights.codec)
 

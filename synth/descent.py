@@ -72,32 +72,41 @@ class Adam:
     """The steps of ``torch.optim.Adam`` with its defaults, to the bit, by its own functional form.
 
     Args:
-        parameters: What is moved, in place; every one needs a gradient at every step.
+        parameters: What is moved, in place; one without a gradient stays.
         lr: The learning rate.
+        weight_decay: The L2 penalty's factor.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float, *, weight_decay: float = 0.0
+    ) -> None:
         self._parameters = list(parameters)
-        self._lr = lr
+        self._lr, self._weight_decay = lr, weight_decay
         self._means = [torch.zeros_like(p) for p in self._parameters]
         self._squares = [torch.zeros_like(p) for p in self._parameters]
         self._steps = [torch.zeros(()) for _ in self._parameters]
 
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
     @torch.no_grad()
     def step(self) -> None:
         """Take a step along the gradients that lie in the parameters' ``grad``."""
+        moved = [i for i, p in enumerate(self._parameters) if p.grad is not None]
         adam(
-            self._parameters,
-            [g for g in (p.grad for p in self._parameters) if g is not None],
-            self._means,
-            self._squares,
+            [self._parameters[i] for i in moved],
+            [g for g in (self._parameters[i].grad for i in moved) if g is not None],
+            [self._means[i] for i in moved],
+            [self._squares[i] for i in moved],
             [],
-            self._steps,
+            [self._steps[i] for i in moved],
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
             lr=self._lr,
-            weight_decay=0.0,
+            weight_decay=self._weight_decay,
             eps=1e-8,
             maximize=False,
         )

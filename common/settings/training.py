@@ -1,15 +1,33 @@
-"""Settings of local training by SGD, for the methods whose devices train a model."""
+"""Settings of local training, for the methods whose devices train a model."""
+
+from typing import Literal
 
 from common.settings.base import Settings, setting
 
 
-class SGDSettings(Settings):
-    """Local SGD; batch, epochs and lr lie in the search of the FedDM paper's baselines."""
+class TrainingSettings(Settings):
+    """Local training; batch, epochs and lr lie in the search of the FedDM paper's baselines."""
 
     epochs: int = setting(
         10, "passes over the site's images a round", symbol="E", ge=1, amount="epochs"
     )
     lr: float = setting(0.01, "learning rate", symbol="eta", gt=0)
     batch: int = setting(256, "images a step", symbol="B", ge=1)
-    momentum: float = setting(0.0, "momentum", ge=0, lt=1)
+    momentum: float = setting(0.0, "momentum of SGD; Adam has its own", ge=0, lt=1)
     weight_decay: float = setting(0.0, "weight decay", ge=0)
+    local_optimizer: Literal["sgd", "adam"] = setting(
+        "sgd", "what takes the steps: torch's SGD, or its Adam with the usual betas"
+    )
+    lr_decay: float = setting(1.0, "factor of the learning rate from round to round", gt=0, le=1)
+    clip_norm: float = setting(
+        0.0, "longest gradient of the loss, longer ones are scaled down to it; 0: any", ge=0
+    )
+
+    augment: Literal["none", "flip_crop"] = setting(
+        "none",
+        "what a step does to each image anew; flip_crop: a crop of it within 4 reflected pixels, half flipped",
+    )
+
+    def lr_in(self, server_round: int) -> float:
+        """Return the learning rate of a round, which count from 1."""
+        return self.lr * self.lr_decay ** (server_round - 1)

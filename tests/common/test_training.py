@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from common.data import Samples
-from common.settings.training import SGDSettings
+from common.settings.training import TrainingSettings
 from common.task import Classification
-from common.training import evaluate, plain, train, weighted
+from common.training import Local, Objective, Trained, evaluate, plain_gradient, train, weighted
 
 X = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).reshape(2, 2, 1, 1)
 Y = torch.tensor([0, 1])
@@ -21,14 +23,26 @@ def linear() -> nn.Module:
     return model
 
 
-def settings(**changes: float) -> SGDSettings:
-    return SGDSettings(**{"epochs": 1, "lr": 1.0, "batch": 2, **changes})
+def settings(**changes: Any) -> TrainingSettings:
+    return TrainingSettings(**{"epochs": 1, "lr": 1.0, "batch": 2, **changes})
+
+
+def run(
+    model: nn.Module,
+    chosen: TrainingSettings,
+    objective: Objective,
+    samples: Samples | None = None,
+    steps: int = 0,
+) -> Trained:
+    generator = torch.Generator().manual_seed(1)
+    local, given = Local(objective=objective), samples or Samples.of(X, Y)
+    return train(model, given, chosen, Classification(2), generator, local=local, steps=steps)
 
 
 def test_one_full_batch_step_by_hand() -> None:
     """At w = 0 both softmaxes are (1/2, 1/2), so dL/dw = mean_i (p - e_y) x_i^T = [[-1/4, 1/4], [1/4, -1/4]]."""
     model = linear()
-    train(model, Samples.of(X, Y), settings(), plain(Classification(2)), torch.Generator())
+    train(model, Samples.of(X, Y), settings(), Classification(2), torch.Generator())
     expected = torch.tensor([[0.25, -0.25], [-0.25, 0.25]])
     assert torch.allclose(model[1].weight, expected)
 
@@ -36,8 +50,9 @@ def test_one_full_batch_step_by_hand() -> None:
 def test_weights_of_examples_by_hand() -> None:
     """With weights (2, 0) only the first example counts, at the size of a mean over two: dL/dw = (p - e_0) x_0^T."""
     model = linear()
-    objective = weighted(Classification(2), torch.tensor([2.0, 0.0]))
-    train(model, Samples.of(X, Y), settings(), objective, torch.Generator())
+    task = Classification(2)
+    local = Local(objective=weighted(task, torch.tensor([2.0, 0.0])))
+    train(model, Samples.of(X, Y), settings(), task, torch.Generator(), local=local)
     assert torch.allclose(model[1].weight, torch.tensor([[0.5, 0.0], [-0.5, 0.0]]))
 
 
@@ -45,25 +60,25 @@ def test_momentum_and_weight_decay_by_hand() -> None:
     """Two steps of v <- m v + g + d w, w <- w - v, with g constant (a linear objective)."""
     model = linear()
 
-    def constant_slope(outputs: torch.Tensor, y: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    def constant_slope(net: nn.Module, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
         return model[1].weight.sum()
 
     chosen = settings(epochs=2, momentum=0.5, weight_decay=0.1)
-    train(model, Samples.of(X, Y), chosen, constant_slope, torch.Generator())
+    run(model, chosen, constant_slope)
     w1 = -1.0
     v2 = 0.5 * 1.0 + 1.0 + 0.1 * w1
     assert torch.allclose(model[1].weight, torch.full((2, 2), w1 - v2))
 
 
 def test_every_example_is_seen_once_an_epoch_and_the_rest_is_a_smaller_batch() -> None:
-    seen: list[torch.Tensor] = []
+    seen: list[Tensor] = []
 
-    def spy(outputs: torch.Tensor, y: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    def spy(net: nn.Module, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
         seen.append(at)
-        return outputs.sum()
+        return net(x).sum()
 
     samples = Samples.of(torch.randn(7, 2, 1, 1), torch.zeros(7, dtype=torch.int64))
-    done = train(linear(), samples, settings(epochs=2, batch=3), spy, torch.Generator())
+    done = run(linear(), settings(epochs=2, batch=3), spy, samples)
     assert done.steps == 6
     assert [len(s) for s in seen] == [3, 3, 1, 3, 3, 1]
     assert torch.cat(seen[:3]).sort().values.tolist() == list(range(7))
@@ -73,37 +88,113 @@ def test_every_example_is_seen_once_an_epoch_and_the_rest_is_a_smaller_batch() -
 @pytest.mark.parametrize("steps", [1, 3, 5, 8])
 def test_a_number_of_steps_cuts_the_last_pass_short(steps: int) -> None:
     """Batches of 3, 3, 1 a pass, whatever epochs says; the steps are those that passes would have made."""
-    seen: list[torch.Tensor] = []
+    seen: list[Tensor] = []
 
-    def spy(outputs: torch.Tensor, y: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    def spy(net: nn.Module, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
         seen.append(at)
-        return outputs.sum()
+        return net(x).sum()
 
     samples = Samples.of(torch.ones(7, 2, 1, 1), torch.zeros(7, dtype=torch.int64))
     chosen = settings(epochs=3, batch=3)
-    done = train(linear(), samples, chosen, spy, torch.Generator().manual_seed(1), steps=steps)
+    done = run(linear(), chosen, spy, samples, steps=steps)
     assert done.steps == len(seen) == steps
     by_steps, seen = seen, []
-    train(linear(), samples, chosen, spy, torch.Generator().manual_seed(1))
+    run(linear(), chosen, spy, samples)
     assert [s.tolist() for s in by_steps] == [s.tolist() for s in seen[:steps]]
 
 
 def test_what_runs_behind_a_step_runs_behind_every_step() -> None:
     model = linear()
 
-    def back_to_zero() -> None:
+    def back_to_zero(net: nn.Module) -> None:
         with torch.no_grad():
-            model[1].weight.zero_()
+            net[1].weight.zero_()
 
+    local = Local(after_step=back_to_zero)
     train(
         model,
         Samples.of(X, Y),
         settings(epochs=3),
-        plain(Classification(2)),
+        Classification(2),
         torch.Generator(),
-        after_step=back_to_zero,
+        local=local,
     )
     assert not model[1].weight.any()
+
+
+def test_a_penalty_counts_beside_the_loss_and_is_not_clipped() -> None:
+    """g = (3, 4) of the objective is clipped to length 1, the penalty's 10 w is not: w <- w - (0.6, 0.8) - 10 w."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(2, 1, bias=False))
+    start = torch.tensor([[1.0, -1.0]])
+    model[1].weight.data.copy_(start)
+    slope = torch.tensor([[3.0, 4.0]])
+    local = Local(
+        objective=lambda net, x, y, at: (slope * net[1].weight).sum(),
+        penalty=lambda net: 5 * net[1].weight.square().sum(),
+    )
+    chosen = settings(clip_norm=1.0)
+    done = train(model, Samples.of(X, Y), chosen, Classification(2), torch.Generator(), local=local)
+    assert torch.allclose(model[1].weight, start - slope / 5 - 10 * start)
+    assert done.loss == pytest.approx(-1.0)
+
+
+def test_the_learning_rate_decays_from_round_to_round() -> None:
+    """lr 1 x 0.5 ** 2 in round 3, along the constant slope 1."""
+    model = linear()
+    local = Local(objective=lambda net, x, y, at: net[1].weight.sum())
+    done = train(
+        model,
+        Samples.of(X, Y),
+        settings(lr_decay=0.5),
+        Classification(2),
+        torch.Generator(),
+        local=local,
+        server_round=3,
+    )
+    assert torch.equal(model[1].weight, torch.full((2, 2), -0.25))
+    assert done.lr == 0.25
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adam_takes_torchs_steps(weight_decay: float) -> None:
+    model, other = linear(), linear()
+    chosen = settings(epochs=5, lr=0.1, weight_decay=weight_decay, local_optimizer="adam")
+    train(model, Samples.of(X, Y), chosen, Classification(2), torch.Generator())
+    theirs = torch.optim.Adam(other.parameters(), 0.1, weight_decay=weight_decay)
+    for _ in range(5):
+        theirs.zero_grad()
+        nn.functional.cross_entropy(other(X), Y).backward()
+        theirs.step()
+    assert torch.allclose(model[1].weight, other[1].weight, rtol=1e-6, atol=1e-7)
+
+
+def test_a_per_example_rule_without_a_bound_is_plain_training() -> None:
+    """Any rule goes with any objective: gradients one example at a time, averaged, are the batch's."""
+
+    def by_example(
+        net: nn.Module, objective: Objective, x: Tensor, y: Tensor, at: Tensor
+    ) -> Tensor:
+        total = torch.zeros(())
+        for i in range(len(y)):
+            loss = objective(net, x[i : i + 1], y[i : i + 1], at[i : i + 1]) / len(y)
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    samples = Samples.of(torch.randn(12, 2, 1, 1), torch.randint(2, (12,)))
+    ends = []
+    for rule in (plain_gradient, by_example):
+        model = linear()
+        train(
+            model,
+            samples,
+            settings(epochs=2, batch=5),
+            Classification(2),
+            torch.Generator().manual_seed(1),
+            rule=rule,
+        )
+        ends.append(model[1].weight.detach())
+    torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 100])
