@@ -7,7 +7,7 @@ from torch import Tensor
 
 from common.copies import EQUAL, NEAR, Copies
 from common.data import DatasetInfo, Samples
-from common.wire import CarriesExamples, Payload
+from common.wire import Bundle, CarriesExamples, Payload
 from synth.copies import nearest_distances
 
 
@@ -26,9 +26,11 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     info : DatasetInfo
         Whose mean and std undo the normalisation.
     """
-    if not (isinstance(payload, CarriesExamples) and info.has_images):
+    parts = payload.parts.values() if isinstance(payload, Bundle) else [payload]
+    carried = [part.examples for part in parts if isinstance(part, CarriesExamples)]
+    if not (carried and info.has_images):
         return None
-    images = payload.examples
+    images = torch.cat(carried)
     device = samples.labels.device
     mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
 

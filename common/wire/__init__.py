@@ -1,5 +1,6 @@
 """Typed payloads: what travels between server and devices, encoded to NumPy arrays and checked on arrival."""
 
+from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import VERSION, CarriesExamples, Payload, Spec
 from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
@@ -9,6 +10,8 @@ from common.wire.weights import Weights, WeightsSpec
 
 __all__ = [
     "VERSION",
+    "Bundle",
+    "BundleSpec",
     "CarriesExamples",
     "MaskedUpdate",
     "MaskedUpdateSpec",

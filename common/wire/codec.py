@@ -101,6 +101,16 @@ def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[
 
     Nothing is expanded here: an array's ``values()`` are for when its dtype and shape have been checked.
     """
+    header, body = unframe_plain(kind, arrays)
+    _require_native(kind, body)
+    if "compression" not in header:
+        return header, [Arrival(a.dtype, a.shape, a) for a in body]
+    choose(header, "compression", COMPRESSIONS[1:])
+    return header, arrivals(kind, header.get("arrays"), body)
+
+
+def unframe_plain(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], Sequence[NDArray]]:
+    """Return the header's fields and the arrays behind it as they came; PayloadError unless it is a ``kind``'s."""
     if not arrays:
         raise PayloadError(f"the payload is empty where a '{kind}' was expected")
     head = arrays[0]
@@ -120,11 +130,7 @@ def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[
             f"the '{kind}' has version {str(header.get('version'))[:20]}, this side reads {VERSION}: "
             "run the same release on the server and on every device"
         )
-    _require_native(kind, arrays[1:])
-    if "compression" not in header:
-        return header, [Arrival(a.dtype, a.shape, a) for a in arrays[1:]]
-    choose(header, "compression", COMPRESSIONS[1:])
-    return header, arrivals(kind, header.get("arrays"), arrays[1:])
+    return header, arrays[1:]
 
 
 def _require_native(kind: str, arrays: Sequence[NDArray]) -> None:

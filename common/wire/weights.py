@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -29,11 +29,15 @@ CODECS = ("float32", "float16")
 
 @dataclass(frozen=True)
 class WeightsSpec:
-    """The names, shapes and dtypes of a model's state, in the model's own order."""
+    """The names, shapes and dtypes of a model's state, in the model's own order.
+
+    ``trained`` are the names of its parameters; the others are buffers, such as running statistics.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
+    trained: tuple[str, ...] = ()
 
     @property
     def payload(self) -> type[Weights]:
@@ -54,7 +58,28 @@ class WeightsSpec:
             names=tuple(state),
             shapes=tuple(tuple(t.shape) for t in state.values()),
             dtypes=tuple(t.dtype for t in state.values()),
+            trained=tuple(name for name, _ in model.named_parameters() if name in state),
         )
+
+    @property
+    def parameters(self) -> WeightsSpec:
+        """The parameters alone, of which control variates and gradients are."""
+        return self.only(self.trained)
+
+    def only(self, names: Collection[str]) -> WeightsSpec:
+        """Return the specification of those of ``names`` that there are, in the model's order."""
+        chosen = [i for i, name in enumerate(self.names) if name in names]
+        return WeightsSpec(
+            names=tuple(self.names[i] for i in chosen),
+            shapes=tuple(self.shapes[i] for i in chosen),
+            dtypes=tuple(self.dtypes[i] for i in chosen),
+            trained=tuple(name for name in self.trained if name in names),
+        )
+
+    def zeros(self) -> Weights:
+        """Return 0 everywhere."""
+        parts = zip(self.names, self.shapes, self.dtypes, strict=True)
+        return Weights({name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in parts})
 
 
 @dataclass(frozen=True)
@@ -73,8 +98,16 @@ class Weights:
         return cls({k: v.detach().to("cpu", copy=True) for k, v in state.items()}, codec)
 
     def load_into(self, model: nn.Module) -> None:
-        """Copy these values into ``model``, whatever its device."""
-        model.load_state_dict(dict(self.tensors))
+        """Copy these values into ``model``, whatever its device; what it has besides stays as it is."""
+        model.load_state_dict({**model.state_dict(), **self.tensors})
+
+    def only(self, spec: WeightsSpec) -> Weights:
+        """Return the tensors that ``spec`` names, in its order."""
+        return Weights({name: self.tensors[name] for name in spec.names}, self.codec)
+
+    def over(self, base: Weights) -> Weights:
+        """Return ``base`` with these tensors in the place of its own of the same names."""
+        return Weights({**base.tensors, **self.tensors}, self.codec)
 
     @property
     def floats(self) -> int:

@@ -41,6 +41,8 @@ from common.errors import REASON_LENGTH, PayloadError
 from common.models import build
 from common.sites import Site
 from common.wire import (
+    Bundle,
+    BundleSpec,
     MaskedUpdate,
     MaskedUpdateSpec,
     Payload,
@@ -111,6 +113,11 @@ def _kinds() -> list[Kind]:
             (codec, MaskedUpdate.of(flat, masked, 12345, codec), masked),
             (codec, TopKUpdate.of(flat, top, codec), top),
         ]
+    for codec in ("float32", "float16"):
+        parts = {"weights": Weights.of(model, codec), "images": SyntheticImages(*_drawn(), codec)}
+        both = BundleSpec({"weights": spec, "images": images}, frozenset({"images"}))
+        made.append((codec, Bundle(parts), both))
+        made.append((f"{codec} without a part", Bundle({"weights": parts["weights"]}), both))
     for codec in ("float32", "float16", "uint8"):
         drawn, labels = torch.randn(9, 1, 4, 4), torch.arange(9) % 5
         inputs, classes = torch.randn(2, 3, 1, 4, 4), torch.arange(6).view(2, 3) % 5
@@ -131,6 +138,10 @@ def _kinds() -> list[Kind]:
         for codec, payload, expects in made
         for compression in ("none", "zlib")
     ]
+
+
+def _drawn() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(9, 1, 4, 4), torch.arange(9) % 5
 
 
 KINDS = _kinds()
@@ -200,6 +211,11 @@ def faults(payload: Payload, spec: Any) -> list[str]:
             step = payload.step_size
             need((step is not None) == spec.learned_step, "a step size where none is, or none")
             need(step is None or 0 < float(step) <= spec.max_step * (1 + 1e-6), "an odd step size")
+        case Bundle(), BundleSpec():
+            names = [n for n in spec.parts if n in payload.parts or n not in spec.optional]
+            need(list(payload.parts) == names, "other parts")
+            for name in payload.parts:
+                found += faults(payload.parts[name], spec.parts[name])
         case _:
             found.append(f"a {type(payload).__name__} for a {type(spec).__name__}")
     return found

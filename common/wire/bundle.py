@@ -1,0 +1,112 @@
+"""Several payloads in one: each part keeps its own header, codec and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, ClassVar, Self, TypeVar
+
+from common.errors import PayloadError
+from common.wire.codec import MAX_HEADER_BYTES, Payload, Spec, frame, unframe_plain
+from common.wire.compression import NDArray
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class BundleSpec:
+    """The parts by name, in their order; those of ``optional`` may be missing."""
+
+    parts: Mapping[str, Spec]
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def payload(self) -> type[Bundle]:
+        """Bundle."""
+        return Bundle
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of all parts and of the header in front of them."""
+        return 2 * MAX_HEADER_BYTES + sum(spec.max_bytes for spec in self.parts.values())
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Payloads by name.
+
+    The arrays that travel are a header with the number of arrays of each part, then the parts as each encodes itself:
+    whoever sends a part to many serialises it once.
+    """
+
+    parts: Mapping[str, Payload]
+
+    kind: ClassVar[str] = "bundle"
+
+    def part(self, name: str, cls: type[P]) -> P:
+        """Return the part ``name``, which its specification says is a ``cls``."""
+        found = self.parts[name]
+        assert isinstance(found, cls)
+        return found
+
+    @property
+    def floats(self) -> int:
+        """The sum of the parts'."""
+        return sum(part.floats for part in self.parts.values())
+
+    def encode(self, compression: str = "none") -> list[NDArray]:
+        """Return the header, then each part's arrays."""
+        each = {name: part.encode(compression) for name, part in self.parts.items()}
+        head = self.head({name: len(arrays) for name, arrays in each.items()})
+        return [head, *chain.from_iterable(each.values())]
+
+    @classmethod
+    def head(cls, counts: Mapping[str, int]) -> NDArray:
+        """Return the header of parts with so many arrays each."""
+        return frame(cls.kind, {"parts": [[name, count] for name, count in counts.items()]}, [])[0]
+
+    @classmethod
+    def decode(cls, arrays: Sequence[NDArray], spec: BundleSpec) -> Self:
+        """Rebuild every part by its own specification.
+
+        Raises
+        ------
+        PayloadError
+            If a part is missing, unknown, out of order or not what its specification says.
+        """
+        header, body = unframe_plain(cls.kind, arrays)
+        counts = _counts(header.get("parts"), len(body))
+        wanted = [name for name in spec.parts if name in counts or name not in spec.optional]
+        if list(counts) != wanted:
+            raise PayloadError(
+                f"the bundle holds {_named(counts)} where {_named(spec.parts)} "
+                f"{'was' if len(spec.parts) == 1 else 'were'} expected"
+            )
+        parts: dict[str, Payload] = {}
+        start = 0
+        for name, count in counts.items():
+            one = spec.parts[name]
+            try:
+                parts[name] = one.payload.decode(body[start : start + count], one)
+            except PayloadError as error:
+                raise PayloadError(f"its part '{name}': {error}") from None
+            start += count
+        return cls(parts)
+
+
+def _counts(found: Any, there: int) -> dict[str, int]:
+    """Return the number of arrays by part, which together are all that are ``there``."""
+    try:
+        counts = {str(name): int(count) for name, count in found}
+    except (TypeError, ValueError, OverflowError):
+        raise PayloadError("the header of the bundle does not say which parts it has") from None
+    if min(counts.values(), default=0) < 0 or sum(counts.values()) != there:
+        raise PayloadError(
+            f"the bundle's header speaks of {sum(counts.values())} arrays, {there} are there"
+        )
+    return counts
+
+
+def _named(names: Any) -> str:
+    return ", ".join(str(name)[:40] for name in names)[:200] or "nothing"
