@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from logging import getLogger
 from typing import Any, TypeVar
 
@@ -19,33 +22,52 @@ from flwr.common import Scalar
 from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
 from client_app.releases import payload_line
-from client_app.state import DeviceState, Tensors
+from client_app.state import DeviceState, Slots, Tensors, names_of, slots_of
 from common.data import Samples
 from common.errors import FederationError
-from common.memory import MEMORY_LOST, TAKEN
+from common.memory import MEMORY_LOST, TAKEN, WENT_BACK
 from common.models import Classifier
 from common.run import Run
 from common.seeding import generator
 from common.settings.base import Settings
 from common.training import evaluate
-from common.wire import Payload, Weights
+from common.wire import Bundle, Payload, Spec, Weights
 
 logger = getLogger("flwr")
 
 NDArrays = list[np.ndarray[Any, Any]]
 Metrics = dict[str, Scalar]
+_STATISTICS = "statistics"
+
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S", bound=Settings)
 
 
-def phase(name: str) -> Callable[[F], F]:
-    """Mark a method of a DeviceClient as the phase ``name``: from a decoded payload to the payload that leaves."""
+def the_weights(run: Run) -> Spec:
+    """Say that a phase takes the weights of the run's model."""
+    return run.spec
+
+
+def phase(name: str, takes: Callable[[Run], Spec] = the_weights) -> Callable[[F], F]:
+    """Mark a method of a DeviceClient as the phase ``name``: from a decoded payload to the payload that leaves.
+
+    ``takes`` says what comes with the instruction, the weights of the run's model where nothing else is said.
+    """
 
     def mark(function: F) -> F:
-        function.__dict__["nectar_phase"] = name
+        function.__dict__["nectar_phase"] = Phase(name, takes, function.__name__)
         return function
 
     return mark
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of a client: its name, what comes with it, and the method that runs it."""
+
+    name: str
+    takes: Callable[[Run], Spec]
+    method: str
 
 
 class DeviceClient(NumPyClient):
@@ -77,14 +99,28 @@ class DeviceClient(NumPyClient):
         self.deadline = Deadline()
         self.taken = 0
         self._metrics: dict[str, float] = {}
+        self._written: dict[str, Tensors] = {}
 
     # ---- what a phase uses ----------------------------------------------------------------------------
 
     def model(self, weights: Weights) -> Classifier:
-        """Return the run's model with ``weights``, on the run's device."""
+        """Return the run's model with ``weights``, on the run's device; running statistics may be the site's own."""
         model = self.run.build_model()
+        if self._local_statistics:
+            Weights(self.recall(_STATISTICS) or {}).load_into(model)
         weights.load_into(model)
         return model
+
+    def keep_statistics(self, model: Classifier) -> None:
+        """Remember the running statistics of a model that was trained, where they are the site's own."""
+        if self._local_statistics:
+            state = Weights.of(model).tensors
+            own = {n: t for n, t in state.items() if n not in self.run.spec.names}
+            self.remember(own, _STATISTICS)
+
+    @property
+    def _local_statistics(self) -> bool:
+        return self.run.config.model.statistics == "local"
 
     def settings(self, cls: type[S]) -> S:
         """Return the method's settings, which must be ``cls`` or inherit it.
@@ -112,19 +148,26 @@ class DeviceClient(NumPyClient):
         """Send ``figures`` along with the phase's result; underscores become dashes."""
         self._metrics.update({key.replace("_", "-"): float(v) for key, v in figures.items()})
 
-    def recall(self) -> Tensors | None:
-        """Return what this site remembered of the round whose work the server last took; None if it took none yet.
+    def recall(self, slot: str = "") -> Tensors | None:
+        """Return what this site remembered in ``slot``, as of its round that the server last took; None if nothing.
 
-        A site that has nothing left of it begins afresh, and says so beside its reply, for the server to log.
+        A site that has nothing left of that round begins afresh; one that the server had told of a later round goes
+        back with it. Either is said beside the reply, for the server to log.
 
         Raises
         ------
         FederationError
             If the site remembers other rounds: the record or its memory is of another time.
         """
+        return self._remembered.get(slot)
+
+    @cached_property
+    def _remembered(self) -> Slots:
         rounds = self.state.rounds()
+        if self.taken in rounds or not self.taken:
+            self._say_if_gone_back(rounds)
         if self.taken in rounds:
-            return self.state.load(self.taken)
+            return slots_of(self.state.load(self.taken))
         if self.taken and rounds:
             raise FederationError(
                 f"this site remembers round {', '.join(map(str, rounds))}, and the server goes on from its round "
@@ -134,11 +177,25 @@ class DeviceClient(NumPyClient):
         if self.taken:
             logger.info("%s no longer has what it remembered and begins afresh", self.site)
             self._metrics[MEMORY_LOST] = 1.0
-        return None
+        return {}
 
-    def remember(self, tensors: Tensors) -> None:
-        """Keep ``tensors`` for the round in which the server goes on from this one's reply."""
-        self.state.save(self.server_round, tensors, self.taken)
+    def _say_if_gone_back(self, rounds: Sequence[int]) -> None:
+        """Note that the server goes on from an earlier round than one that it has named before: an older record."""
+        before = 0
+        with suppress(
+            FederationError
+        ):  # the version asked for may be whole where a later one is not
+            before = self.state.base_of(rounds[-1]) if rounds and rounds[-1] > self.taken else 0
+        if before > self.taken:
+            logger.info("%s goes back from round %d to %d", self.site, before, self.taken)
+            self._metrics[WENT_BACK] = float(before)
+
+    def remember(self, tensors: Tensors, slot: str = "") -> None:
+        """Keep ``tensors`` in ``slot`` for the round in which the server goes on from this one's reply.
+
+        A slot that is not written stays as it was.
+        """
+        self._written[slot] = tensors
 
     # ---- Flower's NumPyClient -------------------------------------------------------------------------
 
@@ -148,17 +205,23 @@ class DeviceClient(NumPyClient):
         Raises
         ------
         PayloadError
-            If ``parameters`` are not the weights of the run's model.
+            If ``parameters`` are not what the phase takes.
         FederationError
             If the client has no such phase, or the round's time is over before it is done.
         """
         self.server_round, self.taken = int(config["server-round"]), int(config.get(TAKEN, 0))
         self.deadline = Deadline.of(config)
-        work = self._phase(str(config["phase"]))
-        weights = Weights.decode(parameters, self.run.spec)
-        self._metrics = {}
+        work, takes = self._phase(str(config["phase"]))
+        spec = takes(self.run)
+        given = spec.payload.decode(parameters, spec)
+        self._metrics, self._written = {}, {}
+        self.__dict__.pop("_remembered", None)
         started = time.perf_counter()
-        payload = work(weights)
+        payload = work(given)
+        if self._written or "_remembered" in self.__dict__ or self.state.rounds():
+            # Also where nothing is new: the next instruction names this round.
+            kept = {**self._remembered, **self._written}
+            self.state.save(self.server_round, names_of(kept), self.taken)
         copies = count_copies(payload, self.samples, self.run.info)
         if copies is not None:  # computed from private data, and told as every such figure is
             self.report(**copies.figures())
@@ -180,7 +243,8 @@ class DeviceClient(NumPyClient):
             raise FederationError(
                 f"site '{self.site}' holds out no images to evaluate on: set data.site_holdout above 0"
             )
-        self.server_round = int(config["server-round"])
+        self.server_round, self.taken = int(config["server-round"]), int(config.get(TAKEN, 0))
+        self.__dict__.pop("_remembered", None)
         model = self.model(Weights.decode(parameters, self.run.spec))
         settings = self.run.config
         figures = evaluate(
@@ -198,28 +262,41 @@ class DeviceClient(NumPyClient):
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
         """Encode what leaves, and note in the site's own log what it is, when it left and how large it was."""
         compression = self.run.config.wire.compression
+        payload = self._travelling(payload)
         arrays = [] if payload is None else payload.encode(compression)
         kind = payload.kind if payload else ""
         self.state.log_release(payload_line(self.server_round, phase, kind, arrays, figures))
         return arrays
 
-    def _phase(self, name: str) -> Callable[[Weights], Payload]:
+    def _travelling(self, payload: Payload | None) -> Payload | None:
+        """Return ``payload`` without the statistics that are the site's own."""
+        if not self._local_statistics:
+            return payload
+        if isinstance(payload, Bundle):
+            parts = {name: self._travelling(part) for name, part in payload.parts.items()}
+            return Bundle({name: part for name, part in parts.items() if part is not None})
+        if isinstance(payload, Weights):
+            names = [name for name in payload.tensors if name in self.run.spec.names]
+            return payload.only(self.run.spec.only(names))
+        return payload
+
+    def _phase(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
         phases = phases_of(type(self))
         if name not in phases:
             raise FederationError(
                 f"{type(self).__name__} has no phase '{name[:40]}', it has {', '.join(phases)}: server and device "
                 "run different methods"
             )
-        work: Callable[[Weights], Payload] = getattr(self, phases[name])
-        return work
+        work: Callable[[Any], Payload] = getattr(self, phases[name].method)
+        return work, phases[name].takes
 
 
-def phases_of(cls: type[DeviceClient]) -> dict[str, str]:
-    """Return the phases of a client class: name -> attribute."""
-    found: dict[str, str] = {}
+def phases_of(cls: type[DeviceClient]) -> dict[str, Phase]:
+    """Return the phases of a client class by name; a subclass's method of the same phase takes its parent's place."""
+    found: dict[str, Phase] = {}
     for base in reversed(cls.__mro__):
-        for attribute, value in vars(base).items():
-            name = getattr(value, "nectar_phase", None)
-            if name is not None:
-                found[name] = attribute
+        for value in vars(base).values():
+            marked = getattr(value, "nectar_phase", None)
+            if isinstance(marked, Phase):
+                found[marked.name] = marked
     return found

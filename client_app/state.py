@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from logging import getLogger
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
 
 from client_app.releases import ReleaseLog
@@ -25,6 +25,11 @@ from common.tensor_file import TensorFileError
 logger = getLogger("flwr")
 
 Tensors = Mapping[str, torch.Tensor]
+
+Slots = Mapping[str, Tensors]
+"""What a device remembers, by the name of what remembers it."""
+
+_SLOT = "/"
 
 #: versions kept: the one a resumed round needs and two behind it
 KEPT = 3
@@ -41,8 +46,15 @@ class DeviceState(Protocol):
         """Return version ``server_round``, which has to be there."""
         ...
 
+    def base_of(self, server_round: int) -> int:
+        """Return the round that had last been taken of this site's when version ``server_round`` was written."""
+        ...
+
     def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
-        """Write version ``server_round``, whole or not at all; of the older ones version ``taken`` stays."""
+        """Write version ``server_round``, whole or not at all; of the older ones version ``taken`` stays.
+
+        Later ones go: they are of rounds from which the server has gone back.
+        """
         ...
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
@@ -69,9 +81,22 @@ class DirectoryState:
         FederationError
             If it cannot be read.
         """
+        return self._read(server_round)[0]
+
+    def base_of(self, server_round: int) -> int:
+        """Return the round that had last been taken when it was written; 0 of one that an earlier release wrote.
+
+        Raises
+        ------
+        FederationError
+            If it cannot be read.
+        """
+        return int(self._read(server_round)[1].get("taken", 0))
+
+    def _read(self, server_round: int) -> tuple[Tensors, Mapping[str, Any]]:
         path = self._path(server_round)
         try:
-            return tensor_file.load(path)[0]
+            return tensor_file.load(path)
         except TensorFileError as error:
             logger.error("the state %s cannot be read: %s", path, error)
             raise FederationError(
@@ -80,17 +105,18 @@ class DirectoryState:
             ) from None
 
     def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
-        """Write version ``server_round`` by rename and let go of the oldest ones but ``taken``.
+        """Write version ``server_round`` by rename and let go of later ones, and of the oldest but ``taken``.
 
         Raises
         ------
         FederationError
             If it cannot be written.
         """
+        about = {"round": server_round, "taken": taken}
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             collect_leftovers(self._directory)
-            tensor_file.save(self._path(server_round), tensors, {"round": server_round})
+            tensor_file.save(self._path(server_round), tensors, about)
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
         for old in _surplus(self.rounds(), server_round, taken):
@@ -136,21 +162,47 @@ class ContextState:
         record = self._state.array_records[_key(server_round)]
         return {k: torch.from_numpy(a.numpy().copy()) for k, a in record.items()}
 
+    def base_of(self, server_round: int) -> int:
+        """Return the round that had last been taken when version ``server_round`` was written."""
+        found = self._state.config_records[_base_key(server_round)]["taken"]
+        assert isinstance(found, int)
+        return found
+
     def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
-        """Write version ``server_round`` and let go of the oldest ones but ``taken``."""
+        """Write version ``server_round`` and let go of later ones, and of the oldest but ``taken``."""
         self._state[_key(server_round)] = ArrayRecord(dict(tensors))
+        self._state[_base_key(server_round)] = ConfigRecord({"taken": taken})
         for old in _surplus(self.rounds(), server_round, taken):
             del self._state[_key(old)]
+            del self._state[_base_key(old)]
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
         """Keep nothing: a site that wants a log names a state directory in its node config."""
+
+
+def names_of(slots: Slots) -> Tensors:
+    """Return the tensors of all slots by the names under which a version holds them."""
+    return {f"{slot}{_SLOT}{name}": t for slot, each in slots.items() for name, t in each.items()}
+
+
+def slots_of(version: Tensors) -> Slots:
+    """Return what a version holds by slot; what has no slot was remembered by a release that knew none."""
+    slots: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in version.items():
+        slot, parted, rest = name.partition(_SLOT)
+        slots.setdefault(slot if parted else "", {})[rest if parted else name] = tensor
+    return slots
 
 
 def _key(server_round: int) -> str:
     return f"version-{server_round}"
 
 
+def _base_key(server_round: int) -> str:
+    return f"base-of-{server_round}"
+
+
 def _surplus(rounds: list[int], newest: int, taken: int) -> list[int]:
-    """Return the versions that no run goes back to: beside the newest ones the server's own stays."""
-    older = [r for r in rounds if r < newest]
-    return [r for r in older[: 1 - KEPT] if r != taken]
+    """Return the versions that no run goes on from: beside the newest ones the server's own stays."""
+    older, later = [r for r in rounds if r < newest], [r for r in rounds if r > newest]
+    return [*(r for r in older[: 1 - KEPT] if r != taken), *later]

@@ -5,3 +5,6 @@ TAKEN = "taken"
 
 MEMORY_LOST = "memory-lost"
 """A figure beside a reply: the site has nothing left of what it remembered, and began afresh."""
+
+WENT_BACK = "memory-went-back"
+"""A figure beside a reply: the round that the server had last taken before, where it goes on from an earlier one."""

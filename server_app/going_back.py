@@ -62,8 +62,9 @@ def go_back(record: Record, checkpoint: Checkpoint) -> None:
     last = len(record.metrics_file.path.read_bytes().splitlines()) - 1
     if last - server_round >= REMEMBERED:
         logger.warning(
-            "round %d lies %d rounds back, and a site keeps what it remembered of the last %d: one that remembers "
-            "something from round to round begins afresh, to other numbers",
+            "round %d lies %d rounds back, and a site keeps what it remembered of the last %d: one that goes on from "
+            "what it remembered refuses until this run's state is deleted there, and begins afresh then, to other "
+            "numbers",
             *(server_round, last - server_round, REMEMBERED),
         )
     if record.metrics_file.set_aside(server_round, aside):

@@ -12,6 +12,7 @@ from flwr.app import Message
 from tampering import nan, with_arrays
 
 from client_app.state import DirectoryState
+from common import tensor_file
 from common.errors import FederationError
 from nectar.resume import with_recorded
 from server_app.record import Record
@@ -42,9 +43,20 @@ def test_a_record_older_than_its_sites_is_refused_by_them(small: Small) -> None:
     assert [line["round"] for line in record.metrics()] == [0, 1]
 
 
-def test_sites_that_still_have_its_round_go_back_with_it(small: Small) -> None:
+def test_sites_that_still_have_its_round_go_back_with_it_and_say_so_once(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(base.logger, "warning", lambda text, *args: said.append(text % args))
     record = older(small, 3)
-    assert numbers(run(more(record, 3))) == numbers(run(small(rounds=3, set=WARM)))
+    lines, whole = numbers(run(more(record, 3))), numbers(run(small(rounds=3, set=WARM)))
+    assert lines[2].pop("bytes") != whole[2].pop("bytes")  # a figure more
+    figures = [lines[2]["train"], *lines[2]["devices"].values()]
+    assert [figure.pop("memory-went-back") for figure in figures] == [2.0] * 4
+    assert lines == whole
+    sentence = "has been at round 2 of this run, and went back with the server to its round 1: the"
+    assert [line for line in said if sentence in line] == said
+    assert len(said) == 3
 
 
 def test_a_memory_that_is_gone_is_said_to_be(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,6 +69,17 @@ def test_a_memory_that_is_gone_is_said_to_be(small: Small, monkeypatch: pytest.M
     assert [site for site, figures in second.items() if "memory-lost" in figures] == ["partition-1"]
     assert not [site for site, figures in third.items() if "memory-lost" in figures]
     assert said == ["round 2: partition-1 no longer has what it remembered and began afresh"]
+
+
+def test_a_record_that_does_not_say_which_rounds_were_taken_is_gone_on_with_by_its_lines(
+    small: Small,
+) -> None:
+    """As release 0.1.0 wrote it; the sites would begin afresh otherwise, in silence."""
+    record = run(small(rounds=2, set=WARM))
+    tensors, meta = tensor_file.load(record.last)
+    del meta["taken"]
+    tensor_file.save(record.last, tensors, meta)
+    assert numbers(run(more(record, 3))) == numbers(run(small(rounds=3, set=WARM)))
 
 
 def test_a_damaged_memory_is_that_sites_rejection(small: Small) -> None:
