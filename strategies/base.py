@@ -15,17 +15,25 @@ from logging import getLogger
 from typing import Any, ClassVar
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.display_contrast import Contrast
 from common.errors import DivergedError, FederationError, PayloadError
-from common.memory import MEMORY_LOST, TAKEN
+from common.memory import MEMORY_LOST, TAKEN, WENT_BACK
 from common.run import Run
 from common.seeding import generator
 from common.sites import Site, site_order
-from common.wire import Payload, Spec, SyntheticImages, Weights
+from common.wire import Bundle, Payload, Spec, SyntheticImages, Weights
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.replies import (
     Outcome,
@@ -37,8 +45,17 @@ from strategies.exchange.replies import (
 from strategies.exchange.roll_call import Question
 from strategies.judging import TOGETHER, Judge, Trial
 from strategies.plausible import absurd_losses
+from strategies.server_optimizer import ServerOptimizer
 
 logger = getLogger("flwr")
+
+_OPTIMIZER = "server-optimizer"
+
+#: the name of the one model that most methods learn, and where a strategy keeps several
+GLOBAL, LEARNED = "", "learned"
+
+#: the arrays that payloads travel as, by the payload's id
+Serialised = dict[int, list[Array]]
 
 #: what a strategy keeps between rounds: tensors, arrays, numbers, texts, and lists and mappings of them
 State = Mapping[str, Any]
@@ -81,6 +98,7 @@ class Strategy(FlowerStrategy):
         self._trial = Trial(run)
         #: the round of each site's work that was last taken, by the site's name: its memory goes on from there
         self.taken: dict[str, int] = {}
+        self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
         self._sent: list[tuple[Message, Site, Instruction]] = []
         self._weights: Weights | None = None
         self._judged = self.outcome
@@ -92,14 +110,14 @@ class Strategy(FlowerStrategy):
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Return an instruction for each of ``sites``, by the site's name."""
+        """Return an instruction for each of ``sites``, by the site's name; one that is missing is left out."""
 
     @abstractmethod
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Return the new weights.
 
         ``uploads`` yields the accepted ones in site order as they are read, and can be walked once. Walking to
-        its end raises FederationError where fewer than ``federation.min_replies`` were accepted.
+        its end raises FederationError where fewer than ``federation.min_replies`` of those asked were accepted.
         """
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
@@ -135,6 +153,24 @@ class Strategy(FlowerStrategy):
         """Return the images that the last round's sites sent, for the record to draw."""
         return {}
 
+    def checkpoint(self) -> State:
+        """Return ``state_dict`` and what the server's optimiser keeps."""
+        kept = {} if self._optimizer is None else {_OPTIMIZER: self._optimizer.moments}
+        return {**self.state_dict(), **kept}
+
+    def restore(self, state: State) -> None:
+        """Take back what ``checkpoint`` returned."""
+        if self._optimizer is not None:
+            self._optimizer.moments = state[_OPTIMIZER]
+        self.load_state_dict({k: v for k, v in state.items() if k != _OPTIMIZER})
+
+    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return what was learned by name: the models whose mean figures are a round's, the weights where not said.
+
+        A method with several keeps them under ``LEARNED`` in its ``state_dict``, by name, as mappings of tensors.
+        """
+        return {GLOBAL: arrays}
+
     # ---- Flower's hooks -------------------------------------------------------------------------------
 
     def configure_train(
@@ -146,14 +182,11 @@ class Strategy(FlowerStrategy):
         self._weights = self.weights_from(arrays)
         chosen = self.choose(server_round)
         plan = self.instructions(server_round, self._weights, chosen)
-        encoded: dict[int, ArrayRecord] = {}
+        serialised: Serialised = {}
         self._sent = []
-        for site in chosen:
+        for site in (site for site in chosen if site.name in plan):
             instruction = plan[site.name]
-            body = encoded.get(id(instruction.payload))
-            if body is None:
-                body = self._encoded(instruction.payload)
-                encoded[id(instruction.payload)] = body
+            body = self._encoded(instruction.payload, serialised)
             taken = self.taken.get(site.name, 0)
             fields = {
                 **config,
@@ -174,6 +207,8 @@ class Strategy(FlowerStrategy):
             raise RuntimeError("aggregate_train needs a configure_train before it")
         accepted = self._accepted(server_round, self._weights, replies)
         weights = self.update(server_round, self._weights, accepted)
+        if self._optimizer is not None:
+            weights = self._optimizer.step(server_round, self._weights, weights)
         self._weights = None
         self._require_finite(server_round, weights)
         self.taken |= dict.fromkeys(self.outcome.accepted, server_round)
@@ -187,11 +222,13 @@ class Strategy(FlowerStrategy):
             return []
         self.ensure_roll_call(grid)
         self._judged, self._judges = self.outcome, list(self.sites)
-        body = self._encoded(self.weights_from(arrays))
+        body = self._encoded(self.weights_from(arrays), {})
         fields = {**config, **self._address(server_round)}
         return [
             Message(
-                RecordDict({"arrays": body, "config": ConfigRecord(dict(fields))}),
+                RecordDict(
+                    {"arrays": body, "config": ConfigRecord({**fields, **self._memory(site)})}
+                ),
                 site.node_id,
                 MessageType.EVALUATE,
                 group_id=str(server_round),
@@ -199,6 +236,11 @@ class Strategy(FlowerStrategy):
             for site in self.sites
             if site.name not in self.outcome.rejected
         ]
+
+    def _memory(self, site: Site) -> dict[str, int]:
+        """Return what a site is told of its memory where its own statistics are judged with the weights."""
+        local = self.run.config.model.statistics == "local"
+        return {TAKEN: self.taken.get(site.name, 0)} if local else {}
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -296,8 +338,22 @@ class Strategy(FlowerStrategy):
         """Return Weights as Flower's arrays, one a tensor under its own name."""
         return ArrayRecord(dict(weights.tensors))
 
-    def _encoded(self, payload: Payload) -> ArrayRecord:
-        return ArrayRecord(payload.encode(self.run.config.wire.compression))
+    def _encoded(self, payload: Payload, serialised: Serialised) -> ArrayRecord:
+        """Return what travels; a payload, or a part of a bundle, that goes to many sites is serialised once."""
+        compression = self.run.config.wire.compression
+        parts = payload.parts if isinstance(payload, Bundle) else {"": payload}
+        arrays: list[Array] = []
+        counts: dict[str, int] = {}
+        for name, part in parts.items():
+            kept = serialised.get(id(part))
+            if kept is None:
+                kept = [Array(ndarray) for ndarray in part.encode(compression)]
+                serialised[id(part)] = kept
+            arrays += kept
+            counts[name] = len(kept)
+        if isinstance(payload, Bundle):
+            arrays.insert(0, Array(Bundle.head(counts)))
+        return ArrayRecord({str(i): array for i, array in enumerate(arrays)})
 
     def _address(self, server_round: int) -> dict[str, str | int]:
         return {"server-round": server_round, "record": self.record_id}
@@ -321,14 +377,23 @@ class Strategy(FlowerStrategy):
                     continue
                 self.outcome.accept(upload)
                 del reply, upload
-                if MEMORY_LOST in ready[-1].metrics:
-                    logger.warning(
-                        "round %d: %s no longer has what it remembered and began afresh",
-                        server_round,
-                        site.name,
-                    )
+                self._tell_memory(server_round, ready[-1])
             yield from self.plausible(server_round, weights, ready, judge)
         self.require_quorum(server_round)
+
+    def _tell_memory(self, server_round: int, upload: Upload) -> None:
+        """Log what a site says of its memory where that is not what this run's last round left."""
+        site, figures = upload.site.name, upload.metrics
+        if MEMORY_LOST in figures:
+            logger.warning(
+                "round %d: %s no longer has what it remembered and began afresh", server_round, site
+            )
+        if WENT_BACK in figures:
+            logger.warning(
+                "round %d: %s has been at round %.0f of this run, and went back with the server to its round %d: the "
+                "record is older than what the site has seen of it",
+                *(server_round, site, figures[WENT_BACK], self.taken.get(site, 0)),
+            )
 
     def judge(self, weights: Weights) -> Judge:
         """Return the judge of a round that begins with ``weights``."""
@@ -376,8 +441,9 @@ class Strategy(FlowerStrategy):
         logger.warning("round %d: rejected %s: %s", server_round, upload.site.name, reason)
 
     def require_quorum(self, server_round: int) -> None:
-        """Raise FederationError where fewer than ``federation.min_replies`` were accepted."""
-        valid, needed = len(self.outcome.accepted), self.run.config.federation.min_replies
+        """Raise FederationError where fewer than ``federation.min_replies`` were accepted, or than were asked."""
+        valid = len(self.outcome.accepted)
+        needed = min(self.run.config.federation.min_replies, len(self._sent))
         if valid < needed:
             reasons = "; ".join(f"{site}: {why}" for site, why in self.outcome.rejected.items())
             raise FederationError(

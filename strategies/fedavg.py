@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import torch
-
 from common.settings.fedavg import FedAvgSettings
 from common.sites import Site
 from common.wire import Weights
+from strategies.averaging import Mean
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
 
@@ -25,22 +24,22 @@ class FedAvg(Strategy):
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's model."""
+        return self.model_of(upload)
+
+    def model_of(self, upload: Upload) -> Weights:
+        """Return the weights that a site ended with."""
         assert isinstance(upload.payload, Weights)
         return upload.payload
 
-    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
-        """Sum the uploads as they come, in float64, and divide once: one copy of the model in memory."""
+    def share(self, upload: Upload) -> int:
+        """Return p_k, before all of them are scaled to a sum of one."""
         settings = self.run.config.settings
         assert isinstance(settings, FedAvgSettings)
-        sums = {
-            name: torch.zeros_like(t, dtype=torch.float64) for name, t in weights.tensors.items()
-        }
-        total = 0
+        return upload.examples if settings.weighting == "counts" else 1
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Sum the uploads as they come, in float64, and divide once: one copy of the model in memory."""
+        mean = Mean(weights)
         for upload in uploads:
-            assert isinstance(upload.payload, Weights)
-            share = upload.examples if settings.weighting == "counts" else 1
-            total += share
-            for name, tensor in upload.payload.tensors.items():
-                sums[name].add_(tensor, alpha=share)
-        mean = {name: (s / total).to(weights.tensors[name].dtype) for name, s in sums.items()}
-        return Weights(mean, weights.codec)
+            mean.add(self.model_of(upload), self.share(upload))
+        return mean.result()

@@ -34,7 +34,8 @@ class Trial:
 
     @cached_property
     def _model(self) -> Classifier:
-        return self._run.build_model().eval()
+        # Of statistics that are the sites' own the server has none: then the batch's normalise.
+        return self._run.build_model().train(self._run.config.model.statistics == "local")
 
     @cached_property
     def _inputs(self) -> Tensor:

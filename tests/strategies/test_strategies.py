@@ -167,7 +167,7 @@ class Demanding(FlowerFedAvg):
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
         return super().configure_train(
-            server_round, arrays, ConfigRecord({"proximal-mu": 0.1}), grid
+            server_round, arrays, ConfigRecord({"temperature": 0.1}), grid
         )
 
 
@@ -176,7 +176,7 @@ def test_a_strategy_whose_devices_must_follow_more_is_refused(small: Small) -> N
     strategy = ForeignStrategy(made, inner=Demanding(min_train_nodes=1, min_available_nodes=1))
     grid = LocalGrid(client_app, 3, small(method="fedavg"))
     start = ArrayRecord(made.build_model().state_dict())
-    with pytest.raises(FederationError, match="proximal-mu"):
+    with pytest.raises(FederationError, match="asks its devices to follow temperature"):
         strategy.configure_train(1, start, ConfigRecord(), grid)
 
 

@@ -1,0 +1,36 @@
+"""The mean of what the sites end with, summed as it comes: one copy of the model in memory, however many sites."""
+
+from __future__ import annotations
+
+import torch
+
+from common.wire import Weights
+
+
+class Mean:
+    """sum_k p_k w_k / sum_k p_k over what is added, in float64 and rounded once.
+
+    Parameters
+    ----------
+    like : Weights
+        Gives the names, shapes, dtypes and the codec of the mean.
+    """
+
+    def __init__(self, like: Weights) -> None:
+        self._like = like
+        self._sums = {
+            name: torch.zeros_like(t, dtype=torch.float64) for name, t in like.tensors.items()
+        }
+        self.total = 0.0
+
+    def add(self, weights: Weights, share: float) -> None:
+        """Count ``weights`` ``share`` times."""
+        self.total += share
+        for name, tensor in weights.tensors.items():
+            self._sums[name].add_(tensor, alpha=share)
+
+    def result(self) -> Weights:
+        """Return the mean of what was added, of which there has to be some."""
+        like = self._like
+        mean = {n: (s / self.total).to(like.tensors[n].dtype) for n, s in self._sums.items()}
+        return Weights(mean, like.codec)
