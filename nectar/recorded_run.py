@@ -17,6 +17,7 @@ from common.run import Run
 from common.wire import SyntheticImages
 from nectar.compare.archive import Entry
 from nectar.compare.figures import RunFigures, read_run
+from nectar.export.learned import network_of
 from nectar.outputs import output_page
 from nectar.past_run import PastRun
 from nectar.report import writing
@@ -116,13 +117,25 @@ class RecordedRun:
 
         Raises
         ------
+        ConfigError
+            If it learned several, which ``models`` has, or if the weights do not fit the model or lack the running
+            statistics that are the sites' own.
         FederationError
             If the run stopped before its first round was done.
         """
-        weights = self.past.checkpoint().weights
-        model = Run(self.config).build_model().cpu()
-        model.load_state_dict(dict(weights))
-        return model.eval()
+        return network_of(Run(self.config), self.past.checkpoint())
+
+    @cached_property
+    def models(self) -> dict[str, nn.Module]:
+        """The networks by name where a run learned several, such as one for each site; else ``model`` under "".
+
+        Raises
+        ------
+        FederationError
+            If the run stopped before its first round was done.
+        """
+        run, checkpoint = Run(self.config), self.past.checkpoint()
+        return {name: network_of(run, checkpoint, name) for name in checkpoint.models}
 
     @property
     def images(self) -> dict[str, SyntheticImages]:

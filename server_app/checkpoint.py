@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from common import tensor_file
-from common.errors import FederationError, one_line
+from common.errors import ConfigError, FederationError, one_line
 from common.tensor_file import TensorFileError
 from common.tensor_tree import pack, unpack
+from strategies.base import GLOBAL, LEARNED
 
 SCHEMA = 1
 
@@ -25,7 +26,7 @@ class Checkpoint:
     """Where a run stands behind round ``server_round``.
 
     ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``taken`` is the round last
-    taken of each site's work.
+    taken of each site's work, None where an earlier release wrote the file.
     """
 
     server_round: int
@@ -33,7 +34,31 @@ class Checkpoint:
     strategy: Mapping[str, Any]
     validation_accuracy: float | None = None
     line: Mapping[str, Any] | None = None
-    taken: Mapping[str, int] = field(default_factory=dict)
+    taken: Mapping[str, int] | None = field(default_factory=dict)
+
+    @property
+    def models(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
+        """What was learned, by name: the strategy's models where it keeps several, else the weights."""
+        several: Mapping[str, Mapping[str, torch.Tensor]] = self.strategy.get(LEARNED, {})
+        return several or {GLOBAL: self.weights}
+
+    def model(self, name: str = GLOBAL) -> Mapping[str, torch.Tensor]:
+        """Return the tensors of the model ``name``.
+
+        Raises
+        ------
+        ConfigError
+            If none of that name was learned, or several were and none is named.
+        """
+        if name in self.models:
+            return self.models[name]
+        there = ", ".join(self.models)
+        if not there:
+            raise ConfigError(f"the run learned one model, and none is called '{name}': name none")
+        wanted = f"none is called '{name}'" if name else "none of them is the run's"
+        raise ConfigError(
+            f"the run learned {len(self.models)} models, and {wanted}: name one of {there}"
+        )
 
     def save(self, path: Path) -> None:
         """Write to ``path``, whole or not at all.
@@ -51,7 +76,7 @@ class Checkpoint:
             "strategy": skeleton,
             "weights": list(self.weights),
             "line": self.line,
-            "taken": dict(self.taken),
+            "taken": None if self.taken is None else dict(self.taken),
         }
         tensors = {f"weights.{k}": t for k, t in self.weights.items()}
         tensors |= {f"state.{k}": t for k, t in state.items()}
@@ -95,8 +120,12 @@ class Checkpoint:
             strategy=dict(unpack(meta["strategy"], state)),
             validation_accuracy=None if accuracy is None else float(accuracy),
             line=_line(meta.get("line"), server_round),
-            taken={str(site): int(last) for site, last in meta.get("taken", {}).items()},
+            taken=_taken(meta.get("taken")),
         )
+
+
+def _taken(found: Any) -> Mapping[str, int] | None:
+    return None if found is None else {str(site): int(last) for site, last in found.items()}
 
 
 def _line(found: Any, server_round: int) -> Mapping[str, Any] | None:

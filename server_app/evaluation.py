@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
 from flwr.app import ArrayRecord
 
-from common.data import samples
+from common.data import Samples, samples
 from common.run import Run
 from common.task import Evaluation
 from common.training import evaluate
-from server_app.loop import Judge
+from server_app.loop import Judge, Judgement
 
 
 def server_judge(run: Run) -> Judge:
@@ -20,17 +23,38 @@ def server_judge(run: Run) -> Judge:
         If the server is to evaluate and the data set is not there.
     """
     if run.config.evaluation.on not in ("server", "both"):
-        return lambda arrays: (None, None)
+        return lambda learned: Judgement()
     test = samples(run.dataset.test, run.info).to(run.device)
     held = samples(run.dataset.train, run.info, run.validation).to(run.device)
     model = run.build_model()
     settings = run.config
 
-    def judge(arrays: ArrayRecord) -> tuple[Evaluation | None, Evaluation | None]:
+    def on(part: Samples, arrays: ArrayRecord) -> Evaluation:
         model.load_state_dict(arrays.to_torch_state_dict(keep_input=True))
-        batch, precision = settings.evaluation.batch, settings.compute.precision
-        on_test = evaluate(model, test, run.task, batch, precision)
-        on_held = evaluate(model, held, run.task, batch, precision) if len(held) else None
-        return on_test, on_held
+        return evaluate(
+            model, part, run.task, settings.evaluation.batch, settings.compute.precision
+        )
+
+    def judge(learned: Mapping[str, ArrayRecord]) -> Judgement:
+        on_test = {name: on(test, arrays) for name, arrays in learned.items()}
+        on_held = [on(held, arrays) for arrays in learned.values()] if len(held) else []
+        return Judgement(
+            mean_of([*on_test.values()]),
+            mean_of(on_held) if on_held else None,
+            on_test if len(on_test) > 1 else {},
+        )
 
     return judge
+
+
+def mean_of(figures: Sequence[Evaluation]) -> Evaluation:
+    """Return the plain mean over models that were judged on the same set."""
+    if len(figures) == 1:
+        return figures[0]
+    each = zip(*(one.per_class for one in figures), strict=True)
+    return Evaluation(
+        loss=fmean(one.loss for one in figures),
+        accuracy=fmean(one.accuracy for one in figures),
+        per_class=tuple(fmean(column) for column in each),
+        examples=figures[0].examples,
+    )

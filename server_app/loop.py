@@ -31,7 +31,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RoundResult:
-    """Everything about one finished round; round 0 is the initial model's evaluation."""
+    """Everything about one finished round; round 0 is the initial model's evaluation.
+
+    ``updated`` is false where the strategy made nothing of the replies, and the weights stayed as they were.
+    """
 
     server_round: int
     arrays: ArrayRecord
@@ -43,6 +46,8 @@ class RoundResult:
     bytes_up: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     awaits_sites: bool = False
+    models: Mapping[str, Evaluation] = field(default_factory=dict)
+    updated: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,17 @@ class SitesFigures:
     bytes_up: dict[str, int] = field(default_factory=dict)
 
 
-#: evaluates weights at the server: (on the test set, on the validation share), None for one that is not there
-Judge = Callable[[ArrayRecord], tuple[Evaluation | None, Evaluation | None]]
+@dataclass(frozen=True)
+class Judgement:
+    """What the server makes of a round: the mean over the models that were learned, and each one's, if several."""
+
+    test: Evaluation | None = None
+    validation: Evaluation | None = None
+    models: Mapping[str, Evaluation] = field(default_factory=dict)
+
+
+#: evaluates at the server what was learned, by name
+Judge = Callable[[Mapping[str, ArrayRecord]], Judgement]
 #: is told of a round that is done; the sites' figures follow if it ``awaits_sites``
 Callback = Callable[[RoundResult], None]
 #: is told the sites' figures of a round that was told before
@@ -90,8 +104,8 @@ def federate(
         If a round ends with fewer valid replies than ``federation.min_replies``.
     """
     if first_round == 1:
-        test, validation = judge(arrays)
-        _tell(callbacks, RoundResult(0, arrays, test, validation))
+        judged = judge(strategy.learned(arrays))
+        _tell(callbacks, RoundResult(0, arrays, judged.test, judged.validation))
     rounds = _Rounds(strategy, grid, federation, judge, callbacks, figures_callbacks)
     if unjudged:
         rounds.ask_for_evaluation(first_round - 1, arrays)
@@ -156,18 +170,20 @@ class _Rounds:
         arrays = arrays if new is None else new
         clock.lap("aggregate")
         self.ask_for_evaluation(server_round, arrays)
-        test, validation = self._judge(arrays)
+        judged = self._judge(strategy.learned(arrays))
         clock.lap("evaluate")
         result = RoundResult(
             server_round,
             arrays,
-            test,
-            validation,
+            judged.test,
+            judged.validation,
             train,
             strategy.outcome,
             *_by_name(traffic, names),
             clock.seconds,
             awaits_sites=bool(self._open.questions),
+            models=judged.models,
+            updated=new is not None,
         )
         _tell(self._callbacks, result)
         return arrays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from logging import getLogger
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import MetricRecord
 
 from common.copies import FIGURES, Copies
+from common.errors import FederationError
 from common.files import write_atomically
 from server_app.checkpoint import Checkpoint
 from server_app.loop import RoundResult, SitesFigures
@@ -97,7 +98,7 @@ class Recorder:
         checkpoint = Checkpoint(
             result.server_round,
             weights,
-            dict(self.strategy.state_dict()),
+            dict(self.strategy.checkpoint()),
             reached,
             self._line,
             dict(self.strategy.taken),
@@ -128,6 +129,9 @@ def _tell_copies(result: RoundResult) -> None:
         logger.info("%s", copies.sentence())
 
 
+#: whether a round changed the weights; it stands in the lines of those that did not
+UPDATED = "updated"
+
 #: a device's figure that is a time, and stands with the other times
 _SECONDS = "seconds"
 
@@ -138,8 +142,12 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     devices = {site: dict(figures) for site, figures in accepted.items()}
     times = {site: figures.pop(_SECONDS, None) for site, figures in devices.items()}
     line: dict[str, Any] = {"round": result.server_round}
+    if not result.updated:
+        line[UPDATED] = False
     for name, evaluation in (("test", result.test), ("validation", result.validation)):
         line[name] = asdict(evaluation) if evaluation else None
+    if result.models:
+        line["models"] = {name: asdict(figures) for name, figures in result.models.items()}
     line |= _judged(None, result.outcome)
     line["accepted"] = list(accepted)
     line["rejected"] = dict(result.outcome.rejected)
@@ -153,6 +161,22 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line["devices"] = devices
     line["seconds"] = {**result.seconds, "by_site": times}
     return line
+
+
+def require_an_update(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse to call a run completed that ends with the weights with which it began.
+
+    Raises
+    ------
+    FederationError
+        If there are rounds among ``lines``, and the strategy made an update in none of them.
+    """
+    rounds = [line for line in lines if line["round"]]
+    if rounds and not any(line.get(UPDATED, True) for line in rounds):
+        raise FederationError(
+            f"none of {len(rounds)} rounds updated the weights, which are still those of the start: the strategy made "
+            "nothing of the replies, and its own warning of each round in the log says what it lacked"
+        )
 
 
 def _judged(mean: MetricRecord | None, outcome: Outcome) -> dict[str, Any]:

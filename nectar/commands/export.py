@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUMMARY = "write a run's model and synthetic images for use without Nectar"
 
 USAGE = """\
-Usage: nectar export RUN [--output DIR] [--best] [--format onnx,pt2] [--allow-imports MODULES]
+Usage: nectar export RUN [--output DIR] [--best] [--model NAME] [--format onnx,pt2] [--allow-imports MODULES]
 
 Writes the newest model of the run recorded in the directory RUN as safetensors, with what plain PyTorch needs to
 load it, and the images that its sites sent as PNG files in a folder a class and as one npz. A run that is not over
@@ -27,6 +27,7 @@ those of the run's model.
 
   --output DIR     the folder to make (default: export/round-005 or so in RUN); never one that is there
   --best           the round with the best accuracy on the validation share instead of the newest
+  --model NAME     one of several models, such as a site's that trained by itself (method=local)
   --format NAMES   more forms of the model: onnx (for ONNX runtimes), pt2 (torch.export, needs no code) or both,
                    with a comma; both take pixel values from 0 to 1, any number of images
   --allow-imports MODULES
@@ -39,7 +40,9 @@ those of the run's model.
 
 def main(words: list[str]) -> int:
     """Export what `words` say; return the exit code."""
-    options, rest = take_options(words, flags=("--best",), values=("--output", "--format", OPTION))
+    options, rest = take_options(
+        words, flags=("--best",), values=("--output", "--model", "--format", OPTION)
+    )
     if len(rest) != 1:
         raise ConfigError("nectar export takes one run: the directory that the run printed.")
     output = output_folder(options["--output"], fresh=True) if "--output" in options else None
@@ -51,7 +54,9 @@ def main(words: list[str]) -> int:
     from nectar.report.text import share
 
     past = PastRun.open(Path(rest[0]), judge_of(options.get(OPTION, "")))
-    done = export(past, output, best="--best" in options, formats=formats)
+    done = export(
+        past, output, best="--best" in options, formats=formats, model=options.get("--model", "")
+    )
     run, figures = done.about["run"], done.about["figures"]["test"]
     accuracy = f", test accuracy {share(figures['accuracy'])}" if figures else ""
     print(f"the model of round {run['round']} of {run['rounds']}{accuracy}: {done.folder}")

@@ -20,7 +20,7 @@ def about_model(
     config, info, origin = run.config, run.info, past.provenance
     return {
         "schema": MODEL_SCHEMA,
-        "model": config.model.model_dump(),
+        "model": config.model.architecture(),
         "code": _code(source),
         "formats": {name: FORMATS[name].to_dict() for name in formats},
         "input": {

@@ -15,19 +15,7 @@ from torch import Tensor
 from common.data import DatasetInfo, decode
 from common.errors import ConfigError
 from common.files import write_json, write_text
-from common.models import (
-    Classifier,
-    building,
-    classifier,
-    cnn,
-    convnet,
-    initial,
-    leafcnn,
-    lstm,
-    mlp,
-    own,
-    registry,
-)
+from common.models import Classifier, building, classifier, initial, own, projected, registry
 from common.run import Run
 from common.wire import SyntheticImages
 from nectar.export import pictures, plain
@@ -43,7 +31,16 @@ from nectar.past_run import PastRun
 from server_app.screen import hard
 from server_app.synthetic_sets import contrast_of
 
-NETWORKS = (classifier, cnn, convnet, leafcnn, lstm, mlp, initial, registry, building, own, plain)
+NETWORKS = (
+    classifier,
+    *registry.modules(),
+    initial,
+    projected,
+    registry,
+    building,
+    own,
+    plain,
+)
 """What model.py is made of."""
 
 _LICENCE = "Written by `nectar export` from Nectar's own source, Apache-2.0."
@@ -90,13 +87,18 @@ class _Contents:
 
 
 def export(
-    past: PastRun, output: Path | None = None, *, best: bool = False, formats: Sequence[str] = ()
+    past: PastRun,
+    output: Path | None = None,
+    *,
+    best: bool = False,
+    formats: Sequence[str] = (),
+    model: str = "",
 ) -> Export:
     """Write the newest model of ``past``, or that of the round best on validation, into a folder of its own.
 
     The folder appears whole, by one rename, once a fresh interpreter has loaded it without Nectar and found the
     logits of the run's model. ``output`` defaults to ``export/round-005`` in the record; ``formats`` are written
-    beside the weights, and pt2 in any case for a model whose code cannot be copied.
+    beside the weights, and pt2 in any case for a model whose code cannot be copied. ``model`` names one of several.
 
     Raises
     ------
@@ -110,9 +112,10 @@ def export(
     run = Run(past.config)
     require_images(past, run)
     checkpoint = checkpoint_of(past, best=best)
-    name = f"{'best-' if best else ''}round-{checkpoint.server_round:03d}"
+    which = f"-{model}" if model else ""
+    name = f"{'best-' if best else ''}round-{checkpoint.server_round:03d}{which}"
     folder = _free(Path(output or past.directory / "export" / name))
-    network = network_of(run, checkpoint)
+    network = network_of(run, checkpoint, model)
     source = source_of(run.config.model.name)
     kinds = _formats(source, formats)
     server_round, sets = past.synthetic(best=best)
@@ -123,7 +126,9 @@ def export(
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
-        _write(_Contents(run, network, checkpoint.weights, source, about, sent), kinds, temporary)
+        _write(
+            _Contents(run, network, checkpoint.model(model), source, about, sent), kinds, temporary
+        )
         if sets:
             write_synthetic(sets, run.info, temporary / "synthetic", contrast_of(kept))
         checked = [kind for kind in kinds if kind != SAFETENSORS or source.kind != "missing"]

@@ -44,19 +44,26 @@ def checkpoint_of(past: PastRun, *, best: bool) -> Checkpoint:
     return past.checkpoint(best=best)
 
 
-def network_of(run: Run, checkpoint: Checkpoint) -> Classifier:
+def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
     """Return the run's model with the checkpoint's weights, on the CPU, in evaluation mode.
+
+    Where the run learned several, ``name`` is that of one of them.
 
     Raises
     ------
     ConfigError
-        If the model cannot be built, or the weights do not fit it.
+        If the model cannot be built, the weights do not fit it, or there is no model of that name.
     """
     on_cpu = run.config.compute.model_copy(update={"device": "cpu"})
     network = Run(replace(run.config, compute=on_cpu)).build_model()
+    weights = dict(checkpoint.model(name))
     try:
-        network.load_state_dict(dict(checkpoint.weights))
+        network.load_state_dict(weights)
     except RuntimeError as error:
+        if run.config.model.statistics == "local":
+            raise ConfigError(
+                "with model.statistics=local each site's running statistics are its own: the record has no whole model"
+            ) from None
         reason = str(error).splitlines()[-1].strip()
         raise ConfigError(
             f"the checkpoint does not fit the model that the record's settings describe ({reason}): export it with the "

@@ -20,7 +20,7 @@ from torchvision.datasets import ImageFolder
 
 from common.data import describe
 from common.errors import ConfigError, NectarError
-from common.models import build
+from common.models import MODELS, build
 from common.run import Run
 from common.wire import SyntheticImages
 from nectar.cli import main
@@ -95,7 +95,10 @@ def test_plain_pytorch_gives_the_models_logits_bit_for_bit(
         assert torch.equal(torch.load(folder / "z.pt", weights_only=True), model(x))
 
 
-@pytest.mark.parametrize("name", ["cnn", "mlp", "leafcnn"])
+@pytest.mark.parametrize(
+    "name",
+    [name for name, known in MODELS.items() if known.takes == "images" and name != "convnet"],
+)
 def test_every_other_model_of_images_is_rebuilt_too(name: str, tmp_path: Path) -> None:
     """No small data set suits all of them, so the exported code is asked directly."""
     (tmp_path / "model.py").write_text(join(NETWORKS, "A title."))

@@ -31,9 +31,10 @@ def diverging(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:
     def judge_of(run: Any) -> Any:
         judge, asked = made(run), iter(range(1000))
 
-        def judge_or_not(arrays: Any) -> Any:
-            test, held = judge(arrays)
-            return (replace(test, loss=math.nan), held) if next(asked) in rounds else (test, held)
+        def judge_or_not(learned: Any) -> Any:
+            judged = judge(learned)
+            diverged = replace(judged, test=replace(judged.test, loss=math.nan))
+            return diverged if next(asked) in rounds else judged
 
         return judge_or_not
 

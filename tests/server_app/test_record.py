@@ -31,6 +31,7 @@ from server_app.evaluation import server_judge
 from server_app.loop import RoundResult
 from server_app.record import Record
 from strategies import foreign
+from strategies.base import GLOBAL
 from strategies.exchange.sending import content_bytes
 
 Small = Callable[..., dict[str, Any]]
@@ -131,7 +132,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(small: Small)
 def test_the_checkpoints_weights_give_the_rounds_figures(small: Small) -> None:
     record = run(small(rounds=1))
     weights = Checkpoint.load(record.last).weights
-    test, _ = server_judge(Run(load(small())))(ArrayRecord(dict(weights)))
+    test = server_judge(Run(load(small())))({GLOBAL: ArrayRecord(dict(weights))}).test
     assert test is not None
     assert test.accuracy == record.metrics()[1]["test"]["accuracy"]
     assert test.loss == record.metrics()[1]["test"]["loss"]
