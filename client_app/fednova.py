@@ -1,0 +1,23 @@
+"""FedNova on the device (Wang et al., 2020): local training, and how far its steps could take it."""
+
+from __future__ import annotations
+
+from client_app.device import DeviceClient, phase
+from client_app.fedprox import pulled
+from client_app.local_training import train_locally
+from common.settings.fednova import FedNovaSettings
+from common.specs.fednova import NORMALIZER, normalizer
+from common.wire import Weights
+
+
+class FedNovaClient(DeviceClient):
+    """Sends w_k and ||a_k||_1, of which the server makes d_k = (w_r - w_k) / (eta ||a_k||_1)."""
+
+    @phase("train")
+    def train(self, w: Weights) -> Weights:
+        """Return w_k, trained from ``w`` on the site's images."""
+        settings = self.settings(FedNovaSettings)
+        model, trained = train_locally(self, w, pulled(self, w, settings.mu))
+        a = normalizer(trained.steps, settings.momentum, trained.lr * settings.mu)
+        self.report(train_loss=trained.loss, **{NORMALIZER: a})
+        return Weights.of(model, w.codec)

@@ -1,0 +1,72 @@
+"""SCAFFOLD on the device (Karimireddy et al., 2020, Algorithm 1): steps corrected by control variates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import torch
+from torch import Tensor, nn
+
+from client_app.device import DeviceClient, phase
+from client_app.local_training import train_locally
+from common.settings.scaffold import ScaffoldSettings
+from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
+from common.training import Local, Trained, mean_gradient
+from common.wire import Bundle, Weights
+
+
+class ScaffoldClient(DeviceClient):
+    """Keeps c_k, which begins at 0, and steps by -eta (g_k(y) - c_k + c).
+
+    The correction is added to the step and not to the gradient: momentum would go on applying it.
+    """
+
+    @phase("train", takes=bundle_spec)
+    def train(self, given: Bundle) -> Bundle:
+        """Return w_k and c_k+ - c_k."""
+        w, c = given.part(WEIGHTS, Weights), given.part(CONTROL, Weights).tensors
+        own = self.recall() or control_spec(self.run).zeros().tensors
+        drift = {name: c[name] - own[name] for name in c}
+        local = Local(after_step=self._correction(drift)) if drift else Local()
+        model, trained = train_locally(self, w, local)
+        self.report(train_loss=trained.loss)
+        ended = Weights.of(model, w.codec)
+        new = self._control(w, ended, drift, trained)
+        self.remember(new)
+        change = Weights({name: new[name] - own[name] for name in new})
+        return Bundle({WEIGHTS: ended, CONTROL: change})
+
+    def _correction(self, drift: dict[str, Tensor]) -> Callable[[nn.Module], None]:
+        """Return what adds -eta (c - c_k) to a step."""
+        lr = self.settings(ScaffoldSettings).lr_in(self.server_round)
+        here = [value.to(self.run.device) for value in drift.values()]
+
+        @torch.no_grad()
+        def correct(model: nn.Module) -> None:
+            parameters = dict(model.named_parameters())
+            torch._foreach_add_([parameters[name] for name in drift], here, alpha=-lr)
+
+        return correct
+
+    def _control(
+        self, w: Weights, ended: Weights, drift: dict[str, Tensor], trained: Trained
+    ) -> dict[str, Tensor]:
+        """Return c_k+: the gradient at w_r (option I), or c_k - c + (w_r - w_k) / (K eta) (option II)."""
+        if self.settings(ScaffoldSettings).option == "I":
+            return self._gradient_at(w, drift)
+        path = trained.steps * trained.lr
+        return {
+            name: (w.tensors[name] - ended.tensors[name]) / path - gap
+            for name, gap in drift.items()
+        }
+
+    def _gradient_at(self, w: Weights, names: Collection[str]) -> dict[str, Tensor]:
+        """Return the gradient at ``w`` of the mean loss over all of the site's images."""
+        model, compute = self.model(w), self.run.config.compute
+        batch = self.settings(ScaffoldSettings).batch
+        mean_gradient(model, self.samples, self.run.task, batch, compute.precision)
+        return {
+            n: p.grad.cpu()
+            for n, p in model.named_parameters()
+            if p.grad is not None and n in names
+        }

@@ -1,0 +1,31 @@
+"""What travels under SCAFFOLD and FedPVR: weights, and control variates of the parameters that are corrected."""
+
+from __future__ import annotations
+
+from common.errors import ConfigError
+from common.run import Run
+from common.settings.scaffold import ScaffoldSettings
+from common.wire import BundleSpec, WeightsSpec
+
+WEIGHTS, CONTROL = "weights", "control"
+
+
+def control_spec(run: Run) -> WeightsSpec:
+    """Return the names and shapes of a control variate.
+
+    Raises
+    ------
+    ConfigError
+        If the settings name a layer that the model does not have.
+    """
+    settings = run.config.settings
+    assert isinstance(settings, ScaffoldSettings)
+    try:
+        return run.spec.only(settings.corrected(run.spec.trained))
+    except ValueError as error:
+        raise ConfigError(f"{error}.") from None
+
+
+def bundle_spec(run: Run) -> BundleSpec:
+    """Return the form of both ways: w_r and c to a site; w_k and what its c_k changed by to the server."""
+    return BundleSpec({WEIGHTS: run.spec, CONTROL: control_spec(run)})

@@ -1,0 +1,52 @@
+"""FedDyn on the server (Acar et al., 2021, Algorithm 1): the average, corrected by what the sites moved in sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from common.run import Run
+from common.settings.feddyn import FedDynSettings
+from common.wire import Weights
+from strategies.averaging import Mean
+from strategies.base import State
+from strategies.exchange.replies import Upload
+from strategies.fedavg import FedAvg
+
+_H = "h"
+
+
+class FedDyn(FedAvg):
+    """h <- h - alpha / K sum_k (w_k - w_r), w_{r+1} = mean of w_k - h / alpha, with K the sites that there are.
+
+    Running statistics are averaged as they are.
+    """
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        settings = run.config.settings
+        assert isinstance(settings, FedDynSettings)
+        self._alpha = settings.alpha
+        self._h = run.spec.parameters.zeros().tensors
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Average as they come; without regulariser there is no h."""
+        mean, each = Mean(weights), Mean(weights.only(self.run.spec.parameters))
+        for upload in uploads:
+            ended = self.model_of(upload)
+            mean.add(ended, self.share(upload))
+            each.add(ended.only(self.run.spec.parameters), 1)
+        averaged = mean.result()
+        if not self._alpha:
+            return averaged
+        part, ends = self._alpha * each.total / len(self.sites), each.result().tensors
+        self._h = {n: h - part * (ends[n] - weights.tensors[n]) for n, h in self._h.items()}
+        solved = {n: averaged.tensors[n] - h / self._alpha for n, h in self._h.items()}
+        return Weights(solved, weights.codec).over(averaged)
+
+    def state_dict(self) -> State:
+        """Return h."""
+        return {_H: dict(self._h)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take back h."""
+        self._h = dict(state[_H])

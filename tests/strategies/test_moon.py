@@ -1,0 +1,65 @@
+"""MOON: the contrast by hand, and FedAvg where it counts nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from federation import numbers, run
+
+from client_app.moon import contrastive
+from common import tensor_file
+from server_app.checkpoint import Checkpoint
+
+Small = Callable[..., dict[str, Any]]
+
+
+def test_the_contrast_by_hand() -> None:
+    """tau = 1/2. Row 0: sim 1 to the global one and 0 to the earlier one: log(1 + e^-2).
+
+    Row 1: the other way round: log(1 + e^2). A second earlier one at -1 adds e^-4 and e^0 to the sums.
+    """
+    z = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    positive = torch.tensor([[1.0, 0.0], [5.0, 0.0]])
+    earlier = torch.tensor([[0.0, 3.0], [0.0, 1.0]])
+    each = [math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))]
+    assert float(contrastive(z, positive, [earlier], 0.5)) == pytest.approx(sum(each) / 2, rel=1e-6)
+    other = torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
+    each = [
+        math.log(1 + math.exp(-2) + math.exp(-4)),
+        math.log(1 + math.exp(2) + math.exp(-2)),
+    ]
+    found = float(contrastive(z, positive, [earlier, other], 0.5))
+    assert found == pytest.approx(sum(each) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("projection", [0, 16])
+def test_without_mu_it_is_fedavg_to_the_bit(small: Small, projection: int) -> None:
+    """The same model, head included, from the same draw."""
+    model = f"model.projection={projection}"
+    moon = run(small(method="moon", rounds=2, set=f"moon.mu=0.0 {model}"))
+    plain = run(small(method="fedavg", rounds=2, set=model))
+    assert [n["test"] for n in numbers(moon)] == [n["test"] for n in numbers(plain)]
+    one, other = (Checkpoint.load(r.last).weights for r in (moon, plain))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_the_contrast_changes_rounds_from_the_second_on(small: Small) -> None:
+    """In the first round the site's last model is the global one, and the contrast a constant."""
+    losses = [
+        [n["test"]["loss"] for n in numbers(run(small(method=method, rounds=2, set=given)))]
+        for method, given in (("moon", "moon.mu=5.0"), ("fedavg", ""))
+    ]
+    assert losses[0][:2] == losses[1][:2]
+    assert losses[0][2] != losses[1][2]
+
+
+@pytest.mark.parametrize("pool", [1, 2])
+def test_a_site_keeps_its_last_models(small: Small, pool: int) -> None:
+    record = run(small(method="moon", rounds=3, set=f"moon.pool={pool}"))
+    newest = sorted((record.directory / "state").rglob("000003.safetensors"))
+    kept = {name.partition("/")[0] for name in tensor_file.load(newest[0])[0]}
+    assert kept == {str(i) for i in range(pool)}

@@ -1,0 +1,143 @@
+"""SCAFFOLD and FedPVR: steps by hand, control variates that add up whatever goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import TamperedGrid, numbers, run
+from tampering import with_arrays
+from tiny import Tiny
+
+from common import tensor_file
+from common.config import load
+from common.errors import ConfigError
+from common.run import Run
+from common.specs.scaffold import CONTROL, control_spec
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+
+Small = Callable[..., dict[str, Any]]
+
+
+def control(tiny: Tiny) -> float:
+    """Return the server's c."""
+    return float(tiny.strategy.state_dict()[CONTROL]["head.weight"])
+
+
+def test_two_rounds_by_hand(tmp_path: Path) -> None:
+    """Two steps of 1/2, option II.
+
+    Round 1, c = c_k = 0: w_k = a - a/4 = 0.75, 2.25; c_k+ = (0 - w_k) / (2 * 1/2) = -0.75, -2.25; c = -1.5.
+    Round 2 from 1.5: c - c_k = -0.75, 0.75, so that the steps go to a' = a - (c - c_k) = 1.75, 2.25:
+    w_k = a' + (1.5 - a')/4 = 1.6875, 2.0625, their mean 1.875;
+    c_k+ = c_k - c + (1.5 - w_k) = 0.75 - 0.1875, -0.75 - 0.5625; c = (0.5625 - 1.3125)/2.
+    """
+    tiny = Tiny(tmp_path, "scaffold")
+    assert (tiny.round(1), control(tiny)) == (1.5, -1.5)
+    assert (tiny.round(2), control(tiny)) == (1.875, -0.375)
+    assert [float(tiny.remembered(i)) for i in (0, 1)] == [0.5625, -1.3125]
+
+
+def test_option_one_by_hand(tmp_path: Path) -> None:
+    """c_k+ is the gradient at w_r: -1, -3 in round 1, c = -2; round 2 goes to a - (c - c_k) = 2 at both sites."""
+    tiny = Tiny(tmp_path, "scaffold", "option=I")
+    assert (tiny.round(1), control(tiny)) == (1.5, -2.0)
+    assert (tiny.round(2), control(tiny)) == (2 - 0.5 / 4, -0.5)
+
+
+def test_the_correction_is_not_carried_on_by_momentum(tmp_path: Path) -> None:
+    """Momentum 1/2 in round 2, from 1.875 (round 1: a/2, then v = -a/2 - a/2 = -a, w_k = a; c_k = -a, c = -2, w = 2).
+
+    Site 0, c - c_k = -1: v = 1, w = 2 - 1/2 (1 - 1) = 2; v = 1/2 + 1 = 3/2, w = 2 - 1/2 (3/2 - 1) = 1.75.
+    Under momentum the correction would have counted 1.5 times in the second step.
+    Site 1, c - c_k = 1: v = -1, w = 2; v = -3/2, w = 2 - 1/2 (-3/2 + 1) = 2.25.
+    """
+    tiny = Tiny(tmp_path, "scaffold", "momentum=0.5")
+    assert (tiny.round(1), control(tiny)) == (2.0, -2.0)
+    tiny.round(2)
+    assert [float(tiny.remembered(i)) for i in (0, 1)] == [1 + 0.25, -1 - 0.25]
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_control_variates_add_up_through_absence_loss_and_restart(
+    tmp_path: Path, option: str
+) -> None:
+    """sum_k c_k = K c: a site that is not asked keeps its c_k, one whose reply is lost goes back to the one before."""
+    tiny = Tiny(tmp_path, "scaffold", f"option={option}", wants=(1, 3, 8))
+    for number in range(1, 9):
+        absent = [1] if number in (3, 4, 5, 6) else []
+        lost = {2: [0], 5: [2], 7: [0, 2]}.get(number, [])
+        tiny.round(number, absent=absent, lost=lost)
+        if number in (2, 6):
+            tiny.restart()
+        each = sum(float(tiny.remembered(i)) for i in range(3) if f"site-{i}" in tiny.taken)
+        assert each == pytest.approx(3 * control(tiny), abs=1e-6), number
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedpvr"])
+def test_after_a_spoiled_reply_the_sites_control_variates_still_add_up(
+    small: Small, method: str
+) -> None:
+    """NaN for one site's reply in round 2 of 4: it goes on from its round 1, as if it had not worked."""
+
+    def spoil(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return [a if i != 3 else np.full_like(a, np.nan) for i, a in enumerate(arrays)]
+
+    spoiled = with_arrays(spoil)
+
+    def in_round_2(message: Any, reply: Any) -> Any:
+        return spoiled(message, reply) if message.metadata.group_id == "2" else reply
+
+    record = run(small(method=method, rounds=4), TamperedGrid, tampers={1: in_round_2})
+    lines = record.metrics()
+    assert [list(line["rejected"]) for line in lines] == [[], [], ["partition-1"], [], []]
+    checkpoint = Checkpoint.load(record.last)
+    for name, c in checkpoint.strategy[CONTROL].items():
+        each = torch.stack([t[f"/{name}"] for t in last_states(record)])
+        assert float((each.double().mean(0) - c).abs().max()) < 1e-6 * max(1, float(c.abs().max()))
+        assert float(c.abs().max()) > 0
+
+
+def last_states(record: Record) -> list[Any]:
+    folders = [p for p in (record.directory / "state").rglob("*") if p.is_dir()]
+    files = [sorted(folder.glob("0*.safetensors")) for folder in folders]
+    return [tensor_file.load(found[-1])[0] for found in files if found]
+
+
+def test_with_no_layer_fedpvr_is_fedavg_weighted_uniformly_to_the_bit(small: Small) -> None:
+    without = run(small(method="fedpvr", rounds=3, set="fedpvr.layers=none"))
+    plain = run(small(method="fedavg", rounds=3, set="fedavg.weighting=uniform"))
+    assert [n["test"] for n in numbers(without)] == [n["test"] for n in numbers(plain)]
+    one, other = (Checkpoint.load(r.last).weights for r in (without, plain))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+
+
+def test_with_all_layers_fedpvr_is_scaffold(small: Small) -> None:
+    every = "fedpvr.layers=blocks,head,features"
+    made = Run(load(small(method="fedpvr")))
+    layers = ",".join(dict.fromkeys(n.partition(".")[0] for n in made.spec.trained))
+    pvr = run(small(method="fedpvr", rounds=2, set=f"fedpvr.layers={layers}"))
+    scaffold = run(small(method="scaffold", rounds=2))
+    assert [n["test"] for n in numbers(pvr)] == [n["test"] for n in numbers(scaffold)], every
+
+
+def test_control_variates_are_of_parameters_and_of_the_layers_named(small: Small) -> None:
+    made = Run(load(small(method="scaffold", set="model.norm=batch")))
+    assert {n for n in made.spec.names if "running" in n}
+    assert not {n for n in control_spec(made).names if "running" in n or "num_batches" in n}
+    made = Run(load(small(method="fedpvr")))
+    assert control_spec(made).names == ("head.weight", "head.bias")
+    with pytest.raises(ConfigError, match=r"fedpvr.layers names 'fc', the model has .*head"):
+        control_spec(Run(load(small(method="fedpvr", set="fedpvr.layers=fc"))))
+
+
+def test_the_local_path_changes_with_c(tmp_path: Path) -> None:
+    """A correction that is never applied would leave w_k what it is."""
+    tiny, other = (Tiny(tmp_path / str(i), "scaffold") for i in (0, 1))
+    other.strategy.load_state_dict({CONTROL: {"head.weight": torch.ones(1, 1)}})
+    assert other.round(1) == tiny.round(1) - 0.75
