@@ -20,11 +20,10 @@ from client_app.vetoes import Vetoes
 from common.compute import torch_device
 from common.config import load
 from common.config.problems import COMMAND_LINE
-from common.data import Dataset, Samples, samples, validation_split
+from common.data import Dataset, Samples, samples
 from common.data.bounds import Bounds
 from common.errors import ConfigError, FederationError
 from common.run import Run
-from common.seeding import derive
 from common.settings.images import ImagesSettings
 from common.settings.sections import ComputeSettings
 from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, site_name
@@ -249,10 +248,8 @@ def _split(
     run: Run, site: str, dataset: Dataset, indices: NDArray[np.int64]
 ) -> tuple[Samples, Samples]:
     """Return a site's images at ``indices``: those to learn from, and those it holds out."""
-    seed = derive(run.config.seed, "site-holdout", site)
-    strata = run.task.strata(dataset.train)[indices]
-    kept, held = validation_split(strata, run.config.data.site_holdout, seed)
-    train, holdout = (samples(dataset.train, run.info, indices[part]) for part in (kept, held))
+    parts = run.share(site, dataset, indices)
+    train, holdout = (samples(dataset.train, run.info, part) for part in parts)
     return train.to(run.device), holdout.to(run.device)
 
 

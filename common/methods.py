@@ -82,6 +82,15 @@ METHODS: dict[str, Method] = {
         _own("feddm", "FedDM"),
         _own("real", "Real"),
         _own("fedavg", "FedAvg"),
+        _own("fedprox", "FedProx"),
+        _own("fednova", "FedNova"),
+        _own("scaffold", "Scaffold"),
+        _own("feddyn", "FedDyn"),
+        _own("fedpvr", "FedPVR"),
+        _own("moon", "MOON"),
+        _own("fedmix", "FedMix"),
+        _own("central", "Central"),
+        _own("local", "Local"),
         _own("fedsynth", "FedSynth"),
         _own("masking", "Masking"),
         _own("topk", "TopK"),
@@ -89,7 +98,7 @@ METHODS: dict[str, Method] = {
 }
 
 FOREIGN_CLIENT = "fedavg"
-"""The method whose devices and local training serve a Flower strategy named by import path."""
+"""The method whose settings and local training serve a Flower strategy named by import path."""
 
 
 def own_method(path: str) -> Method | None:
@@ -108,11 +117,12 @@ def own_method(path: str) -> Method | None:
 
 
 def resolve(name: str) -> Method:
-    """Return a method by its name, its import path, or that of a Flower strategy, which FedAvg's devices serve."""
+    """Return a method by its name, its import path, or that of a Flower strategy, which trains as FedAvg does."""
     if not is_import_path(name):
         return METHODS[name]
     served = METHODS[FOREIGN_CLIENT]
-    foreign = Method(served.name, name, served.client, served.settings, served.facts)
+    client = "client_app.foreign:ForeignClient"
+    foreign = Method(served.name, name, client, served.settings, served.facts)
     return own_method(name) or foreign
 
 

@@ -32,7 +32,7 @@ from common.imports import is_import_path
 from common.imports import load as load_path
 from common.models import own
 from common.models.building import outline
-from common.seeding import generator, process_wide
+from common.seeding import derive, generator, process_wide
 from common.sites import folder_sites
 from common.task import Task, task_of
 from common.wire import WeightsSpec
@@ -147,14 +147,15 @@ class Run:
             return _numbers(self._own_model)
         try:
             shape, classes = info.shape, len(info.classes)
-            return _numbers(outline(shape=shape, classes=classes, **settings.model_dump()))
+            return _numbers(outline(shape=shape, classes=classes, **settings.architecture()))
         except ValueError as error:
             raise self._misfit(error) from None
 
     @cached_property
     def spec(self) -> WeightsSpec:
-        """Names, shapes and dtypes of the model's state."""
-        return WeightsSpec.of(self.build_model())
+        """Names, shapes and dtypes of the model's state that travels: all, or all but running statistics."""
+        whole = WeightsSpec.of(self.build_model())
+        return whole.parameters if self.config.model.statistics == "local" else whole
 
     def build_model(self) -> models.Classifier:
         """Return the model with the run's initial weights, the same in every process, on this process's device.
@@ -172,7 +173,7 @@ class Run:
                 shape=self.info.shape,
                 classes=len(self.info.classes),
                 generator=generator(self.config.seed, "model"),
-                **settings.model_dump(),
+                **settings.architecture(),
             )
         except ValueError as error:
             raise self._misfit(error) from None
@@ -182,6 +183,11 @@ class Run:
     def _own_model(self) -> models.Classifier:
         """A model of the user's own with the run's initial weights, made and looked at once a process."""
         path, shape, classes = self.config.model.name, self.info.shape, len(self.info.classes)
+        if self.config.model.projection:
+            raise ConfigError(
+                f"model.projection={self.config.model.projection} is for Nectar's own models: give {path} a "
+                "projection of its own"
+            )
         maker = load_path(path)
         try:
             with process_wide(self.config.seed, "model"):
@@ -203,6 +209,13 @@ class Run:
     def validation(self) -> Indices:
         """Positions in the training split that the server holds back for tuning."""
         return self._cut[1]
+
+    def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
+        """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
+        seed = derive(self.config.seed, "site-holdout", site)
+        strata = self.task.strata(dataset.train)[indices]
+        kept, held = validation_split(strata, self.config.data.site_holdout, seed)
+        return indices[kept], indices[held]
 
     def partition(self, clients: int) -> Sequence[Indices]:
         """Return each simulated site's positions in the training split, drawn once a process."""

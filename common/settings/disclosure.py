@@ -17,7 +17,7 @@ class Disclosure:
     ----------
     payload : str
         The kind of thing that is sent: ``weights``, ``part of an update``, ``synthetic images``, ``synthetic
-        batches``, ``real images``, or what a method of the user's own sends.
+        batches``, ``real images``, ``weights and means of images``, or what a method of the user's own sends.
     began_as : Origin
         What it was made from: noise, the device's real examples or the means of its classes; empty where it was
         trained or computed, and began as nothing of its own.
@@ -45,7 +45,7 @@ class Disclosure:
     @property
     def images(self) -> bool:
         """Whether it is images that are sent."""
-        return self.payload in ("synthetic images", "real images")
+        return self.payload in ("synthetic images", "real images", "weights and means of images")
 
     @property
     def examples(self) -> bool:

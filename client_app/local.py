@@ -1,0 +1,21 @@
+"""Local training on the device, the lower bound: the site goes on from its own model."""
+
+from __future__ import annotations
+
+from client_app.device import DeviceClient, phase
+from client_app.local_training import train_locally
+from common.wire import Weights
+
+
+class LocalClient(DeviceClient):
+    """Trains E epochs a round and never takes over what others learned."""
+
+    @phase("train")
+    def train(self, w: Weights) -> Weights:
+        """Return the site's model, trained on from its own last one, in its first round from ``w``."""
+        own = self.recall()
+        model, trained = train_locally(self, w if own is None else Weights(own, w.codec))
+        self.report(train_loss=trained.loss)
+        ended = Weights.of(model, w.codec)
+        self.remember(ended.tensors)
+        return ended

@@ -1,0 +1,12 @@
+"""The settings of training on all data in one place, the upper bound."""
+
+from common.settings.disclosure import Disclosure
+from common.settings.fedavg import FedAvgSettings
+
+
+class CentralSettings(FedAvgSettings):
+    """The server trains on the union of the sites' shares, as many steps a round as they would take together."""
+
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device: nothing, since the server has the data itself."""
+        return Disclosure("nothing", update=False)

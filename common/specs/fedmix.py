@@ -1,0 +1,31 @@
+"""What travels under FedMix: weights, and once the means of the sites' images."""
+
+from __future__ import annotations
+
+from common.run import Run
+from common.settings.fedmix import FedMixSettings
+from common.wire import BundleSpec, SyntheticImagesSpec
+
+WEIGHTS, MEANS = "weights", "means"
+
+#: the phase in which a site sends its means beside its weights, and the one of all other rounds
+INTRODUCE, TRAIN = "introduce", "train"
+
+
+def means_spec(run: Run, sites: int) -> SyntheticImagesSpec:
+    """Return the form of the means of so many sites: images with soft labels."""
+    settings, classes = run.config.settings, len(run.info.classes)
+    assert isinstance(settings, FedMixSettings)
+    each = -(-settings.means * sites // classes)
+    return SyntheticImagesSpec(run.image_shape, classes, each, soft=True)
+
+
+def sent_spec(run: Run) -> BundleSpec:
+    """Return the form of what a site is sent: the weights, and all sites' means where it is not known to have them."""
+    every = means_spec(run, run.config.federation.clients)
+    return BundleSpec({WEIGHTS: run.spec, MEANS: every}, optional=frozenset({MEANS}))
+
+
+def reply_spec(run: Run) -> BundleSpec:
+    """Return the form of what a site sends: its weights, and its own means when it is asked for them and has any."""
+    return BundleSpec({WEIGHTS: run.spec, MEANS: means_spec(run, 1)}, optional=frozenset({MEANS}))

@@ -1,0 +1,71 @@
+"""Training on all data in one place, the upper bound: no site is asked for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from common.data import Samples, samples
+from common.errors import FederationError
+from common.seeding import generator
+from common.settings.central import CentralSettings
+from common.sites import Site
+from common.training import train
+from common.wire import Weights
+from strategies.base import Instruction, Strategy
+from strategies.exchange.replies import Upload
+
+
+class Central(Strategy):
+    """Trains the model on the union of the partitions, sum_k E ceil(n_k / B) steps a round.
+
+    Simulation only: a site with data of its own keeps it.
+    """
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Ask nobody.
+
+        Raises
+        ------
+        FederationError
+            If a site's data are its own, or the server has not read them.
+        """
+        own = [site.name for site in sites if not site.partitions]
+        if own:
+            raise FederationError(
+                f"method=central trains on everybody's data in one place, and {', '.join(own)} "
+                f"{'has' if len(own) == 1 else 'have'} data of their own, which do not leave: choose another method"
+            )
+        return {}
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Return the weights behind the round's steps."""
+        for _ in uploads:
+            raise RuntimeError("nobody was asked")
+        settings, config = self.run.config.settings, self.run.config
+        assert isinstance(settings, CentralSettings)
+        model = self.run.build_model()
+        weights.load_into(model)
+        train(
+            model,
+            self._union(),
+            settings,
+            self.run.task,
+            generator(config.seed, "central", server_round, device=self.run.device),
+            server_round=server_round,
+            precision=config.compute.precision,
+            steps=sum(settings.epochs * -(-site.examples // settings.batch) for site in self.sites),
+        )
+        return Weights.of(model, weights.codec)
+
+    def _union(self) -> Samples:
+        """Return what the sites of this round learn from, in the order of the sites."""
+        run, number = self.run, self.sites[0].partitions
+        shares = run.partition(number)
+        positions = [
+            run.share(site.name, run.dataset, shares[site.partition])[0] for site in self.sites
+        ]
+        return samples(run.dataset.train, run.info, np.concatenate(positions)).to(run.device)

@@ -1,0 +1,94 @@
+"""FedMix on the server (Yoon et al., 2021, Algorithm 1): FedAvg, and the sites' means handed to all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from common.run import Run
+from common.sites import Site, site_order
+from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, reply_spec
+from common.wire import Bundle, SyntheticImages, Weights
+from strategies.averaging import Mean
+from strategies.base import Instruction, State
+from strategies.exchange.replies import Upload
+from strategies.fedavg import FedAvg
+from strategies.parcels import Parcels
+
+_ASKED, _HELD, _IMAGES, _LABELS = "asked", "held", "images", "labels"
+
+
+class FedMix(FedAvg):
+    """A site sends its means with its first weights; from the next round on all that have come are with every site.
+
+    So no round is spent on them alone. In the first there is nothing to mix with, and it is FedAvg's.
+    """
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        self._expects = reply_spec(run)
+        self._means: dict[str, SyntheticImages] = {}
+        self._asked: set[str] = set()
+        self._parcels = Parcels()
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Send the weights, and the means to those that do not have them all."""
+        alone, both = Bundle({WEIGHTS: weights}), self._with_means(weights)
+        plan = {}
+        for site in sites:
+            owed = bool(self._means) and self._parcels.owed(site.name, len(self._means))
+            phase = TRAIN if site.name in self._asked else INTRODUCE
+            plan[site.name] = Instruction(phase, both if owed else alone, self._expects)
+        return plan
+
+    def _with_means(self, weights: Weights) -> Bundle:
+        if not self._means:
+            return Bundle({WEIGHTS: weights})
+        every = list(self._means.values())
+        images, labels = torch.cat([m.images for m in every]), torch.cat([m.labels for m in every])
+        codec = self.run.config.wire.images
+        return Bundle({WEIGHTS: weights, MEANS: SyntheticImages(images, labels, codec)})
+
+    def model_of(self, upload: Upload) -> Weights:
+        """Return w_k."""
+        assert isinstance(upload.payload, Bundle)
+        return upload.payload.part(WEIGHTS, Weights)
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Average the weights as they come, and keep the means."""
+        mean, sent = Mean(weights), dict[str, SyntheticImages]()
+        for upload in uploads:
+            assert isinstance(upload.payload, Bundle)
+            mean.add(self.model_of(upload), self.share(upload))
+            if MEANS in upload.payload.parts:
+                sent[upload.site.name] = upload.payload.part(MEANS, SyntheticImages)
+        self._parcels.settle(self.outcome)
+        self._asked |= self.outcome.accepted.keys()
+        room = self.run.config.federation.clients - len(self._means)
+        new = sorted(sent.keys() - self._means.keys(), key=site_order)[: max(0, room)]
+        self._means |= {site: sent[site] for site in new}
+        return mean.result()
+
+    def pictures(self) -> Mapping[str, SyntheticImages]:
+        """Return each site's means, with the likeliest class of each."""
+        return {
+            site: SyntheticImages(m.images, m.labels.argmax(1)) for site, m in self._means.items()
+        }
+
+    def state_dict(self) -> State:
+        """Return the means, and which sites have sent theirs and have them all."""
+        return {
+            _ASKED: sorted(self._asked),
+            _HELD: dict(self._parcels.held),
+            _IMAGES: {site: m.images for site, m in self._means.items()},
+            _LABELS: {site: m.labels for site, m in self._means.items()},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it back."""
+        self._asked, self._parcels = set(state[_ASKED]), Parcels(state[_HELD])
+        images, labels = state[_IMAGES], state[_LABELS]
+        self._means = {site: SyntheticImages(images[site], labels[site]) for site in images}

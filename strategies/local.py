@@ -1,0 +1,47 @@
+"""Local training on the server, the lower bound: the sites' own models are judged, and stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from flwr.app import ArrayRecord
+
+from common.errors import ConfigError
+from common.run import Run
+from common.wire import Weights
+from strategies.base import LEARNED, State
+from strategies.exchange.replies import Upload
+from strategies.fedavg import FedAvg
+
+
+class Local(FedAvg):
+    """Keeps the newest model of every site, for the test set: a run's figure is the mean over them."""
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        if run.config.evaluation.on in ("sites", "both"):
+            raise ConfigError(
+                f"evaluation.on={run.config.evaluation.on} has the sites judge one model, and method=local has one for "
+                "each site: set evaluation.on=server"
+            )
+        self._models: dict[str, Weights] = {}
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Keep what came, and return the weights as they were."""
+        for upload in uploads:
+            self._models[upload.site.name] = self.model_of(upload)
+        return weights
+
+    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the sites' models by site; before the first round, the start."""
+        if not self._models:
+            return super().learned(arrays)
+        return {site: self.arrays_from(self._models[site]) for site in sorted(self._models)}
+
+    def state_dict(self) -> State:
+        """Return the sites' models."""
+        return {LEARNED: {site: dict(model.tensors) for site, model in self._models.items()}}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take them back."""
+        self._models = {site: Weights(dict(each)) for site, each in state[LEARNED].items()}
