@@ -5,6 +5,7 @@ from __future__ import annotations
 from common.config import Config
 from common.run import Run
 from server_app.app import make_strategy
+from server_app.start import starting_weights
 
 
 def check_kind(config: Config) -> None:
@@ -40,7 +41,7 @@ def check(config: Config) -> None:
     """
     check_kind(config)
     run = Run(config)
-    run.build_model()
+    starting_weights(run, tell=False)
     if config.images.sites:
         _look_at_sites(run)
     else:

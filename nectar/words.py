@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from common.config.consistency import START_KEY
 from common.config.keys import CONFIG, PATH_KEYS, TYPED
 from common.config.own_data import FILE_KEY, SITES_KEY
 from common.config.problems import nearest
@@ -204,8 +205,8 @@ def _run_value(key: str, text: str, directory: Path) -> str | int | float | bool
 
 
 def _own_paths(key: str, text: str, directory: Path) -> str:
-    """Make the paths of one's own data absolute, as the run config's own are."""
-    if key == FILE_KEY and text:
+    """Make the paths of one's own data and weights absolute, as the run config's own are."""
+    if key in (FILE_KEY, START_KEY) and text:
         return str(directory / from_home(text))
     if key == SITES_KEY and text:
         return ",".join(str(directory / from_home(part.strip())) for part in text.split(","))

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
+from common.augmentation import check_augmentation
 from common.compute import use_threads
 from common.config import Config, load
 from common.config.keys import FETCH
@@ -28,8 +29,9 @@ from server_app.evaluation import server_judge
 from server_app.loop import federate
 from server_app.marked_lines import tell
 from server_app.record import Record
-from server_app.recorder import Recorder
+from server_app.recorder import Recorder, require_an_update
 from server_app.sending.send import send
+from server_app.start import start_checksum, starting_weights
 from strategies.base import Strategy
 from strategies.exchange.roll_call import expected_sites
 from strategies.foreign import ForeignStrategy
@@ -94,6 +96,7 @@ def serve(
     """
     use_threads(config.compute.server_cores)
     run = Run(config)
+    start = None if config.resume else starting_weights(run)
     judge = server_judge(run)
     strategy = make_strategy(run)
     strategy.ensure_roll_call(grid)
@@ -113,8 +116,9 @@ def serve(
             data = _checksum(run)
             with record.writing():
                 record.partition(partition)
-                record.note(data=data)
-        weights = run.build_model().state_dict() if checkpoint is None else checkpoint.weights
+                record.note(data=data, **_start(run))
+        weights = checkpoint.weights if checkpoint else start or starting_weights(run)
+        travelling = {name: weights[name] for name in run.spec.names}
         recorder = Recorder(
             record,
             strategy,
@@ -126,7 +130,7 @@ def serve(
         federate(
             strategy,
             grid,
-            ArrayRecord(dict(weights)),
+            ArrayRecord(travelling),
             first_round=standing.first_round,
             last_round=config.rounds,
             federation=run.config.federation,
@@ -135,6 +139,7 @@ def serve(
             figures_callbacks=[recorder.judged],
             unjudged=standing.unjudged,
         )
+        require_an_update(record.metrics())
         with record.writing():
             _end(record, "completed")
     except DivergedError as error:
@@ -174,8 +179,9 @@ def make_strategy(run: Run) -> Strategy:
     Raises
     ------
     ConfigError
-        If a method of the user's own names something else.
+        If a method of the user's own names something else, or the run is to augment what cannot be.
     """
+    check_augmentation(run.config.section, run.config.settings, run.info)
     method = resolve(run.config.method)
     if method.strategy == run.config.method:
         return ForeignStrategy(run)
@@ -252,6 +258,12 @@ def _counts(run: Run, sites: int) -> NDArray[np.int64]:
         held = [dataset.train.labels for dataset in run.site_datasets.values()]
         return np.stack([np.bincount(labels, minlength=classes) for labels in held])
     return class_counts(run.dataset.train.labels, run.partition(sites), classes)
+
+
+def _start(run: Run) -> dict[str, str]:
+    """Return what the record says of a file that the weights come from."""
+    checksum = start_checksum(run.config)
+    return {"start": checksum} if checksum else {}
 
 
 def _checksum(run: Run) -> dict[str, str]:

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from common.errors import ConfigError
-from common.settings.sections import DataSettings, EvaluationSettings, FederationSettings
+from common.settings.disclosure import Disclosure
+from common.settings.sections import (
+    DataSettings,
+    EvaluationSettings,
+    FederationSettings,
+    ModelSettings,
+)
+
+START_KEY = "model.start"
 
 
 def check_federation(federation: FederationSettings) -> None:
@@ -40,4 +50,45 @@ def check_evaluation(evaluation: EvaluationSettings, data: DataSettings) -> None
         raise ConfigError(
             f"evaluation.on={evaluation.on} needs images the sites hold out for it: "
             "set data.site_holdout above 0, such as 0.1."
+        )
+
+
+def check_statistics(
+    model: ModelSettings, evaluation: EvaluationSettings, method: str, sent: Disclosure | None
+) -> None:
+    """Refuse running statistics that stay at the sites where the server needs a whole model.
+
+    Raises
+    ------
+    ConfigError
+        If the server is to evaluate, or the sites send no weights that they trained.
+    """
+    if model.statistics == "averaged":
+        return
+    if evaluation.on in ("server", "both"):
+        raise ConfigError(
+            f"model.statistics=local leaves the server no model to evaluate, and evaluation.on={evaluation.on} asks it "
+            "to: set evaluation.on=sites with data.site_holdout above 0, or evaluation.on=none."
+        )
+    if sent is None or not sent.payload.startswith(("weights", "part of an update")):
+        raise ConfigError(
+            f"model.statistics=local is for methods whose sites train the model and send its weights, and "
+            f"method={method} does not: choose fedavg or one of its kind, or leave it out."
+        )
+
+
+def check_model(model: ModelSettings) -> None:
+    """Refuse weights to start from that are no safetensors file by absolute path.
+
+    Raises
+    ------
+    ConfigError
+        Another kind of file, or a relative path.
+    """
+    if model.start and not (
+        model.start.endswith(".safetensors") and PurePath(model.start).is_absolute()
+    ):
+        raise ConfigError(
+            f"{START_KEY}={model.start} must be an absolute path to a .safetensors file, as "
+            "safetensors.torch.save_file writes a state_dict."
         )

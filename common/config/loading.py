@@ -38,7 +38,7 @@ from common.config.strategy import check_arguments, check_strategy
 from common.config.text import Scalar, from_home
 from common.errors import ConfigError
 from common.imports import is_import_path
-from common.methods import METHODS, section
+from common.methods import FOREIGN_CLIENT, METHODS, Method, section
 from common.settings.base import Settings
 from common.settings.sections import SECTIONS, RunSettings
 
@@ -159,12 +159,15 @@ def _resolve(
     """Check every value and build the configuration; ``paths`` carry where each was given."""
     own = chosen_method(leaves, judge)
     problems = [*unknown_problems(leaves, own), *model_problems(leaves)]
-    taken = taken_over(leaves, own)
+    given, taken = leaves, taken_over(leaves, own)
     leaves = {**taken, **leaves}
     sections: dict[str, Settings] = {}
     repeated: list[str] = []
+    in_use = _sections_in_use(given, own)
     for name, cls in {"": cast("type[Settings]", RunSettings), **section_classes(own)}.items():
         built = build(name, cls, leaves)
+        if not isinstance(built, Settings) and name not in in_use:
+            built = build(name, cls, given)  # what it only took over is nothing to it
         if isinstance(built, Settings):
             sections[name] = built
         else:
@@ -192,6 +195,13 @@ def _resolve(
         strategy=strategy,
         origin=places | {key: leaf.where for key, leaf in leaves.items()},
     )
+
+
+def _sections_in_use(leaves: Mapping[str, Leaf], own: Method | None) -> set[str]:
+    """Return the run-wide sections and the chosen method's; an unknown method has none."""
+    method = leaves["method"].value if "method" in leaves else RunSettings().method
+    served = FOREIGN_CLIENT if is_import_path(str(method)) else str(method)
+    return {"", *SECTIONS, own.name if own else served}
 
 
 def _strategy_leaves(leaves: dict[str, Leaf]) -> dict[str, Scalar]:

@@ -9,7 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common.config.consistency import check_evaluation, check_federation
+from common.config.consistency import (
+    check_evaluation,
+    check_federation,
+    check_model,
+    check_statistics,
+)
 from common.config.images import check_images
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
 from common.config.own_data import check_originals, check_own_data, check_site_folders
@@ -81,7 +86,8 @@ class Config:
         ConfigError
             A quorum that can never be met; evaluation on the sites without a share held out for it; a folder of
             images, or a data set of one's own, whose settings do not fit together, or whose pictures would leave as
-            they are without having been asked for.
+            they are without having been asked for; weights to start from that are no safetensors file;
+            running statistics of the sites' own where the server needs a whole model.
         """
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
@@ -89,6 +95,8 @@ class Config:
         check_site_folders(self.images, self.federation)
         check_federation(self.federation)
         check_evaluation(self.evaluation, self.data)
+        check_model(self.model)
+        check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
 
     @property
     def section(self) -> str:

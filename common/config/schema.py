@@ -106,20 +106,26 @@ def build(section: str, cls: type[Settings], leaves: Mapping[str, Leaf]) -> Sett
         ]
 
 
+_VALIDATORS = ("value_error", "assertion_error")
+"""What pydantic calls an error that a class's own validator raised, rather than one of type or range."""
+
+
 def _by_field(error: ValidationError) -> dict[str, str]:
-    """Return the first thing that is wrong with each field; with several together, under the empty name."""
+    """Return of each field what its own validator says, or nothing; of several fields together under the empty name."""
     found: dict[str, str] = {}
     for detail in error.errors():
         name = str(detail["loc"][0]) if detail["loc"] else ""
-        found.setdefault(name, str(detail["msg"]).removeprefix("Value error, "))
+        own = detail["type"] in _VALIDATORS or not name
+        raised = detail.get("ctx", {}).get("error", detail["msg"])
+        found.setdefault(name, " ".join(str(raised).split()).rstrip(".") if own else "")
     return found
 
 
 def _problem(prefix: str, name: str, leaf: Leaf | None, cls: type[Settings], said: str) -> str:
-    """Say what is wrong with one field, or with several that a user's own class does not take together."""
+    """Say what is wrong with one field, or with several that a class does not take together."""
     if name not in cls.model_fields:
-        return f"{prefix.rstrip('.')}: {said.rstrip('.')}."
-    expected = allowed(cls.model_fields[name])
+        return f"{prefix.rstrip('.')}: {said}."
+    expected = allowed(cls.model_fields[name]) + (f": {said}" if said else "")
     if leaf is None:
         return f"{prefix}{name} needs a value: {expected}."
     return wrong_value(prefix + name, leaf, expected)

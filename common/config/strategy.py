@@ -25,9 +25,13 @@ def check_strategy(leaf: Leaf) -> type[Any]:
     Raises
     ------
     ConfigError
-        If it cannot be imported, or is no subclass of ``flwr.serverapp.strategy.Strategy``.
+        If it cannot be imported, is no subclass of ``flwr.serverapp.strategy.Strategy``, or moves no weights.
     """
-    from flwr.serverapp.strategy import Strategy  # seconds of imports, for these methods only
+    from flwr.serverapp.strategy import (  # seconds of imports, for these methods only
+        FedXgbBagging,
+        FedXgbCyclic,
+        Strategy,
+    )
 
     try:
         found = load(leaf.value)
@@ -42,6 +46,11 @@ def check_strategy(leaf: Leaf) -> type[Any]:
             "of your own: it must name a complete subclass of flwr.serverapp.strategy.Strategy, or a "
             "common.methods.Method."
         )
+    if issubclass(found, FedXgbBagging | FedXgbCyclic):
+        raise ConfigError(
+            f"method={leaf.value!r} {where_phrase(leaf.where)} moves XGBoost's trees, and Nectar's devices train a "
+            "model's weights: choose a strategy that averages weights, such as flwr.serverapp.strategy:FedAvg."
+        )
     return found
 
 
@@ -54,6 +63,7 @@ def _unknown_flower_strategy(name: str, leaf: Leaf) -> ConfigError:
         if inspect.isclass(found)
         and issubclass(found, strategy.Strategy)
         and not inspect.isabstract(found)
+        and not other.startswith("FedXgb")  # trees, refused by check_strategy
     ]
     guess = nearest(name, known)
     hint = f", the nearest is {guess}" if guess else ""

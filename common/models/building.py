@@ -10,6 +10,7 @@ import torch
 
 from common.models.classifier import Classifier
 from common.models.initial import initialise
+from common.models.projected import Projected
 from common.models.registry import MODELS, names, network
 
 
@@ -23,6 +24,7 @@ def build(
     norm: str = "instance",
     embedding: int = 0,
     tied: bool = True,
+    projection: int = 0,
     generator: torch.Generator | None = None,
 ) -> Classifier:
     """Return the model ``name`` for inputs of ``shape``, in training mode.
@@ -34,18 +36,25 @@ def build(
         name: One of `MODELS`.
         shape: An image's (channels, height, width), or a text's (tokens,).
         classes: The number of classes or of tokens in the vocabulary, at least 2.
-        depth: Blocks of the ConvNet, layers of the LSTM; a model takes no notice of what it lacks.
-        width: Channels of the ConvNet's blocks; hidden units of the MLP and the LSTM.
-        norm: The ConvNet's normalisation: "instance", "group", "batch" or "none".
+        depth: Blocks of the ConvNet, layers of the LSTM and the ViT; a model takes no notice of
+            what it lacks.
+        width: Channels of the ConvNet's blocks; hidden units of the MLP and the LSTM; the size of
+            a ViT's token.
+        norm: The normalisation of the ConvNet and the ResNets: "instance", "group", "batch" or, for
+            the ConvNet, "none".
         embedding: The size of the LSTM's token vectors; 0 for ``width``.
         tied: Whether the LSTM's output layer uses the embedding's matrix.
+        projection: The size of a projection head in front of the last layer; 0 for none.
         generator: The source of the initial weights. None stands for seed 0, for a model whose
             weights are loaded next.
 
     Raises:
         ValueError: An unknown name, or a model that cannot be built for such inputs.
     """
-    given = {"depth": depth, "width": width, "norm": norm, "embedding": embedding, "tied": tied}
+    given = {
+        **{"depth": depth, "width": width, "norm": norm, "embedding": embedding, "tied": tied},
+        "projection": projection,
+    }
     model = outline(name, shape, classes, **given)
     generator = generator or torch.Generator().manual_seed(0)
     # As Module.to_empty, whose empty_like imports half a second of symbolic algebra for a tensor on "meta".
@@ -74,7 +83,8 @@ def outline(name: str, shape: tuple[int, ...], classes: int, **given: Any) -> Cl
     taken = {key: given[key] for key in inspect.signature(cls).parameters if key in given}
     with torch.device("meta"):
         model: Classifier = cls(shape, classes, **taken)
-    return model
+        size = given.get("projection", 0)
+        return Projected(model, size, classes) if size else model
 
 
 def _check_kind(name: str, shape: tuple[int, ...]) -> None:

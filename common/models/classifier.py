@@ -26,7 +26,10 @@ class Classifier(nn.Module, ABC):
     Attributes:
         continuous_shape: The shape of one input that gradients can move: (C, H, W) of an image,
             (T, d) of a text's token vectors.
+        head: The last layer, which ``classify`` is.
     """
+
+    head: nn.Module
 
     def __init__(self, continuous_shape: tuple[int, ...] = ()) -> None:
         super().__init__()
@@ -50,6 +53,10 @@ class Classifier(nn.Module, ABC):
         An image is that already.
         """
         return x
+
+    def is_of_head(self, name: str) -> bool:
+        """Return whether the parameter or buffer ``name`` is the last layer's."""
+        return name.startswith("head.")
 
     @property
     def couples_samples(self) -> bool:

@@ -8,18 +8,16 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from common.models.lstm import LSTMLayer, TiedOutput
-
 
 @torch.no_grad()
 def initialise(model: nn.Module, generator: torch.Generator) -> None:
-    """Give every layer of ``model`` the start that torch or LEAF gives it, drawn from ``generator``.
+    """Give every layer of ``model`` the start that its source gives it, drawn from ``generator``.
 
     Weights and biases of convolutions and linear layers are uniform in +-1/sqrt(fan in); norms
-    start as the identity. An LSTM layer is uniform in +-1/sqrt(width), as torch's. Token vectors
-    are uniform in +-0.1, as in LEAF: torch's normal ones of unit variance would make the logits of
-    a tied output huge. A tied output's bias is zero. Layers draw in the order of
-    ``model.modules()``, so a seed gives the same weights in every process.
+    start as the identity. Token vectors are uniform in +-0.1, as in LEAF: torch's normal ones of
+    unit variance would make the logits of a tied output huge. A layer that has a method
+    ``draw(generator)`` starts by that instead. Layers draw in the order of ``model.modules()``, so
+    a seed gives the same weights in every process.
 
     Args:
         model: On the generator's device; changed in place.
@@ -29,19 +27,15 @@ def initialise(model: nn.Module, generator: torch.Generator) -> None:
         TypeError: ``model`` has a layer with parameters whose start is not defined here.
     """
     for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
+        if callable(draw := getattr(module, "draw", None)):
+            draw(generator)
+        elif isinstance(module, nn.Conv2d | nn.Linear):
             bound = 1 / math.sqrt(module.weight[0].numel())
             for parameter in module.parameters(recurse=False):
                 parameter.uniform_(-bound, bound, generator=generator)
-        elif isinstance(module, LSTMLayer):
-            bound = 1 / math.sqrt(module.recurrent.shape[1])
-            for parameter in module.parameters():
-                parameter.uniform_(-bound, bound, generator=generator)
         elif isinstance(module, nn.Embedding):
             module.weight.uniform_(-0.1, 0.1, generator=generator)
-        elif isinstance(module, TiedOutput):
-            module.bias.zero_()
-        elif isinstance(module, nn.GroupNorm | _BatchNorm):
+        elif isinstance(module, nn.GroupNorm | nn.LayerNorm | _BatchNorm):
             module.reset_parameters()
         elif next(module.parameters(recurse=False), None) is not None:
             raise TypeError(f"no initial weights are defined for a layer {type(module).__name__}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,6 +29,12 @@ class LSTMLayer(nn.Module):
         self.recurrent = nn.Parameter(torch.empty(4 * width, width))
         self.bias = nn.Parameter(torch.empty(4 * width))
 
+    def draw(self, generator: torch.Generator) -> None:
+        """Draw torch's own start: uniform in +-1/sqrt(width)."""
+        bound = 1 / math.sqrt(self.recurrent.shape[1])
+        for parameter in self.parameters():
+            parameter.uniform_(-bound, bound, generator=generator)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the hidden units after every place, from a state of zeros: [n, T, d] -> [n, T, width]."""
         inward = F.linear(x, self.inward, self.bias)  # of all places in one product
@@ -50,6 +58,10 @@ class TiedOutput(nn.Module):
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.empty(classes))
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Begin with a bias of zero."""
+        self.bias.zero_()
 
     def forward(self, h: Tensor, matrix: Tensor) -> Tensor:
         """Return the logits [..., classes] of ``h`` [..., d], for ``matrix`` [classes, d]."""

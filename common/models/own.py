@@ -264,6 +264,10 @@ class OwnNetwork(Classifier):
         logits: Tensor = self.plain.classify(h) if self.classifies else self._linear()(h)
         return logits
 
+    def is_of_head(self, name: str) -> bool:
+        """Return whether the parameter or buffer ``name`` is the last linear layer's."""
+        return self._head is not None and name.startswith(f"{self._head}.")
+
     def _linear(self) -> nn.Linear:
         layer: nn.Linear = self.plain.get_submodule(self._head)
         return layer

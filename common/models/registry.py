@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 
@@ -20,6 +21,11 @@ MODELS: dict[str, Architecture] = {
     "cnn": Architecture("common.models.cnn:CNN", "images"),
     "mlp": Architecture("common.models.mlp:MLP", "images"),
     "leafcnn": Architecture("common.models.leafcnn:LeafCNN", "images"),
+    "logistic": Architecture("common.models.logistic:Logistic", "images"),
+    "resnet18": Architecture("common.models.resnet:ResNet18", "images"),
+    "resnet34": Architecture("common.models.resnet:ResNet34", "images"),
+    "vgg11": Architecture("common.models.vgg:VGG11", "images"),
+    "vit": Architecture("common.models.vit:ViT", "images"),
     "lstm": Architecture("common.models.lstm:LSTM", "text"),
 }
 """The models by name."""
@@ -28,6 +34,12 @@ MODELS: dict[str, Architecture] = {
 def names(takes: str) -> str:
     """Return the names of the models that take "images" or "text", as a sentence lists them."""
     return ", ".join(name for name, known in MODELS.items() if known.takes == takes)
+
+
+def modules() -> list[ModuleType]:
+    """Import the modules of all models, each once, in the table's order."""
+    paths = dict.fromkeys(known.path.partition(":")[0] for known in MODELS.values())
+    return [importlib.import_module(path) for path in paths]
 
 
 def network(name: str) -> Any:

@@ -1,6 +1,6 @@
 """The run-wide sections: what every method shares. The only home of their defaults."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from common.models.registry import MODELS, names
 from common.settings.base import Settings, Switch, setting
@@ -106,18 +106,41 @@ class ModelSettings(Settings):
         allowed=f"one of {', '.join(MODELS)}, or your own as package.module:callable",
     )
     depth: int = setting(
-        3, "convnet: blocks of convolution, norm, ReLU and pooling; lstm: layers", ge=1, le=8
+        3, "convnet: blocks of convolution, norm, ReLU and pooling; lstm, vit: layers", ge=1, le=8
     )
     width: int = setting(
-        128, "convnet: channels of every convolution; mlp, lstm: hidden units", ge=1, le=4096
+        128,
+        "convnet: channels of every convolution; mlp, lstm: hidden units; vit: size of a token",
+        ge=1,
+        le=4096,
     )
     norm: Literal["instance", "group", "batch", "none"] = setting(
-        "instance", "convnet: the normalisation in every block"
+        "instance", "convnet, resnet18, resnet34: the normalisation in every block"
     )
     embedding: int = setting(0, "lstm: size of a token's vector; 0: as width", ge=0, le=4096)
+    projection: int = setting(
+        0,
+        "size of a two-layer projection head between embedding and classifier, MOON's 256; 0: none",
+        ge=0,
+        le=4096,
+    )
     tied: Switch = setting(
         True, "lstm: the output layer uses the embedding's own matrix; needs embedding = width"
     )
+    start: str = setting(
+        "",
+        "weights to start from, a file at the server; empty: drawn by the run's seed",
+        allowed="an absolute path to a .safetensors file",
+    )
+
+    statistics: Literal["averaged", "local"] = setting(
+        "averaged",
+        "batch norm's running means and variances: averaged as weights are, or each site's own, which never leave it",
+    )
+
+    def architecture(self) -> dict[str, Any]:
+        """Return what makes the network: all settings but those of the values in it."""
+        return self.model_dump(exclude={"start", "statistics"})
 
 
 class FederationSettings(Settings):

@@ -10,6 +10,7 @@ from common.config import Config
 from common.fingerprint import code_fingerprint
 from common.import_closure import Sources
 from common.run import Run
+from server_app.start import start_checksum
 
 #: the source as it lies on the disk now; a file that is saved again is read again
 _ON_DISK = Sources(again=True)
@@ -27,23 +28,26 @@ class Identity:
         The fingerprint of the code that can decide the run's numbers, a user's own modules included.
     data : str
         The data set's checksum; empty where the server does not read the data.
+    start : str
+        That of the file that the first round's weights come from; empty where there is none.
     """
 
     configuration: str
     code: str
     data: str = ""
+    start: str = ""
 
     @classmethod
     def of(cls, config: Config) -> Identity:
         """Return the identity of the run that ``config`` asks for from the source of this process."""
         on_server = config.evaluation.on in ("server", "both")
         data = Run(config).dataset.checksum if on_server else ""
-        return cls(config.digest(), code_fingerprint(config), data)
+        return cls(config.digest(), code_fingerprint(config), data, start_checksum(config))
 
     @property
     def key(self) -> str:
         """16 hex digits that name the run."""
-        text = " ".join((self.configuration, self.code, self.data))
+        text = " ".join((self.configuration, self.code, self.data, self.start)).rstrip()
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def is_of(self, provenance: dict[str, Any]) -> bool:
@@ -54,6 +58,7 @@ class Identity:
             provenance.get("configuration") == self.configuration
             and provenance.get("code") == self.code
             and (not checksum or not self.data or checksum == self.data)
+            and provenance.get("start", "") == self.start
         )
 
     def has_changed(self, config: Config) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from common.config import Config, load
+from common.config.consistency import START_KEY
 from common.config.keys import PATH_KEYS, ROUND
 from common.config.own_data import FILE_KEY, SITES_KEY
 from common.errors import ConfigError
@@ -74,7 +75,7 @@ def order_of(words: Sequence[str], typed: RunConfig | None = None) -> Order:
             refuse_nothing(name, value)
             paths[name] = _server_path(name, value)
             continue
-        if equals and key == FILE_KEY:
+        if equals and key in (FILE_KEY, START_KEY):
             _server_path(key, value)
         if equals and key == SITES_KEY and value:
             raise ConfigError(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +12,9 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from common.models import MODELS, Classifier, build
+from common.models.initial import initialise
+from common.models.resnet import ResNet18, ResNet34
+from common.models.vgg import VGG11
 
 IMAGE, TEXT, CLASSES = (2, 16, 16), (3,), 5
 
@@ -17,9 +23,34 @@ def rng(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+class ThinResNet18(ResNet18):
+    channels = (4, 4, 8, 8)
+
+
+class ThinResNet34(ResNet34):
+    channels = (4, 4, 8, 8)
+
+
+class ThinVGG11(VGG11):
+    plan = ((4,), (4,), (4, 4), (8, 8), (8, 8))
+    hidden = (8, 16)
+
+
+THIN: dict[str, Callable[[tuple[int, ...], int], Classifier]] = {
+    "resnet18": ThinResNet18,
+    "resnet34": partial(ThinResNet34, norm="group"),
+    "vgg11": ThinVGG11,
+}
+"""Those whose width is no setting: their own code with fewer channels."""
+
+
 def tiny(name: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Classifier:
     shape = TEXT if name == "lstm" else IMAGE
-    model = build(name, shape, CLASSES, depth=2, width=4, generator=rng(seed))
+    if name in THIN:
+        model = THIN[name](shape, CLASSES)
+        initialise(model, rng(seed))
+    else:
+        model = build(name, shape, CLASSES, depth=2, width=4, generator=rng(seed))
     return model.to(dtype)
 
 
