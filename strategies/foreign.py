@@ -1,4 +1,4 @@
-"""Any Flower strategy that moves weights, named by its import path, with FedAvg's devices.
+"""Any Flower strategy that moves weights, named by its import path, with devices that train as FedAvg's do.
 
 The strategy runs unchanged. This adapter stands around its hooks: what it sends is put into Nectar's wire format,
 what comes back is validated before the strategy sees it, and a reply that is missing or bad is handed to it as an
@@ -8,20 +8,22 @@ error message rather than dropped (a differentially private wrapper must not ave
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from logging import getLogger
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.serverapp import Grid, exception
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.config.strategy import constructor_parameters
-from common.errors import FederationError, PayloadError
+from common.errors import ConfigError, FederationError, PayloadError, one_line
 from common.imports import load
 from common.run import Run
 from common.seeding import derive
 from common.sites import Site
+from common.specs.foreign import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
 from common.wire import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
 from strategies.base import Instruction, State, Strategy
@@ -34,8 +36,21 @@ REJECTED = 102
 #: looks at the nodes that no strategy needs in a round, unless it waits for more of them
 _MAX_LOOKS = 5
 
-#: what Flower's strategies put into every message themselves
-_KNOWN_KEYS = {"server-round"}
+#: what Flower's strategies put into every message themselves, and what of theirs the devices follow
+_KNOWN_KEYS = {"server-round", PROXIMAL_MU, CLIPPING_NORM}
+
+#: the figure that every reply carries, so that no strategy meets a differing key
+_LOSS = "train-loss"
+
+#: what Flower's strategies raise with a sentence for whoever runs them
+_FLOWERS_REASONS = (
+    exception.AggregationError,
+    exception.InconsistentMessageReplies,
+    exception.PrivacyBudgetExhausted,
+)
+
+#: Flower's own name for what a clipped update comes with
+_FLOWERS_BIT = "norm_bit"
 
 
 class ForeignStrategy(Strategy):
@@ -53,6 +68,16 @@ class ForeignStrategy(Strategy):
         self, run: Run, record_id: str = "run", inner: FlowerStrategy | None = None
     ) -> None:
         super().__init__(run, record_id)
+        if self._optimizer is not None:
+            raise ConfigError(
+                f"fedavg.server_* is the server's step of Nectar's own methods, and {run.config.method} takes its own: "
+                "leave fedavg.server_* out, and set strategy.* instead."
+            )
+        if run.config.model.statistics == "local":
+            raise ConfigError(
+                f"model.statistics=local needs sites that remember, which those of {run.config.method} are not asked "
+                "to: choose fedavg with fedavg.server_optimizer, or leave it out"
+            )
         self.inner = inner if inner is not None else _construct(run)
         self._fresh = snapshot(self.inner)
         if any(buffer.is_floating_point() for buffer in run.build_model().buffers()):
@@ -62,6 +87,7 @@ class ForeignStrategy(Strategy):
                 run.config.method,
             )
         self._asked: list[tuple[Message, Site]] = []
+        self._demands: dict[str, Demands] = {}
         self._arrays: ArrayRecord | None = None
 
     def instructions(
@@ -77,16 +103,15 @@ class ForeignStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Let the inner strategy choose nodes and weights; send them to FedAvg's devices."""
+        """Let the inner strategy choose nodes and weights; send them to the devices."""
         self.ensure_roll_call(grid)
         self.outcome = Outcome()
         self._arrays = arrays
         here = SiteGrid(grid, self.sites, derive(self.run.config.seed, "sampling", server_round))
         sites = {site.node_id: site for site in self.sites}
-        asked = [
-            (message, sites[message.metadata.dst_node_id])
-            for message in self.inner.configure_train(server_round, arrays, ConfigRecord(), here)
-        ]
+        with self._refusals():
+            messages = list(self.inner.configure_train(server_round, arrays, ConfigRecord(), here))
+        asked = [(message, sites[message.metadata.dst_node_id]) for message in messages]
         self._asked = sorted(asked, key=lambda pair: self.sites.index(pair[1]))
         self._sent = [self._translate(server_round, m, site) for m, site in self._asked]
         return [message for message, _, _ in self._sent]
@@ -98,12 +123,15 @@ class ForeignStrategy(Strategy):
         surplus = set(config) - _KNOWN_KEYS
         if surplus:
             raise FederationError(
-                f"{self.run.config.method} asks its devices to follow {', '.join(sorted(surplus))}, which FedAvg's "
-                "devices do not: choose a strategy that works with plain local training"
+                f"{self.run.config.method} asks its devices to follow {', '.join(sorted(surplus))}, which they do "
+                f"not: choose a strategy that needs plain local training, {PROXIMAL_MU} or {CLIPPING_NORM}"
             )
+        self._demands[site.name] = demands = Demands.of(config)
         instruction = Instruction("train", self.weights_from(arrays), self.run.spec)
-        fields = ConfigRecord({**self._address(server_round), "phase": instruction.phase})
-        content = RecordDict({"arrays": self._encoded(instruction.payload), "config": fields})
+        fields = ConfigRecord(
+            {**self._address(server_round), "phase": instruction.phase, **demands.fields()}
+        )
+        content = RecordDict({"arrays": self._encoded(instruction.payload, {}), "config": fields})
         sent = Message(
             content, site.node_id, message.metadata.message_type, group_id=str(server_round)
         )
@@ -127,7 +155,8 @@ class ForeignStrategy(Strategy):
             self._translated(site, passed.get(site.name), originals[site.name]) for site, _ in read
         ]
         self.require_quorum(server_round)
-        arrays, metrics = self.inner.aggregate_train(server_round, translated)
+        with self._refusals():
+            arrays, metrics = self.inner.aggregate_train(server_round, translated)
         if arrays is None:
             logger.warning("round %d: the strategy made no update", server_round)
             return None, metrics
@@ -144,14 +173,30 @@ class ForeignStrategy(Strategy):
     ) -> Upload | None:
         try:
             upload = read_upload(reply, site, instruction.expects)
-            if missing := [key for key in _FIGURES if key not in upload.metrics]:
-                raise PayloadError(f"the figure '{missing[0]}' is missing from the reply")
+            self._require_figures(site, upload.metrics)
         except PayloadError as error:
             self.outcome.rejected[site.name] = str(error)
             logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
             return None
         self.outcome.accept(upload)
         return upload
+
+    def _require_figures(self, site: Site, metrics: Mapping[str, float]) -> None:
+        clipped = self._demands[site.name].norm is not None
+        if missing := [key for key in (_LOSS, *[NORM_BIT] * clipped) if key not in metrics]:
+            raise PayloadError(f"the figure '{missing[0]}' is missing from the reply")
+        if clipped and metrics[NORM_BIT] not in (0, 1):
+            raise PayloadError(
+                f"the figure '{NORM_BIT}' is {metrics[NORM_BIT]:g} where 0 or 1 was expected"
+            )
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Raise what the strategy itself gives as its reason to stop as FederationError."""
+        try:
+            yield
+        except _FLOWERS_REASONS as error:
+            raise FederationError(f"{self.run.config.method}: {one_line(str(error))}") from error
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's model."""
@@ -166,13 +211,21 @@ class ForeignStrategy(Strategy):
         content = RecordDict(
             {
                 "arrays": self.arrays_from(upload.payload),
-                "metrics": MetricRecord(
-                    {**_figures(upload.metrics), "num-examples": upload.examples}
-                ),
+                "metrics": self._figures(upload),
                 "config": ConfigRecord({"site": site.name}),
             }
         )
         return Message(content, reply_to=original)
+
+    def _figures(self, upload: Upload) -> MetricRecord:
+        """Return a reply's figures as the strategy expects them, the count by which it weights among them."""
+        metrics = upload.metrics
+        # Read by name: to import FedAvg's settings here would make them part of every method's code.
+        weighting = self.run.config.settings.model_dump()["weighting"]
+        clipped = self._demands[upload.site.name].norm is not None
+        bit = {_FLOWERS_BIT: int(metrics[NORM_BIT])} if clipped else {}
+        count = upload.examples if weighting == "counts" else 1
+        return MetricRecord({_LOSS: metrics[_LOSS], **bit, "num-examples": count})
 
     def state_dict(self) -> State:
         """Return every attribute of the inner strategy that changed since it was constructed."""
@@ -186,14 +239,6 @@ class ForeignStrategy(Strategy):
         """Log the inner strategy's own summary."""
         logger.info("%s:", self.run.config.method)
         self.inner.summary()
-
-
-#: the figures of FedAvg's devices that every reply carries, so that no strategy meets a differing key
-_FIGURES = ("train-loss",)
-
-
-def _figures(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {key: metrics[key] for key in _FIGURES}
 
 
 def _contents(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
@@ -218,6 +263,7 @@ def _construct(run: Run) -> FlowerStrategy:
         "min_train_nodes": 1,
         "min_evaluate_nodes": 1,
         "min_available_nodes": 1,
+        "train_loss_key": _LOSS,
     }
     arguments = {k: v for k, v in defaults.items() if k in known} | dict(run.config.strategy)
     strategy = cls(**arguments)

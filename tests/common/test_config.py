@@ -173,7 +173,7 @@ def test_pyproject_states_the_run_configs_keys_all_unset() -> None:
 def test_every_registered_method_resolves_to_settings() -> None:
     for name, method in METHODS.items():
         assert settings_class(name) is import_path(method.settings)
-    assert resolve("flwr.serverapp.strategy:FedAdam").client == METHODS["fedavg"].client
+    assert resolve("flwr.serverapp.strategy:FedAdam").client == "client_app.foreign:ForeignClient"
 
 
 def test_every_setting_says_what_it_means() -> None:

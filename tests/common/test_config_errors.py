@@ -76,7 +76,7 @@ def test_a_key_like_no_other_is_answered_with_where_to_look() -> None:
         (
             "feddm.augment=flip_crp",
             "feddm.augment='flip_crp' on the command line must be "
-            "any of color, crop, cutout, flip, scale, rotate joined by _.",
+            "any of color, crop, cutout, flip, scale, rotate joined by _: unknown or repeated transform.",
         ),
     ],
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Self
 
 import pytest
+from pydantic import field_validator, model_validator
 
 from common.config import load
 from common.errors import ConfigError
@@ -20,6 +22,27 @@ class VariantSettings(FedAvgSettings):
     server_momentum: float = setting(0.9, "the server's momentum", ge=0, lt=1)
 
 
+class NarrowSettings(FedAvgSettings):
+    """FedAvg's settings within narrower bounds, and what its own validators make of them."""
+
+    lr: float = setting(0.1, "the rate", gt=0, le=0.5)
+    batch: int = setting(8, "images a step", ge=1)
+    damping: float = setting(0.5, "the part of a step that is taken", gt=0)
+
+    @field_validator("batch")
+    @classmethod
+    def _a_power_of_two(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError("its sums are trees,\n  so it takes powers of 2")
+        return value
+
+    @model_validator(mode="after")
+    def _damped_enough(self) -> Self:
+        if self.momentum + self.damping > 1.25:
+            raise ValueError("momentum and damping may not come to more than 1.25.")
+        return self
+
+
 class NestedSettings(VariantSettings):
     """A variant of the variant."""
 
@@ -28,10 +51,11 @@ class NestedSettings(VariantSettings):
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("a_users_settings")
     module.VariantSettings = VariantSettings  # type: ignore[attr-defined]
+    module.NarrowSettings = NarrowSettings  # type: ignore[attr-defined]
     module.NestedSettings = NestedSettings  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "a_users_settings", module)
-    for name, cls in (("variant", "VariantSettings"), ("nested", "NestedSettings")):
-        own = METHODS["fedavg"]
+    for name in ("variant", "nested", "narrow"):
+        own, cls = METHODS["fedavg"], f"{name.capitalize()}Settings"
         method = Method(name, own.strategy, own.client, f"a_users_settings:{cls}")
         monkeypatch.setitem(METHODS, name, method)
 
@@ -59,6 +83,61 @@ def test_nothing_flows_back() -> None:
     )
 
 
-def test_a_wrong_value_is_still_refused() -> None:
-    with pytest.raises(ConfigError, match=r"fedavg\.lr=-1"):
-        load({"method": "variant", "set": "fedavg.lr=-1"})
+def sentence(method: str, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load({"method": method, "set": text})
+    return str(caught.value)
+
+
+def test_a_wrong_value_is_still_refused_once_and_where_it_was_given() -> None:
+    said = sentence("variant", "fedavg.lr=-1")
+    assert said == "fedavg.lr=-1 on the command line must be a number, above 0."
+
+
+#: what FedAvg takes and the narrow method does not: by its bound, its field's validator, its whole's
+TOO_MUCH = ("fedavg.lr=0.75", "fedavg.batch=12", "fedavg.momentum=0.9")
+
+
+@pytest.mark.parametrize("given", TOO_MUCH)
+@pytest.mark.parametrize("method", ["fedavg", "variant", "flwr.serverapp.strategy:FedAvg", "feddm"])
+def test_a_method_that_is_not_in_use_refuses_nothing_that_it_took_over(
+    method: str, given: str
+) -> None:
+    config = load({"method": method, "set": given})
+    assert load(config.to_run_config()) == config
+
+
+def test_what_is_given_to_a_method_that_is_not_in_use_is_still_checked() -> None:
+    """Its own value beside one that it takes over and refuses: the own one is told, if it is wrong by itself."""
+    assert sentence("fedavg", "fedavg.lr=0.75 narrow.lr=0.6").startswith("narrow.lr=0.6 on the")
+    assert sentence("fedavg", "fedavg.lr=0.75 narrow.batch=12").startswith("narrow.batch=12 on")
+    assert load({"method": "fedavg", "set": "fedavg.lr=0.75 narrow.batch=16"})
+    assert load({"method": "fedavg", "set": "fedavg.momentum=0.9 narrow.damping=0.5"})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            "fedavg.lr=0.75",
+            "narrow.lr=0.75 on the command line must be a number, above 0, at most 0.5.",
+        ),
+        (
+            "fedavg.batch=12",
+            "narrow.batch=12 on the command line must be a whole number, at least 1: its sums are trees, so it takes "
+            "powers of 2.",
+        ),
+        (
+            "narrow.batch=half",
+            "narrow.batch='half' on the command line must be a whole number, at least 1.",
+        ),
+        (
+            "fedavg.momentum=0.9",
+            "narrow: momentum and damping may not come to more than 1.25.",
+        ),
+    ],
+)
+def test_the_method_in_use_refuses_what_it_took_over_in_its_own_words(
+    given: str, said: str
+) -> None:
+    assert sentence("narrow", given) == said

@@ -141,6 +141,9 @@ def test_versions_of_device_state(tmp_path: Path, kind: str) -> None:
     assert [float(state.load(r)["x"]) for r in state.rounds()] == [1.0, 3.0, 4.0, 5.0]
     state.save(4, {"x": torch.tensor([40.0])}, taken=3)
     assert float(state.load(4)["x"]) == 40.0
+    assert state.rounds() == [1, 3, 4]
+    assert state.base_of(4) == 3
+    state.save(5, {"x": torch.zeros(1)}, taken=4)
     state.save(6, {"x": torch.zeros(1)}, taken=5)
     assert state.rounds() == [4, 5, 6]
 

@@ -1,0 +1,39 @@
+"""The device of Flower's strategies: FedAvg's, with what some of them ask beside plain local training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from client_app.device import DeviceClient, Metrics, NDArrays, phase
+from client_app.fedprox import pulled
+from client_app.local_training import train_locally
+from common.specs.foreign import Demands
+from common.updates import difference, plus
+from common.wire import Weights
+
+
+class ForeignClient(DeviceClient):
+    """Trains E epochs; pulled to the round's weights, or cut to a length, where the instruction says so."""
+
+    demands = Demands()
+
+    def fit(self, parameters: NDArrays, config: Mapping[str, Any]) -> tuple[NDArrays, int, Metrics]:
+        """Run the phase as the instruction's demands have it."""
+        self.demands = Demands.of(config)
+        return super().fit(parameters, config)
+
+    @phase("train")
+    def train(self, w: Weights) -> Weights:
+        """Return w_k, trained from ``w`` on the site's images."""
+        model, trained = train_locally(self, w, pulled(self, w, self.demands.mu))
+        self.report(train_loss=trained.loss)
+        ended = Weights.of(model, w.codec)
+        return ended if self.demands.norm is None else self._clipped(ended, w, self.demands.norm)
+
+    def _clipped(self, ended: Weights, w: Weights, norm: float) -> Weights:
+        """Return w + min(1, C / ||u||) u with u = w_k - w over all floating tensors, as Flower's mods cut it."""
+        update = difference(ended, w).double()
+        length = float(update.norm())
+        self.report(norm_bit=length > norm)
+        return plus(w, update * (norm / length)) if length > norm else ended
