@@ -3,7 +3,7 @@
 Random masking is Konečný et al., "Federated Learning: Strategies for Improving Communication Efficiency" (2016),
 section 3, made unbiased; top-k is Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (2017)
 without the residuals, since a device remembers nothing between rounds. Sets of places are coded as Elias (1974)
-and Fano (1971) do it.
+and Fano (1971) do it, or as a bitmap where that is smaller.
 """
 
 from __future__ import annotations
@@ -47,18 +47,32 @@ def _low_bits(total: int, k: int) -> int:
     return (total // k).bit_length() - 1
 
 
-def places_bytes(total: int, k: int) -> int:
-    """Return the bytes that ``k`` places of ``total`` take, 1 <= k <= total, whichever these places are."""
+def _elias_fano_bytes(total: int, k: int) -> int:
     low = _low_bits(total, k)
     return -(-(k * low + k + ((total - 1) >> low)) // 8)
 
 
-def pack_places(places: Tensor, total: int) -> Tensor:
-    """Code ascending places.
+def _bitmap_bytes(total: int) -> int:
+    return -(-total // 8)
 
-    A place's low bits are written out. The rest is a step of seldom more than two from the place before, and
-    written as that many zeros and a one. Where few of the places are sent that is at most 2 + log2(total / k)
-    bits a place, of which no code saves much more than half a bit.
+
+def as_bitmap(total: int, k: int) -> bool:
+    """Tell whether ``k`` places of ``total`` are coded as a bit a number: more than about a quarter of them are."""
+    return _bitmap_bytes(total) < _elias_fano_bytes(total, k)
+
+
+def places_bytes(total: int, k: int) -> int:
+    """Return the bytes that ``k`` places of ``total`` take, 1 <= k <= total, whichever these places are."""
+    return min(_bitmap_bytes(total), _elias_fano_bytes(total, k))
+
+
+def pack_places(places: Tensor, total: int) -> Tensor:
+    """Code ascending places, in the smaller of two codes; which one that is, ``total`` and k say.
+
+    Elias-Fano: a place's low bits are written out. The rest is a step of seldom more than two from the place
+    before, and written as that many zeros and a one. Where few of the places are sent that is at most
+    2 + log2(total / k) bits a place, of which no code saves much more than half a bit. The bitmap: a bit for each of
+    ``total`` numbers, one where it is sent.
 
     Args:
         places: int64 [k], ascending and distinct, from 0 to ``total`` - 1; k at least 1.
@@ -67,11 +81,14 @@ def pack_places(places: Tensor, total: int) -> Tensor:
         uint8 [places_bytes(total, k)].
     """
     k = len(places)
-    low = _low_bits(total, k)
-    shifts = torch.arange(low - 1, -1, -1)
     bits = torch.zeros(8 * places_bytes(total, k), dtype=torch.uint8)
-    bits[: k * low] = ((places[:, None] >> shifts) & 1).flatten().to(torch.uint8)
-    bits[k * low + (places >> low) + torch.arange(k)] = 1
+    if as_bitmap(total, k):
+        bits[places] = 1
+    else:
+        low = _low_bits(total, k)
+        shifts = torch.arange(low - 1, -1, -1)
+        bits[: k * low] = ((places[:, None] >> shifts) & 1).flatten().to(torch.uint8)
+        bits[k * low + (places >> low) + torch.arange(k)] = 1
     return (bits.view(-1, 8) << torch.arange(7, -1, -1)).sum(1).to(torch.uint8)
 
 
@@ -83,13 +100,16 @@ def unpack_places(code: Tensor, total: int, k: int) -> Tensor:
     """
     if len(code) != places_bytes(total, k):
         raise ValueError(f"{len(code)} bytes where {places_bytes(total, k)} were expected")
-    low = _low_bits(total, k)
     bits = ((code[:, None].long() >> torch.arange(7, -1, -1)) & 1).flatten()
+    low = 0 if as_bitmap(total, k) else _low_bits(total, k)
     ones = bits[k * low :].nonzero().flatten()
     if len(ones) != k:
         raise ValueError(f"{len(ones)} places where {k} were expected")
-    written = (bits[: k * low].view(k, low) << torch.arange(low - 1, -1, -1)).sum(1)
-    places = ((ones - torch.arange(k)) << low) + written
+    if as_bitmap(total, k):
+        places = ones
+    else:
+        written = (bits[: k * low].view(k, low) << torch.arange(low - 1, -1, -1)).sum(1)
+        places = ((ones - torch.arange(k)) << low) + written
     if int(places[-1]) >= total:
         raise ValueError(f"the place {int(places[-1])} where at most {total - 1} is allowed")
     if bool((places.diff() <= 0).any()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import zlib
@@ -17,7 +18,14 @@ from hypothesis import strategies as st
 from common.errors import PayloadError
 from common.wire import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
 from common.wire.top_k_update import k_for, largest_rate, payload_bytes
-from synth.sparse_updates import largest, mask, pack_places, places_bytes, unpack_places
+from synth.sparse_updates import (
+    as_bitmap,
+    largest,
+    mask,
+    pack_places,
+    places_bytes,
+    unpack_places,
+)
 
 MLP = 159_010  # numbers of a multilayer perceptron 784-200-10
 
@@ -192,9 +200,65 @@ def test_places_come_back_from_the_bytes_foretold(case: tuple[int, list[int]]) -
 
 
 def test_places_by_hand() -> None:
-    """Of 8 places 1, 4, 5: floor(log2(8/3)) = 1 low bit each, 1 0 1; highs 0, 2, 2 as 1 001 1, and room up to 3: 0."""
-    code = pack_places(torch.tensor([1, 4, 5]), 8)
-    assert [f"{int(byte):08b}" for byte in code] == ["10110011", "00000000"]  # 9 bits
+    """Of 32 places 1, 12, 31: 3 low bits each, 001 100 111; highs 0, 1, 3 as 1 01 001; one bit to spare."""
+    code = pack_places(torch.tensor([1, 12, 31]), 32)
+    assert [f"{int(byte):08b}" for byte in code] == ["00110011", "11010010"]
+
+
+def test_a_bitmap_by_hand() -> None:
+    """Of 16 places eight, a bit each; Elias-Fano takes 8 + 8 + 7 bits, a byte more."""
+    code = pack_places(torch.tensor([0, 1, 4, 5, 9, 11, 14, 15]), 16)
+    assert [f"{int(byte):08b}" for byte in code] == ["11001100", "01010011"]
+
+
+def test_the_code_of_the_places_is_the_smaller_one_on_either_side_of_the_crossing() -> None:
+    """Of 8,000: at 2,000, a quarter, Elias-Fano takes 3 x 2,000 + 1,999 bits; at 2,001 2 x 2,001 + 3,999, one too many.
+
+    A bitmap takes 1,000 bytes at any k, and Elias-Fano at all of them 8,000 + 7,999 bits.
+    """
+    assert [places_bytes(8000, k) for k in (1000, 2000, 2001, 6000, 8000)] == [
+        625,
+        1000,
+        1000,
+        1000,
+        1000,
+    ]
+    assert [as_bitmap(8000, k) for k in (1, 2000, 2001, 8000)] == [False, False, True, True]
+    for k in (1999, 2000, 2001, 2002, 7999, 8000):
+        places = torch.randperm(8000, generator=torch.Generator().manual_seed(k))[:k].sort().values
+        assert torch.equal(unpack_places(pack_places(places, 8000), 8000, k), places)
+
+
+@pytest.mark.parametrize(
+    ("rate", "codec", "k"),
+    [
+        (1.0, "float32", 7750),
+        (1.3, "float32", 5903),
+        (1.3, "float16", 5653),
+        (3.5, "float32", 2035),
+        (3.6, "float32", 1974),
+    ],
+)
+def test_the_bytes_of_a_bitmap_leave_more_values(rate: float, codec: str, k: int) -> None:
+    """k = (b 8,000 / rate - 1,000) / b with b bytes a value; at 3.6 Elias-Fano: 4k + (3k + 1,999) / 8 <= 8,888.8."""
+    assert k_for(8000, rate, codec) == k
+
+
+@pytest.mark.parametrize(
+    ("rate", "k", "code"),
+    [
+        (3.6, 39247, "3ccbfc4c82da7975"),
+        (3.9, 36141, "d0754b75fb5711c1"),
+        (7.8, 17568, "ebed94b3984c214c"),
+    ],
+)
+def test_where_elias_fano_is_the_smaller_one_nothing_has_changed(
+    rate: float, k: int, code: str
+) -> None:
+    """What the release before the bitmap sent of a perceptron's update."""
+    assert k_for(MLP, rate, "float32") == k
+    sent = TopKUpdate.of(update(MLP), TopKUpdateSpec(MLP, k)).encode()
+    assert hashlib.sha256(sent[2].tobytes()).hexdigest().startswith(code)
 
 
 def test_places_cost_little_more_than_the_least_possible() -> None:
@@ -244,6 +308,7 @@ def test_a_top_k_update_comes_back(total: int, data: Any, compression: str) -> N
 
 
 TOP = TopKUpdateSpec(300, 20)
+MOST = TopKUpdateSpec(300, 200)
 
 
 def coded(places: list[int], total: int = 300) -> np.ndarray[Any, Any]:
@@ -273,6 +338,22 @@ def test_damaged_top_k_updates_are_refused_by_name(damage: Damage, said: str) ->
     arrays = TopKUpdate.of(update(300), TOP).encode()
     with pytest.raises(PayloadError, match=said):
         TopKUpdate.decode(damage(arrays), TOP)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda code: code[:-1], "code of their places is uint8"),
+        (lambda code: np.zeros_like(code), "0 places where 200"),
+        (lambda code: np.full_like(code, 255), "304 places where 200"),
+        (lambda code: np.append(code[:-1], code[-1] ^ 1), "201 places where 200"),
+        (lambda code: np.packbits([0] * 104 + [1] * 200), "the place 303 where at most 299"),
+    ],
+)
+def test_damaged_bitmaps_are_refused_by_name(damage: Any, said: str) -> None:
+    arrays = TopKUpdate.of(update(300), MOST).encode()
+    with pytest.raises(PayloadError, match=said):
+        TopKUpdate.decode([arrays[0], arrays[1], damage(arrays[2])], MOST)
 
 
 # ---- what it costs ------------------------------------------------------------------------------------
