@@ -80,7 +80,7 @@ def test_the_method_that_add_a_method_writes_runs_beside_fedavg(tmp_path: Path) 
         (tmp_path / name).write_text(source, encoding="utf-8")
     nectar = [sys.executable, "-m", "nectar"]
     shared = ["rounds=2", *SMALL.split(), f"output-dir={tmp_path / 'runs'}", "--seeds", "1"]
-    rows = ["fedavg", "clipped:METHOD", "no momentum=clipped:METHOD:server_momentum=0"]
+    rows = ["fedavg", "clipped:METHOD", "no momentum=clipped:METHOD:inertia=0"]
     done = subprocess.run(
         [*nectar, "compare", *rows, *shared, "--jobs", "1"],
         cwd=tmp_path,
