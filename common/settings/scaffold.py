@@ -14,6 +14,9 @@ class ScaffoldSettings(FedAvgSettings):
     weighting: Literal["counts", "uniform"] = setting(
         "uniform", "a site's weight in the average: its number of images, or one"
     )
+    local_optimizer: Literal["sgd"] = setting(
+        "sgd", "what takes the steps: SGD, whose path control variates are read off"
+    )
     option: Literal["I", "II"] = setting(
         "II",
         "a site's new control variate: I, its gradient at the round's weights; II, the mean gradient along its path",
