@@ -15,7 +15,6 @@ from torch import Tensor
 
 from common.data.dataset import DatasetInfo
 from common.errors import PayloadError
-from common.updates import difference
 from common.wire import Weights
 
 #: how often the loss that is usual one site's may be: the same weights are judged at all of them
@@ -24,7 +23,12 @@ _LOSS_FACTOR = 100
 
 def length_of(new: Weights, old: Weights) -> float:
     """Return the Euclidean length of what ``new`` changes; infinite where it exceeds float32."""
-    return float(difference(new, old).double().norm())
+    parts = [
+        torch.linalg.vector_norm(new.tensors[name] - t, dtype=torch.float64)
+        for name, t in old.tensors.items()
+        if t.is_floating_point()
+    ]
+    return float(torch.stack(parts).norm())
 
 
 def too_long(lengths: Sequence[float], own: float, factor: float) -> list[str | None]:
