@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
+from client_app.state import Tensors
 from common.settings.fedmix import FedMixSettings
 from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, sent_spec
 from common.task import Task
@@ -29,16 +30,16 @@ class FedMixClient(DeviceClient):
         w, settings = given.part(WEIGHTS, Weights), self.settings(FedMixSettings)
         if MEANS in given.parts:
             sent = given.part(MEANS, SyntheticImages)
-            self.remember({"images": sent.images, "labels": sent.labels})
-            kept = {"images": sent.images, "labels": sent.labels}
+            kept: Tensors = {"images": sent.images, "labels": sent.labels}
+            self.remember(kept)
         else:
-            kept = dict(self.recall() or {})
+            kept = self.recall() or {}
         local = self._mixing(kept, settings.mix) if kept and settings.mix else Local()
         model, trained = train_locally(self, w, local)
         self.report(train_loss=trained.loss)
         return Bundle({WEIGHTS: Weights.of(model, w.codec)})
 
-    def _mixing(self, kept: dict[str, Tensor], share: float) -> Local:
+    def _mixing(self, kept: Tensors, share: float) -> Local:
         device = self.run.device
         images, labels = kept["images"].to(device), kept["labels"].to(device)
         draws = self.generator("mixture")

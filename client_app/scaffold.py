@@ -40,11 +40,14 @@ class ScaffoldClient(DeviceClient):
         """Return what adds -eta (c - c_k) to a step."""
         lr = self.settings(ScaffoldSettings).lr_in(self.server_round)
         here = [value.to(self.run.device) for value in drift.values()]
+        moved: list[Tensor] = []  # the model's parameters, looked up in the first step
 
         @torch.no_grad()
         def correct(model: nn.Module) -> None:
-            parameters = dict(model.named_parameters())
-            torch._foreach_add_([parameters[name] for name in drift], here, alpha=-lr)
+            if not moved:
+                parameters = dict(model.named_parameters())
+                moved.extend(parameters[name] for name in drift)
+            torch._foreach_add_(moved, here, alpha=-lr)
 
         return correct
 

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from common.settings.base import Settings
+from common.settings.fedavg import FedAvgSettings
 from common.wire import Weights
+from strategies.exchange.replies import Upload
+
+
+def share_of(upload: Upload, settings: Settings) -> int:
+    """Return p_k before all of them are scaled to a sum of one: the site's number of examples, or one."""
+    assert isinstance(settings, FedAvgSettings)
+    return upload.examples if settings.weighting == "counts" else 1
 
 
 class Mean:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from common.settings.fedavg import FedAvgSettings
 from common.sites import Site
 from common.wire import Weights
-from strategies.averaging import Mean
+from strategies.averaging import Mean, share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
 
@@ -33,9 +32,7 @@ class FedAvg(Strategy):
 
     def share(self, upload: Upload) -> int:
         """Return p_k, before all of them are scaled to a sum of one."""
-        settings = self.run.config.settings
-        assert isinstance(settings, FedAvgSettings)
-        return upload.examples if settings.weighting == "counts" else 1
+        return share_of(upload, self.run.config.settings)
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum the uploads as they come, in float64, and divide once: one copy of the model in memory."""

@@ -15,6 +15,7 @@ from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
 from common.specs.fedsynth import as_batches, spec_of
 from common.wire import SyntheticBatches, SyntheticImages, Weights
+from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
 from strategies.plausible import require_in_range
@@ -83,7 +84,7 @@ class FedSynth(Strategy):
         total = 0
         for upload in uploads:
             assert isinstance(upload.payload, Weights)
-            share = upload.examples if self.settings.weighting == "counts" else 1
+            share = share_of(upload, self.settings)
             total += share
             for name, ended in upload.payload.tensors.items():
                 sums[name].add_(ended.double() - start[name], alpha=share)

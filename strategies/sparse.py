@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from common.settings.fedavg import FedAvgSettings
 from common.sites import Site
 from common.updates import length, plus
 from common.wire import Spec, Weights
+from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
 
@@ -46,12 +46,10 @@ class SparseAverage(Strategy):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum what the uploads stand for as they come, in one float64 buffer, and divide once."""
-        settings = self.run.config.settings
-        assert isinstance(settings, FedAvgSettings)
         summed = torch.zeros(length(self.run.spec), dtype=torch.float64)
         total = 0
         for upload in uploads:
-            share = upload.examples if settings.weighting == "counts" else 1
+            share = share_of(upload, self.run.config.settings)
             total += share
             places, values = self.coordinates(upload)
             summed.index_add_(0, places, values, alpha=share)
