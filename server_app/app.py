@@ -135,6 +135,7 @@ def serve(
             last_round=config.rounds,
             federation=run.config.federation,
             judge=judge,
+            every=config.evaluation.every,
             callbacks=[recorder, lambda _: members(strategy.sites)],
             figures_callbacks=[recorder.judged],
             unjudged=standing.unjudged,

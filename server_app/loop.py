@@ -87,6 +87,7 @@ def federate(
     last_round: int,
     federation: FederationSettings,
     judge: Judge,
+    every: int = 1,
     callbacks: Sequence[Callback] = (),
     figures_callbacks: Sequence[FiguresCallback] = (),
     unjudged: bool = False,
@@ -96,6 +97,7 @@ def federate(
     The strategy has made its roll call (``ensure_roll_call``). Round 0, the evaluation of the start, is part of
     a run that begins at round 1 and of no resumed one. A round is one exchange: its weights' evaluation at the sites
     rides on the next round's instructions (`strategies.exchange.riding`), the last one's has an exchange of its own.
+    Every ``every``-th round is evaluated, and ``last_round``.
     With ``unjudged`` the sites' figures of the round before ``first_round`` are still to come.
 
     Raises
@@ -111,7 +113,8 @@ def federate(
         rounds.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
         update_membership(strategy, grid, federation)
-        arrays = rounds.run(server_round, arrays)
+        due = server_round % every == 0 or server_round == last_round
+        arrays = rounds.run(server_round, arrays, evaluated=due)
     rounds.close()
     return arrays
 
@@ -150,7 +153,7 @@ class _Rounds:
         names = {site.node_id: site.name for site in strategy.sites}
         self._open = _Evaluation(server_round, list(questions), strategy.outcome, names)
 
-    def run(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+    def run(self, server_round: int, arrays: ArrayRecord, *, evaluated: bool) -> ArrayRecord:
         """Run a round from ``arrays``, tell of the last one's figures and of it, and return its weights."""
         strategy, traffic, clock = self._strategy, Traffic(), Clock()
         names = {**self._open.names, **{site.node_id: site.name for site in strategy.sites}}
@@ -169,8 +172,10 @@ class _Rounds:
                 self._tell_figures(riders.answers)
         arrays = arrays if new is None else new
         clock.lap("aggregate")
-        self.ask_for_evaluation(server_round, arrays)
-        judged = self._judge(strategy.learned(arrays))
+        judged = Judgement()
+        if evaluated:
+            self.ask_for_evaluation(server_round, arrays)
+            judged = self._judge(strategy.learned(arrays))
         clock.lap("evaluate")
         result = RoundResult(
             server_round,

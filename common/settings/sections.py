@@ -187,6 +187,9 @@ class EvaluationSettings(Settings):
     batch: int = setting(
         500, "images a forward pass; costs memory, changes no more than the last bits", ge=1
     )
+    every: int = setting(
+        1, "rounds from one evaluation to the next; the last round always has one", ge=1
+    )
 
 
 class ComputeSettings(Settings):

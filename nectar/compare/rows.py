@@ -94,8 +94,13 @@ class Row:
         )
 
     def curve(self, number: int) -> list[RoundFigures]:
-        """Return a round's figures of all completed runs."""
-        return [one for run in self.whole for one in run.rounds if one.round == number]
+        """Return a round's figures of all completed runs that evaluated it."""
+        return [
+            one
+            for run in self.whole
+            for one in run.rounds
+            if one.round == number and not math.isnan(one.accuracy)
+        ]
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,9 @@ def _cost(results: Results) -> Table:
 
 
 def _by_round(results: Results, every: bool) -> Table:
-    numbers = shown_rounds(results.rounds, results.rounds if every else _SHOWN_ROUNDS)
+    judged = [n for n in range(1, results.rounds + 1) if any(row.curve(n) for row in results.rows)]
+    shown = shown_rounds(len(judged), len(judged) if every else _SHOWN_ROUNDS)
+    numbers = [judged[position - 1] for position in shown]
     rows = [
         (row.label, *(number(mean([one.accuracy for one in row.curve(n)])) for n in numbers))
         for row in results.rows

@@ -212,3 +212,20 @@ def test_the_log_says_what_the_sites_found(small: Small, caplog: pytest.LogCaptu
     ]
     accuracy = record.metrics()[1]["sites"]["accuracy"]
     assert said[2].startswith(f"round 1/2: at the sites accuracy {accuracy:.4f}")
+
+
+@pytest.mark.parametrize("on", ["server", "both"])
+def test_only_every_third_round_and_the_last_are_evaluated_and_the_weights_are_the_same(
+    small: Small, on: str
+) -> None:
+    """Evaluation reads nothing that training draws from, so what it leaves out changes no later figure."""
+    text = f"evaluation.on={on} data.site_holdout=0.2 data.validation=0.1"
+    often = run(small(rounds=4, set=text)).metrics()
+    seldom = run(small(rounds=4, set=f"{text} evaluation.every=3")).metrics()
+    assert [line["round"] for line in seldom if line["test"]] == [0, 3, 4]
+    judged = [3, 4] if on == "both" else []
+    assert [line["round"] for line in seldom if line.get("sites")] == judged
+    for one, other in zip(often, seldom, strict=True):
+        if other["test"]:
+            assert (one["test"], one["validation"]) == (other["test"], other["validation"])
+            assert one.get("sites") == other.get("sites")
