@@ -27,14 +27,17 @@ class ScaffoldClient(DeviceClient):
         w, c = given.part(WEIGHTS, Weights), given.part(CONTROL, Weights).tensors
         own = self.recall() or control_spec(self.run).zeros().tensors
         drift = {name: c[name] - own[name] for name in c}
-        local = Local(after_step=self._correction(drift)) if drift else Local()
-        model, trained = train_locally(self, w, local)
+        model, trained = train_locally(self, w, self.local(w, drift))
         self.report(train_loss=trained.loss)
         ended = Weights.of(model, w.codec)
         new = self._control(w, ended, drift, trained)
         self.remember(new)
         change = Weights({name: new[name] - own[name] for name in new})
         return Bundle({WEIGHTS: ended, CONTROL: change})
+
+    def local(self, w: Weights, drift: dict[str, Tensor]) -> Local:
+        """Return local training by corrected steps, to which a method may add an objective or a penalty."""
+        return Local(after_step=self._correction(drift)) if drift else Local()
 
     def _correction(self, drift: dict[str, Tensor]) -> Callable[[nn.Module], None]:
         """Return what adds -eta (c - c_k) to a step."""

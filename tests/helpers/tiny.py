@@ -18,7 +18,7 @@ from client_app.state import DirectoryState
 from common.config import load
 from common.data import Samples
 from common.imports import load as load_path
-from common.methods import resolve
+from common.methods import resolve, section
 from common.models import Classifier
 from common.run import Run
 from common.sites import Site
@@ -96,7 +96,7 @@ class Tiny:
         wants: Sequence[int] = (1, 3),
         examples: Sequence[int] = (),
     ) -> None:
-        words = " ".join(f"{method}.{word}" for word in f"{HALVES} {settings}".split())
+        words = " ".join(f"{section(method)}.{word}" for word in f"{HALVES} {settings}".split())
         counts = examples or [1] * len(wants)
         clients = f"federation.clients={len(wants)} federation.max_update=0"
         self.run = TinyRun(load({"method": method, "set": f"{words} {clients}"}))
