@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import torch
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Message,
@@ -29,12 +28,14 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.display_contrast import Contrast
 from common.errors import DivergedError, FederationError, PayloadError
-from common.memory import MEMORY_LOST, TAKEN, WENT_BACK
+from common.memory import TAKEN
 from common.run import Run
 from common.seeding import generator
-from common.sites import Site, site_order
-from common.wire import Bundle, Payload, Spec, SyntheticImages, Weights
+from common.sites import Site
+from common.wire import Payload, Spec, SyntheticImages, Weights
 from strategies.exchange.gathering import wait_for_sites
+from strategies.exchange.matching import matched
+from strategies.exchange.memory import tell_memory
 from strategies.exchange.replies import (
     Outcome,
     SiteEvaluation,
@@ -43,6 +44,7 @@ from strategies.exchange.replies import (
     read_upload,
 )
 from strategies.exchange.roll_call import Question
+from strategies.exchange.serialising import Serialiser
 from strategies.judging import TOGETHER, Judge, Trial
 from strategies.plausible import absurd_losses
 from strategies.server_optimizer import ServerOptimizer
@@ -53,9 +55,6 @@ _OPTIMIZER = "server-optimizer"
 
 #: the name of the one model that most methods learn, and where a strategy keeps several
 GLOBAL, LEARNED = "", "learned"
-
-#: the arrays that payloads travel as, by the payload's id
-Serialised = dict[int, list[Array]]
 
 #: what a strategy keeps between rounds: tensors, arrays, numbers, texts, and lists and mappings of them
 State = Mapping[str, Any]
@@ -182,11 +181,10 @@ class Strategy(FlowerStrategy):
         self._weights = self.weights_from(arrays)
         chosen = self.choose(server_round)
         plan = self.instructions(server_round, self._weights, chosen)
-        serialised: Serialised = {}
-        self._sent = []
+        serialiser, self._sent = self.serialiser(), []
         for site in (site for site in chosen if site.name in plan):
             instruction = plan[site.name]
-            body = self._encoded(instruction.payload, serialised)
+            body = serialiser.record(instruction.payload)
             taken = self.taken.get(site.name, 0)
             fields = {
                 **config,
@@ -222,7 +220,7 @@ class Strategy(FlowerStrategy):
             return []
         self.ensure_roll_call(grid)
         self._judged, self._judges = self.outcome, list(self.sites)
-        body = self._encoded(self.weights_from(arrays), {})
+        body = self.serialiser().record(self.weights_from(arrays))
         fields = {**config, **self._address(server_round)}
         return [
             Message(
@@ -338,22 +336,9 @@ class Strategy(FlowerStrategy):
         """Return Weights as Flower's arrays, one a tensor under its own name."""
         return ArrayRecord(dict(weights.tensors))
 
-    def _encoded(self, payload: Payload, serialised: Serialised) -> ArrayRecord:
-        """Return what travels; a payload, or a part of a bundle, that goes to many sites is serialised once."""
-        compression = self.run.config.wire.compression
-        parts = payload.parts if isinstance(payload, Bundle) else {"": payload}
-        arrays: list[Array] = []
-        counts: dict[str, int] = {}
-        for name, part in parts.items():
-            kept = serialised.get(id(part))
-            if kept is None:
-                kept = [Array(ndarray) for ndarray in part.encode(compression)]
-                serialised[id(part)] = kept
-            arrays += kept
-            counts[name] = len(kept)
-        if isinstance(payload, Bundle):
-            arrays.insert(0, Array(Bundle.head(counts)))
-        return ArrayRecord({str(i): array for i, array in enumerate(arrays)})
+    def serialiser(self) -> Serialiser:
+        """Return what serialises a round's payloads."""
+        return Serialiser(self.run.config.wire.compression)
 
     def _address(self, server_round: int) -> dict[str, str | int]:
         return {"server-round": server_round, "record": self.record_id}
@@ -363,8 +348,8 @@ class Strategy(FlowerStrategy):
     ) -> Iterator[Upload]:
         """Yield the uploads that pass, note those that do not, and insist on the quorum at the end."""
         wave = self.run.config.federation.wave or TOGETHER
-        matched, judge = self._matched(replies), self.judge(weights)
-        while together := list(islice(matched, min(wave, TOGETHER))):
+        answers, judge = matched(replies, self._sent), self.judge(weights)
+        while together := list(islice(answers, min(wave, TOGETHER))):
             ready: list[Upload] = []
             while together:
                 reply, site, instruction = together.pop(0)
@@ -377,23 +362,9 @@ class Strategy(FlowerStrategy):
                     continue
                 self.outcome.accept(upload)
                 del reply, upload
-                self._tell_memory(server_round, ready[-1])
+                tell_memory(server_round, ready[-1], self.taken.get(site.name, 0))
             yield from self.plausible(server_round, weights, ready, judge)
         self.require_quorum(server_round)
-
-    def _tell_memory(self, server_round: int, upload: Upload) -> None:
-        """Log what a site says of its memory where that is not what this run's last round left."""
-        site, figures = upload.site.name, upload.metrics
-        if MEMORY_LOST in figures:
-            logger.warning(
-                "round %d: %s no longer has what it remembered and began afresh", server_round, site
-            )
-        if WENT_BACK in figures:
-            logger.warning(
-                "round %d: %s has been at round %.0f of this run, and went back with the server to its round %d: the "
-                "record is older than what the site has seen of it",
-                *(server_round, site, figures[WENT_BACK], self.taken.get(site, 0)),
-            )
 
     def judge(self, weights: Weights) -> Judge:
         """Return the judge of a round that begins with ``weights``."""
@@ -411,29 +382,6 @@ class Strategy(FlowerStrategy):
             else:
                 self.reject(server_round, upload, reason)
             del upload
-
-    def _matched(self, replies: Iterable[Message]) -> Iterator[tuple[Message, Site, Instruction]]:
-        """Yield each reply with the site and the instruction it answers; a list is put into site order first.
-
-        Flower numbers a message when it is sent, and a wave is sent when its first reply is asked for: the ids
-        are read as late as that.
-        """
-        if isinstance(replies, list):
-            asked = self._by_message_id()
-            known = [r for r in replies if r.metadata.reply_to_message_id in asked]
-            replies = sorted(
-                known, key=lambda r: site_order(asked[r.metadata.reply_to_message_id][0].name)
-            )
-        asked = {}
-        for reply in replies:
-            answers = reply.metadata.reply_to_message_id
-            if answers not in asked:
-                asked = self._by_message_id()
-            if answers in asked:
-                yield (reply, *asked[answers])
-
-    def _by_message_id(self) -> dict[str, tuple[Site, Instruction]]:
-        return {m.metadata.message_id: (site, what) for m, site, what in self._sent}
 
     def reject(self, server_round: int, upload: Upload, reason: str) -> None:
         """Take back the acceptance of an upload that turned out to be of no use."""

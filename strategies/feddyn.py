@@ -26,19 +26,25 @@ class FedDyn(FedAvg):
         settings = run.config.settings
         assert isinstance(settings, FedDynSettings)
         self._alpha = settings.alpha
+        self._uniform = settings.weighting == "uniform"
         self._h = run.spec.parameters.zeros().tensors
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average as they come; without regulariser there is no h."""
-        mean, each = Mean(weights), Mean(weights.only(self.run.spec.parameters))
+        parameters = self.run.spec.parameters
+        mean = Mean(weights)
+        # h goes by the plain mean of the ends, which the average is where it is weighted uniformly.
+        plain = Mean(weights.only(parameters)) if self._alpha and not self._uniform else None
         for upload in uploads:
             ended = self.model_of(upload)
             mean.add(ended, self.share(upload))
-            each.add(ended.only(self.run.spec.parameters), 1)
+            if plain is not None:
+                plain.add(ended.only(parameters), 1)
         averaged = mean.result()
         if not self._alpha:
             return averaged
-        part, ends = self._alpha * each.total / len(self.sites), each.result().tensors
+        ends = (averaged if plain is None else plain.result()).tensors
+        part = self._alpha * (mean if plain is None else plain).total / len(self.sites)
         self._h = {n: h - part * (ends[n] - weights.tensors[n]) for n, h in self._h.items()}
         solved = {n: averaged.tensors[n] - h / self._alpha for n, h in self._h.items()}
         return Weights(solved, weights.codec).over(averaged)

@@ -27,6 +27,7 @@ from common.specs.foreign import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
 from common.wire import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
 from strategies.base import Instruction, State, Strategy
+from strategies.exchange.matching import matched
 from strategies.exchange.replies import Outcome, Upload, read_upload
 
 logger = getLogger("flwr")
@@ -131,7 +132,8 @@ class ForeignStrategy(Strategy):
         fields = ConfigRecord(
             {**self._address(server_round), "phase": instruction.phase, **demands.fields()}
         )
-        content = RecordDict({"arrays": self._encoded(instruction.payload, {}), "config": fields})
+        body = self.serialiser().record(instruction.payload)
+        content = RecordDict({"arrays": body, "config": fields})
         sent = Message(
             content, site.node_id, message.metadata.message_type, group_id=str(server_round)
         )
@@ -144,7 +146,7 @@ class ForeignStrategy(Strategy):
         originals = {site.name: message for message, site in self._asked}
         read = [
             (site, self._judge(server_round, reply, site, instruction))
-            for reply, site, instruction in self._matched(replies)
+            for reply, site, instruction in matched(replies, self._sent)
         ]
         start = self.weights_from(self._arrays) if self._arrays is not None else None
         uploads = [upload for _, upload in read if upload is not None]

@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 from tiny import Tiny
 
+from common.wire import Weights
+from strategies import feddyn
+from strategies.averaging import Mean
+
 
 def h(tiny: Tiny) -> float:
     """Return the server's h."""
@@ -39,6 +43,29 @@ def test_h_is_the_mean_of_the_sites_own_terms_through_absence_loss_and_restart(
             tiny.restart()
         each = sum(float(tiny.remembered(i)) for i in range(3) if f"site-{i}" in tiny.taken)
         assert h(tiny) == pytest.approx(each / 3, rel=1e-5, abs=1e-6), number
+
+
+def test_weighted_uniformly_it_keeps_one_mean_and_the_numbers_of_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one example a site both weightings are the same, and `counts` sums the plain mean apart."""
+    made: list[Mean] = []
+
+    def counted(like: Weights) -> Mean:
+        made.append(Mean(like))
+        return made[-1]
+
+    monkeypatch.setattr(feddyn, "Mean", counted)
+    each = {}
+    for weighting in ("uniform", "counts"):
+        settings = f"alpha=0.3 weighting={weighting}"
+        tiny = Tiny(tmp_path / weighting, "feddyn", settings, wants=(1, 3, 7))
+        made.clear()
+        each[weighting] = [
+            (tiny.round(i, lost=[0] if i == 2 else []), h(tiny)) for i in range(1, 6)
+        ]
+        assert len(made) == {"uniform": 5, "counts": 10}[weighting]
+    assert each["uniform"] == each["counts"]
 
 
 def test_without_alpha_it_is_uniform_fedavg_to_the_bit_and_keeps_nothing(tmp_path: Path) -> None:

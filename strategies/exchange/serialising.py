@@ -1,0 +1,41 @@
+"""What payloads travel as: each part serialised once a round, however many sites get it."""
+
+from __future__ import annotations
+
+from flwr.app import Array, ArrayRecord
+
+from common.wire import Bundle, Payload
+
+
+class Serialiser:
+    """Serialises a round's payloads, and keeps what a payload or a part of a bundle has become for the next site.
+
+    It goes by the object: what it is given must live as long as it does, and stay as it is.
+
+    Parameters
+    ----------
+    compression : str
+        The run's ``wire.compression``.
+    """
+
+    def __init__(self, compression: str) -> None:
+        self._compression = compression
+        self._kept: dict[int, list[Array]] = {}
+
+    def record(self, payload: Payload) -> ArrayRecord:
+        """Return what travels in the place of ``payload``."""
+        parts = payload.parts if isinstance(payload, Bundle) else {"": payload}
+        arrays: list[Array] = []
+        counts: dict[str, int] = {}
+        for name, part in parts.items():
+            kept = self._once(part)
+            arrays += kept
+            counts[name] = len(kept)
+        if isinstance(payload, Bundle):
+            arrays.insert(0, Array(Bundle.head(counts)))
+        return ArrayRecord({str(i): array for i, array in enumerate(arrays)})
+
+    def _once(self, part: Payload) -> list[Array]:
+        if id(part) not in self._kept:
+            self._kept[id(part)] = [Array(ndarray) for ndarray in part.encode(self._compression)]
+        return self._kept[id(part)]
