@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.config import Config, load
+from common.config import load
 from common.config.text import from_home
 from common.errors import ConfigError
+from nectar.remote.order import Order
 from nectar.words import parse_words, take_options, with_file_as_word
 
 if TYPE_CHECKING:
     from nectar.doctor.check import Check
 
 SUMMARY = "check this machine, its keys and its connection before a run"
+
+_NODE_CONFIG = "--node-config"
 
 USAGE = """\
 Usage: nectar doctor [CONNECTION] [EXPERIMENT] [key=value ...] [options]
@@ -28,6 +31,8 @@ A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; set
   --site           this is a site's machine, not the operator's
   --keys DIR       a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether
                    the site's key is registered at the server
+  --node-config C  the node config that the site's SuperNode is given: keys, values and vetoes, held against the run to
+                   come as the site does; its data and state-dir are looked at, too
   --data FOLDER    a site's own folder of images: can it be used, which classes does it have
   --state DIR      the site's state directory
   --ca FILE        the authority's certificate, for a connection given as HOST:PORT
@@ -36,6 +41,7 @@ A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; set
   nectar doctor lab --keys keys
   nectar doctor superlink.example.org:443 --ca ca.crt --site --keys keys --state /var/lib/nectar \\
     dataset=images images.classes=cat,dog --data /data/images
+  nectar doctor --site method=fedavg --node-config "site='north' data='/data/images' allow-methods='fedavg'"
 """
 
 
@@ -46,15 +52,17 @@ def main(words: list[str]) -> int:
     options, rest = take_options(
         with_file_as_word(words),
         flags=("--site", "--insecure"),
-        values=("--keys", "--data", "--state", "--ca"),
+        values=("--keys", "--data", "--state", "--ca", _NODE_CONFIG),
     )
     name, settings = _connection_and_settings(rest)
     if name is None and ("--ca" in options or "--insecure" in options):
         raise ConfigError(
             "--ca and --insecure belong to a connection: name it first, as HOST:PORT."
         )
-    config = load(parse_words(settings))
-    return 0 if shown(_checks(config, name, options)) else 1
+    if _NODE_CONFIG in options and "--site" not in options:
+        raise ConfigError(f"{_NODE_CONFIG} is a site's: add --site.")
+    typed = parse_words(settings)
+    return 0 if shown(_checks(Order(typed, load(typed)), name, options)) else 1
 
 
 def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
@@ -66,11 +74,17 @@ def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
     return None, words
 
 
-def _checks(config: Config, name: str | None, options: dict[str, str]) -> Iterator[Check]:
-    from nectar.doctor import data, machine
+def _checks(order: Order, name: str | None, options: dict[str, str]) -> Iterator[Check]:
+    from nectar.doctor import data, machine, node_config
 
-    site = "--site" in options
+    site, config = "--site" in options, order.config
     yield from machine.versions()
+    if _NODE_CONFIG in options:
+        found, node, bounded = node_config.look(options[_NODE_CONFIG], order.run_config)
+        yield found
+        config = bounded or config
+        own = {"--data": node.get("data"), "--state": node.get("state-dir")}
+        options = {key: str(value) for key, value in own.items() if value} | options
     compute = config.compute
     yield machine.device(
         compute.device, compute.precision, compute.client_cores if site else compute.server_cores

@@ -25,7 +25,7 @@ from nectar.doctor.check import Check, Level
 def folder(config: Config, path: Path) -> Check:
     """Look whether a site's own folder of images can be used, as the site itself would."""
     try:
-        with tempfile.TemporaryDirectory() as keep, _quiet():
+        with tempfile.TemporaryDirectory() as keep, quiet():
             dataset = Run(config).site_dataset(path, Path(keep))
             counts = own("", dataset).counts[0]
     except NectarError as error:
@@ -51,7 +51,7 @@ def shared(config: Config, *, elsewhere: bool) -> Check:
         return _own(config, elsewhere)
     where = "" if config.dataset == "digits" else f" below {config.data_dir}"
     try:
-        with tempfile.TemporaryDirectory() as keep, _quiet():
+        with tempfile.TemporaryDirectory() as keep, quiet():
             sizes, dataset = _read(config, Path(keep))
     except NectarError as error:
         level: Level = "warn" if elsewhere else "fail"
@@ -109,7 +109,7 @@ def _told(text: str, dataset: Dataset, command: str) -> Check:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep what a data set logs as it is read out of the list of checks."""
     logger = logging.getLogger("flwr")
     level = logger.level

@@ -389,6 +389,100 @@ def test_a_folder_of_images_and_one_with_a_strange_class(doctor: Doctor, tmp_pat
 MNIST = ("dataset=mnist", "partition.kind=iid")
 
 
+OWN = ("dataset=images", f"images.classes={CLASSES}", "images.size=8", "model.depth=2")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A site's own folder: five red and two blue images."""
+    paint(tmp_path / "own", "red", 5)
+    paint(tmp_path / "own", "blue", 2)
+    return tmp_path / "own"
+
+
+def test_a_node_config_is_held_against_the_run(doctor: Doctor, own: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    vetoes = "allow-methods='feddm fedavg' allow-start='noise' min-class=2 max-ipc=10 cores=1"
+    config = f"site='north' data='{own}' state-dir='{state}' {vetoes}"
+    code, said = doctor("--site", "--node-config", config, *OWN)
+    assert code == 0, said
+    keys = "site, data, state-dir, allow-methods, allow-start, min-class, max-ipc, cores"
+    assert f"ok node config {keys}: read as the site reads them" in said
+    assert f"ok data {own}: 7 images (red 5, blue 2)" in said
+    assert f"ok state {state}: writable" in said
+    assert not state.exists()
+
+
+@pytest.mark.parametrize(
+    ("node_config", "settings", "line"),
+    [
+        ("allow-method='fedavg'", "", "the key 'allow-method', which means nothing: did you mean"),
+        ("allow-methods='fedavgg'", "", "'fedavgg' is unknown, the nearest is fedavg"),
+        ("allow-methods='fedavg'", "method=feddm", "allow-methods='fedavg', and the run asks for"),
+        ("allow-start='real'", "feddm.start=noise", "that began as noise"),
+        ("allow-imports='a b-c'", "", "'b-c' is no module"),
+        ("allow-download='yes'", "", "allow-download='yes': write true or false"),
+        ("data-root='images'", "", "data-root 'images' is relative: give an absolute path"),
+        ("state-dir='state'", "", "state-dir 'state' is relative: give an absolute path"),
+        ("max-iterations=10", "feddm.iterations=11", "max-iterations=10, and the run asks for"),
+        ("max-epochs=2.5", "", "max-epochs=2.5: give a whole number"),
+        ("max-parameters=100", "", "max-parameters=100, and the run asks for a model of"),
+        ("max-size=4", "", "images.size=8"),
+        ("max-cores=0", "", "compute.client_cores=1"),
+        ("min-class=3", "", "min-class=3, and the run asks for examples of every class"),
+        ("min-class=-1", "", "min-class=-1: give a whole number, 0 or more"),
+        ("device='gpu'", "", "device='gpu': choose auto, cpu, cuda or cuda:N"),
+        ("site='a b'", "", "the site name 'a b' is not allowed"),
+        ("partition-id=0 num-partitions=2", "", "images of the site's own (data) and a partition"),
+        ("simulated=true", "", "such a node vetoes nothing, leave it out"),
+        ("allow-methods=fedavg", "", "allow-methods=fedavg: write a text in quotes"),
+        ("max-ipc = 5", "", "Flower passes over 'max-ipc' in the node config"),
+        ("max-ipc=5 max-ipc=50", "", "names max-ipc twice"),
+    ],
+)
+def test_what_is_wrong_with_a_node_config(
+    doctor: Doctor, own: Path, node_config: str, settings: str, line: str
+) -> None:
+    """In the words in which the site refuses the run; Flower's own way of reading is said, too."""
+    config = f"data='{own}' {node_config}"
+    code, said = doctor("--site", "--node-config", config, *OWN, *settings.split())
+    assert code == 1
+    (found,) = (text for text in said.splitlines() if " node config " in text)
+    assert found.startswith("fail")
+    assert line in found
+
+
+def test_a_data_root_is_where_the_shared_set_is_looked_for(
+    doctor: Doctor, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that names another place is refused; one that names none reads below the root."""
+    root = tmp_path / "shared"
+    write_source(monkeypatch, root, "mnist", small_mnist())
+    node = f"partition-id=0 num-partitions=2 data-root='{root}'"
+    code, said = doctor("--site", "--node-config", node, *MNIST)
+    assert code == 0, said
+    assert f"ok data mnist below {root}" in said
+    code, said = doctor("--site", "--node-config", node, *MNIST, f"data-dir={tmp_path}")
+    assert code == 1
+    assert "which lies outside of this site's data-root" in said
+
+
+def test_a_node_config_that_is_a_file(doctor: Doctor, own: Path, tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(f'data = "{own}"\nallow-methods = "fedavg"\n')
+    for method, code in (("fedavg", 0), ("feddm", 1)):
+        assert doctor("--site", "--node-config", str(file), *OWN, f"method={method}")[0] == code
+    file.write_text("data = ")
+    code, said = doctor("--site", "--node-config", str(file), *OWN)
+    assert code == 1
+    assert f"{file} cannot be read as a node config" in said
+
+
+def test_a_node_config_is_a_sites(doctor: Doctor) -> None:
+    code, said = doctor("--node-config", "site='north'")
+    assert (code, "--node-config is a site's: add --site" in said) == (2, True)
+
+
 def files_below(directory: Path) -> set[str]:
     return {p.relative_to(directory).as_posix() for p in directory.rglob("*") if p.is_file()}
 
