@@ -221,6 +221,7 @@ class WireSettings(Settings):
     """How payloads are encoded on their way."""
 
     images: Literal["float32", "float16", "uint8"] = setting("float32", "synthetic images")
+    latents: Literal["float32", "float16"] = setting("float32", "noisy means of a latent space")
     weights: Literal["float32", "float16"] = setting("float32", "a model's weights")
     compression: Literal["none", "zlib"] = setting(
         "none",
