@@ -229,6 +229,17 @@ class WireSettings(Settings):
     )
 
 
+class PrivacySettings(Settings):
+    """What differential privacy rests on, in the methods that offer it."""
+
+    noise: Literal["auto", "system", "seeded"] = setting(
+        "auto",
+        "where noise that privacy rests on comes from; auto: the system's entropy at a site with data of its own, the "
+        "run's seed at one that holds a partition of a known data set, which makes it no guarantee",
+    )
+    delta: float = setting(1e-5, "the delta at which an epsilon is stated", gt=0, lt=1)
+
+
 SECTIONS: dict[str, type[Settings]] = {
     "data": DataSettings,
     "images": ImagesSettings,
@@ -238,5 +249,6 @@ SECTIONS: dict[str, type[Settings]] = {
     "evaluation": EvaluationSettings,
     "compute": ComputeSettings,
     "wire": WireSettings,
+    "privacy": PrivacySettings,
 }
 """Every run-wide section by its name in files and on the command line."""
