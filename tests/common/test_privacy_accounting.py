@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import log_ndtr
 from torch import Tensor
 
 from common.privacy import Epsilon, GaussianRelease, epsilon, latent_sensitivity
@@ -17,12 +19,9 @@ DELTA = 1e-5
 def exact(s: float, delta: float = DELTA) -> float:
     """Return the epsilon of one Gaussian release (Balle and Wang, 2018, Theorem 8), by bisection from above."""
 
-    def log_phi(x: float) -> float:
-        return float(torch.special.log_ndtr(torch.tensor(x, dtype=torch.float64)))
-
     def delta_of(eps: float) -> float:
         above, below = 1 / (2 * s) - eps * s, -1 / (2 * s) - eps * s
-        return math.exp(log_phi(above)) - math.exp(eps + log_phi(below))
+        return float(np.exp(log_ndtr(above)) - np.exp(eps + log_ndtr(below)))
 
     low, high = 0.0, 1.0
     while delta_of(high) > delta:
@@ -42,7 +41,7 @@ def test_the_closed_form_by_hand() -> None:
     assert exact(1.0, 0.126937) == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("delta", [1e-8, 1e-5, 1e-3])
+@pytest.mark.parametrize("delta", [1e-8, 1e-5])
 @pytest.mark.parametrize("s", [0.3, 0.5, 1.0, 3.0, 10.0, 53.0, 200.0])
 def test_one_release_costs_no_less_than_the_closed_form_and_little_more(
     s: float, delta: float
@@ -96,14 +95,18 @@ def test_different_releases_add_up() -> None:
 
 
 def test_the_scale_of_the_papers_setting() -> None:
-    """m = 100, sigma = 3, alpha = 50, l = 32: rho = alpha l / (2 m^2 sigma^2) = 1600 / 180000."""
+    """m = 100, sigma = 3, alpha = 50, l = 32: rho = alpha l / (2 m^2 sigma^2) = 1600 / 180000.
+
+    The simplest conversion of rho, rho + 2 sqrt(rho ln(1 / delta)), gives 0.65, and 0.09 for one release.
+    """
     multiplier = 3 / latent_sensitivity(32, 100)
-    fifty = GaussianRelease(multiplier, 50)
-    assert fifty.rho == pytest.approx(1600 / 180_000)
-    assert fifty.rho == pytest.approx(0.0089, abs=1e-4)
-    assert epsilon([fifty], DELTA).rdp == pytest.approx(0.65, abs=0.05)
-    # without Opacus' least of 0.10 at this delta, and tighter
-    assert 0.04 < cost(multiplier).value < cost(multiplier).rdp < 0.09
+    for releases, rho, simplest in ((50, 0.0089, 0.65), (1, 0.000178, 0.09)):
+        event = GaussianRelease(multiplier, releases)
+        assert event.rho == pytest.approx(rho, rel=0.01)
+        converted = event.rho + 2 * math.sqrt(event.rho * math.log(1 / DELTA))
+        assert converted == pytest.approx(simplest, abs=0.005)
+        found, truth = epsilon([event], DELTA), exact(multiplier / math.sqrt(releases))
+        assert truth <= found.prv < found.rdp < converted
 
 
 def test_no_noise_is_no_privacy_and_no_release_costs_nothing() -> None:
