@@ -29,4 +29,5 @@ def system_normal(shape: Sequence[int]) -> Tensor:
     """
     words = np.frombuffer(os.urandom(8 * math.prod(shape)), np.uint64)
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return torch.special.ndtri(torch.from_numpy(uniform)).float().reshape(tuple(shape))
+    normal: Tensor = torch.special.ndtri(torch.from_numpy(uniform))
+    return normal.float().reshape(tuple(shape))

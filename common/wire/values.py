@@ -50,7 +50,7 @@ def require_shape(name: str, array: Arrival, shape: tuple[int, ...], dtype: str)
 def pack_classes(labels: Tensor) -> NDArray:
     """Return int64 ``labels``, on any device, in the smallest unsigned integer type that holds them."""
     values = labels.detach().cpu().numpy()
-    return values.astype(np.min_scalar_type(int(values.max(initial=0))))
+    return np.asarray(values.astype(np.min_scalar_type(int(values.max(initial=0)))))
 
 
 def unpack_classes(name: str, array: Arrival, shape: tuple[int, ...], classes: int) -> Tensor:
