@@ -26,6 +26,7 @@ from client_app.site import (
     engine_of,
     is_simulated,
     name_of,
+    own_folder,
     run_of,
     site_of,
     site_samples,
@@ -115,7 +116,8 @@ def client_of(message: Message, context: Context) -> DeviceClient:
         raise ConfigError(
             f"{method.client} cannot be the client of {method.name}: it must inherit client_app.device.DeviceClient"
         )
-    return cls(run, site, train, holdout, state)
+    own_data = own_folder(run, context) is not None
+    return cls(run, site, train, holdout, state, own_data=own_data)
 
 
 def figures(metrics: Metrics, examples: int) -> MetricRecord:

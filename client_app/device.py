@@ -18,12 +18,15 @@ import numpy as np
 import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
+from torch import Tensor
 
 from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
+from client_app.noise import is_seeded
 from client_app.releases import payload_line
 from client_app.state import DeviceState, Slots, Tensors, names_of, slots_of
 from common.data import Samples
+from common.entropy import system_normal
 from common.errors import FederationError
 from common.memory import MEMORY_LOST, TAKEN, WENT_BACK
 from common.models import Classifier
@@ -85,16 +88,27 @@ class DeviceClient(NumPyClient):
         The images the site keeps for its own evaluation; may be empty.
     state : DeviceState
         What the site remembers between rounds.
+    own_data : bool
+        Whether the images are the site's own and no partition of the run's data set. Where nobody says, they count
+        as its own.
     """
 
     def __init__(
-        self, run: Run, site: str, samples: Samples, holdout: Samples, state: DeviceState
+        self,
+        run: Run,
+        site: str,
+        samples: Samples,
+        holdout: Samples,
+        state: DeviceState,
+        *,
+        own_data: bool = True,
     ) -> None:
         self.run = run
         self.site = site
         self.samples = samples
         self.holdout = holdout
         self.state = state
+        self.own_data = own_data
         self.server_round = 0
         self.deadline = Deadline()
         self.taken = 0
@@ -143,6 +157,32 @@ class DeviceClient(NumPyClient):
         at = self.server_round if server_round is None else server_round
         seed = self.run.config.seed
         return generator(seed, purpose, at, self.site, device=self.run.device)
+
+    def noise(self, purpose: str, shape: Sequence[int]) -> Tensor:
+        """Draw the noise that privacy rests on, standard normal, and say beside the result if it is the seed's.
+
+        Parameters
+        ----------
+        purpose : str
+            What it is for. Seeded, a purpose gives the same noise each time that it is named in a round.
+        shape : sequence of int
+            Of the result.
+
+        Returns
+        -------
+        Tensor
+            Float32, on the run's device.
+
+        Raises
+        ------
+        FederationError
+            If the site has data of its own, and the run asks it for seeded noise.
+        """
+        device = self.run.device
+        if not is_seeded(self.run.config, self.own_data):
+            return system_normal(shape).to(device)
+        self.report(seeded_noise=1)
+        return torch.randn(tuple(shape), generator=self.generator(purpose), device=device)
 
     def report(self, **figures: float) -> None:
         """Send ``figures`` along with the phase's result; underscores become dashes."""

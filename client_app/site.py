@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.node_config import absolute, check_keys, number, switch
+from client_app.noise import refuse_seeded
 from client_app.state import ContextState, DeviceState, DirectoryState
 from client_app.vetoes import Vetoes
 from common.compute import torch_device
@@ -263,8 +264,8 @@ def site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Sample
     DataError
         If the data set, the partition or the folder cannot be had.
     FederationError
-        If the node config names neither a partition nor a folder, or both; or the site has too few images of a class
-        for its owner to let them be distilled.
+        If the node config names neither a partition nor a folder, or both; the site has too few images of a class
+        for its owner to let them be distilled; or it has a folder, and the run asks it for seeded noise.
     """
     train, holdout = _site_samples(run, site, context)
     if not is_simulated(context):
@@ -275,6 +276,7 @@ def site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Sample
 
 def _site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Samples]:
     folder = own_folder(run, context)
+    refuse_seeded(run.config, folder is not None)
     if folder is None:
         return _partition_samples(run, site, *partition_of(context))
     if "data" not in context.node_config:

@@ -31,6 +31,7 @@ from common.settings.sections import (
     FederationSettings,
     ModelSettings,
     PartitionSettings,
+    PrivacySettings,
     RunSettings,
     WireSettings,
 )
@@ -72,6 +73,7 @@ class Config:
     evaluation: EvaluationSettings
     compute: ComputeSettings
     wire: WireSettings
+    privacy: PrivacySettings
     settings: Settings
     strategy: Mapping[str, Scalar]
     origin: Mapping[str, str] = field(compare=False)

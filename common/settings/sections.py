@@ -221,11 +221,23 @@ class WireSettings(Settings):
     """How payloads are encoded on their way."""
 
     images: Literal["float32", "float16", "uint8"] = setting("float32", "synthetic images")
+    latents: Literal["float32", "float16"] = setting("float32", "noisy means of a latent space")
     weights: Literal["float32", "float16"] = setting("float32", "a model's weights")
     compression: Literal["none", "zlib"] = setting(
         "none",
         "what every payload goes through last, both ways; lossless: no number but bytes changes",
     )
+
+
+class PrivacySettings(Settings):
+    """What differential privacy rests on, in the methods that offer it."""
+
+    noise: Literal["auto", "system", "seeded"] = setting(
+        "auto",
+        "where noise that privacy rests on comes from; auto: the system's entropy at a site with data of its own, the "
+        "run's seed at one that holds a partition of a known data set, which makes it no guarantee",
+    )
+    delta: float = setting(1e-5, "the delta at which an epsilon is stated", gt=0, lt=1)
 
 
 SECTIONS: dict[str, type[Settings]] = {
@@ -237,5 +249,6 @@ SECTIONS: dict[str, type[Settings]] = {
     "evaluation": EvaluationSettings,
     "compute": ComputeSettings,
     "wire": WireSettings,
+    "privacy": PrivacySettings,
 }
 """Every run-wide section by its name in files and on the command line."""

@@ -1,7 +1,9 @@
 """Typed payloads: what travels between server and devices, encoded to NumPy arrays and checked on arrival."""
 
 from common.wire.bundle import Bundle, BundleSpec
+from common.wire.class_list import ClassList, ClassListSpec
 from common.wire.codec import VERSION, CarriesExamples, Payload, Spec
+from common.wire.latent_means import LatentMeans, LatentMeansSpec
 from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
@@ -13,6 +15,10 @@ __all__ = [
     "Bundle",
     "BundleSpec",
     "CarriesExamples",
+    "ClassList",
+    "ClassListSpec",
+    "LatentMeans",
+    "LatentMeansSpec",
     "MaskedUpdate",
     "MaskedUpdateSpec",
     "Payload",

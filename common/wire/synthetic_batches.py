@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire.codec import (
     choose,
-    describe,
     encoded_bytes,
     frame,
     require_count,
@@ -22,7 +20,16 @@ from common.wire.codec import (
     unframe,
 )
 from common.wire.compression import Arrival, NDArray
-from common.wire.values import CODECS, dequantise, pack, quantise, require_shape, unpack
+from common.wire.values import (
+    CODECS,
+    dequantise,
+    pack,
+    pack_classes,
+    quantise,
+    require_shape,
+    unpack,
+    unpack_classes,
+)
 
 INPUTS, LOGITS, LABELS, STEP_SIZE = (
     "the set of synthetic batches",
@@ -124,15 +131,15 @@ class SyntheticBatches:
             fields["range"], values = quantise(inputs, axis=0)
         else:
             values = pack(INPUTS, self.inputs, self.codec)
-        if self.trained:
-            labels = pack(LOGITS, self.labels, _logit_codec(self.codec))
-        else:
-            hard = self.labels.detach().cpu().numpy()
-            labels = hard.astype(np.min_scalar_type(int(hard.max())))
-        arrays = [values, labels]
+        arrays = [values, self._packed_labels()]
         if self.step_size is not None:
             arrays.append(pack(STEP_SIZE, self.step_size, "float32"))
         return frame(self.kind, fields, arrays, compression)
+
+    def _packed_labels(self) -> NDArray:
+        if self.trained:
+            return pack(LOGITS, self.labels, _logit_codec(self.codec))
+        return pack_classes(self.labels)
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: SyntheticBatchesSpec) -> Self:
@@ -157,7 +164,7 @@ class SyntheticBatches:
         if spec.trained:
             labels = unpack(LOGITS, body[1], (*targets, spec.classes), _logit_codec(codec))
         else:
-            labels = _decode_classes(body[1], targets, spec.classes)
+            labels = unpack_classes(LABELS, body[1], targets, spec.classes)
         step = _decode_step(body[2], spec.max_step) if spec.learned_step else None
         return cls(inputs, labels, step, codec)
 
@@ -174,20 +181,6 @@ class SyntheticBatches:
 
 def _logit_codec(codec: str) -> str:
     return "float32" if codec == "float32" else "float16"
-
-
-def _decode_classes(array: Arrival, shape: tuple[int, ...], classes: int) -> Tensor:
-    if array.dtype.kind not in "iu" or array.shape != shape:
-        raise PayloadError(
-            f"{LABELS} is {describe(array)} where integers of shape {shape} were expected"
-        )
-    values = array.values()
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high >= classes:
-        raise PayloadError(
-            f"a label is {low if low < 0 else high} where 0 to {classes - 1} are allowed"
-        )
-    return torch.from_numpy(values.astype(np.int64))
 
 
 def _decode_step(array: Arrival, most: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""How plain numbers travel: floats as float32 or float16, or one byte each between a group's own extremes."""
+"""How plain numbers travel: floats as float32, float16 or a byte between a group's extremes, classes as integers."""
 
 from __future__ import annotations
 
@@ -45,6 +45,27 @@ def require_shape(name: str, array: Arrival, shape: tuple[int, ...], dtype: str)
         raise PayloadError(
             f"{name} is {describe(array)} where {dtype} of shape {shape} was expected"
         )
+
+
+def pack_classes(labels: Tensor) -> NDArray:
+    """Return int64 ``labels``, on any device, in the smallest unsigned integer type that holds them."""
+    values = labels.detach().cpu().numpy()
+    return np.asarray(values.astype(np.min_scalar_type(int(values.max(initial=0)))))
+
+
+def unpack_classes(name: str, array: Arrival, shape: tuple[int, ...], classes: int) -> Tensor:
+    """Return what ``pack_classes`` made as int64 of ``shape``; PayloadError unless all are from 0 to classes - 1."""
+    if array.dtype.kind not in "iu" or array.shape != shape:
+        raise PayloadError(
+            f"{name} is {describe(array)} where integers of shape {shape} were expected"
+        )
+    values = array.values()
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    if low < 0 or high >= classes:
+        raise PayloadError(
+            f"a label is {low if low < 0 else high} where 0 to {classes - 1} are allowed"
+        )
+    return torch.from_numpy(values.astype(np.int64))
 
 
 def quantise(values: Tensor, axis: int) -> tuple[list[list[float]], NDArray]:

@@ -43,6 +43,10 @@ from common.sites import Site
 from common.wire import (
     Bundle,
     BundleSpec,
+    ClassList,
+    ClassListSpec,
+    LatentMeans,
+    LatentMeansSpec,
     MaskedUpdate,
     MaskedUpdateSpec,
     Payload,
@@ -105,13 +109,19 @@ def _kinds() -> list[Kind]:
         "count": torch.tensor(5),
         "scalar": torch.tensor(0.5),
     }
-    made: list[tuple[str, Payload, Spec]] = []
+    made: list[tuple[str, Payload, Spec]] = [
+        ("of three", ClassList((4, 0, 2)), ClassListSpec(5, 4)),
+        ("of none", ClassList(()), ClassListSpec(5, 4)),
+    ]
+    latents, pairs = LatentMeansSpec(6, 5, 3, 2), torch.tensor([3, 1, 3, 1])
     for codec in ("float32", "float16"):
         made += [
             (codec, Weights.of(model, codec), spec),
             (codec, Weights(counts, codec), counted),
             (codec, MaskedUpdate.of(flat, masked, 12345, codec), masked),
             (codec, TopKUpdate.of(flat, top, codec), top),
+            (codec, LatentMeans(torch.randn(4, 6), pairs, codec), latents),
+            (f"{codec} of none", LatentMeans(torch.empty(0, 6), pairs[:0], codec), latents),
         ]
     for codec in ("float32", "float16"):
         parts = {"weights": Weights.of(model, codec), "images": SyntheticImages(*_drawn(), codec)}
@@ -184,6 +194,17 @@ def faults(payload: Payload, spec: Any) -> list[str]:
             need(bool((np.diff(places) > 0).all()), "places that do not ascend")
             need(bool(((places >= 0) & (places < spec.total)).all()), "a place out of range")
             finite(payload.values, "a value")
+        case LatentMeans(), LatentMeansSpec():
+            counts = Counter(payload.labels.tolist())
+            need(payload.vectors.shape == (len(payload.labels), spec.dimension), "another shape")
+            need(payload.vectors.dtype == torch.float32, "vectors of another type")
+            finite(payload.vectors, "a vector")
+            within(payload.labels, spec.classes)
+            need(len(counts) <= spec.kinds, "too many classes")
+            need(max(counts.values(), default=0) <= spec.each, "too many of one class")
+        case ClassList(), ClassListSpec():
+            within(torch.tensor(payload.classes, dtype=torch.int64), spec.classes)
+            need(len(set(payload.classes)) == len(payload.classes) <= spec.most, "other classes")
         case SyntheticImages(), SyntheticImagesSpec():
             n = len(payload.images)
             need(1 <= n <= spec.ipc * spec.classes, "too many images")

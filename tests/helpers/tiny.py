@@ -122,7 +122,9 @@ class Tiny:
         site, cls = self.sites[i], load_path(resolve(self.run.config.method).client)
         x, y = torch.ones(site.examples, 1, 1, 1), torch.full((site.examples,), self._wants[i])
         state = DirectoryState(self._directory, "record", site.name)
-        made: DeviceClient = cls(self.run, site.name, Samples.of(x, y), Samples.of(x, y), state)
+        made: DeviceClient = cls(
+            self.run, site.name, Samples.of(x, y), Samples.of(x, y), state, own_data=False
+        )
         return made
 
     def round(self, number: int, *, absent: Sequence[int] = (), lost: Sequence[int] = ()) -> float:

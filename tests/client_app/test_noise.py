@@ -1,0 +1,150 @@
+"""Where a site's noise comes from: the run's seed at most where nobody's own data are, and never without saying so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from data_files import forget_loaded
+from flwr.app import Context, RecordDict
+from image_folders import CLASSES, paint
+from real_site import Site
+from tiny import TinyRun
+
+from client_app.device import DeviceClient, phase
+from client_app.noise import is_seeded
+from client_app.site import site_samples
+from client_app.state import DirectoryState
+from common.config import load
+from common.data import Samples
+from common.errors import FederationError
+from common.run import Run
+from common.wire import Weights
+
+Small = Callable[..., dict[str, Any]]
+
+SEEDED = "privacy.noise=seeded"
+IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"
+
+
+class Noisy(DeviceClient):
+    """Sends a number of noise, or none."""
+
+    @phase("train")
+    def train(self, weights: Weights) -> Weights:
+        """Return the noise in the weight's place."""
+        return Weights({"head.weight": self.noise("weight", (1, 1))})
+
+    @phase("rest")
+    def rest(self, weights: Weights) -> Weights:
+        """Return the weights."""
+        return weights
+
+
+class Noises:
+    """A site's noise and figures, drawn by a new client each time."""
+
+    def __init__(self, directory: Path, **keys: Any) -> None:
+        self._run = TinyRun(load({"method": "fedavg", **keys}))
+        self._state = DirectoryState(directory, "record", "site")
+
+    def fit(
+        self, server_round: int = 1, asked: str = "train", *, site: str = "a", own: bool = False
+    ) -> tuple[float, dict[str, Any]]:
+        x = Samples.of(torch.ones(1, 1, 1, 1), torch.ones(1))
+        client = Noisy(self._run, site, x, x, self._state, own_data=own)
+        weights = Weights.of(self._run.build_model()).encode()
+        arrays, _, figures = client.fit(weights, {"server-round": server_round, "phase": asked})
+        return float(Weights.decode(arrays, self._run.spec).tensors["head.weight"]), figures
+
+
+def test_seeded_noise_is_of_seed_site_and_round(tmp_path: Path) -> None:
+    one, other = Noises(tmp_path), Noises(tmp_path, seed=1)
+    noise = one.fit()[0]
+    assert noise == Noises(tmp_path, set=SEEDED).fit()[0] == one.fit()[0]
+    drawn = {noise, one.fit(2)[0], one.fit(site="b")[0], other.fit()[0]}
+    assert len(drawn) == 4
+
+
+def test_it_is_said_beside_the_result_that_has_it_and_no_other(tmp_path: Path) -> None:
+    noises = Noises(tmp_path)
+    assert noises.fit()[1]["seeded-noise"] == 1
+    assert "seeded-noise" not in noises.fit(2, "rest")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "own"), [("privacy.noise=system", False), ("", True), ("privacy.noise=system", True)]
+)
+def test_the_systems_noise_is_never_the_same(tmp_path: Path, text: str, own: bool) -> None:
+    noises = Noises(tmp_path, set=text)
+    (one, figures), (other, _) = noises.fit(own=own), noises.fit(own=own)
+    assert one != other
+    assert "seeded-noise" not in figures
+
+
+def test_a_client_with_data_of_its_own_draws_none_from_a_seed(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match=re.escape(SEEDED)):
+        Noises(tmp_path, set=SEEDED).fit(own=True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "seeded"),
+    [
+        ({"dataset": "mnist"}, True),
+        ({"dataset": "torchvision:SVHN"}, False),
+        ({"set": "data.file=/patients.npz"}, False),
+        ({"set": f"data.file=/patients.npz {SEEDED}"}, True),
+        ({"dataset": "mnist", "set": "privacy.noise=system"}, False),
+    ],
+)
+def test_a_partition_of_a_set_that_may_be_somebodys_own_is_seeded_only_on_demand(
+    keys: dict[str, Any], seeded: bool
+) -> None:
+    assert is_seeded(load(keys), own_data=False) is seeded
+
+
+# ---- at a site ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    forget_loaded(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
+    paint(tmp_path / "own", "red", 5)
+    return tmp_path
+
+
+def test_a_site_with_a_folder_refuses_seeded_noise_before_it_looks_there(
+    small: Small, machine: Path
+) -> None:
+    run = small(method="fedavg", dataset="images", set=f"{IMAGES} {SEEDED}")
+    site = Site(run, site="north", data=str(machine / "not-there"))
+    assert "has data of its own" in site.refusal()
+    assert SEEDED in str(site.train("train").error.reason)
+    assert not Site(small(method="fedavg", set=SEEDED)).roll_call().has_error()
+
+
+def test_so_does_a_simulated_one(machine: Path) -> None:
+    text = f"{IMAGES} federation.clients=2 images.sites={machine}/own,{machine}/other {SEEDED}"
+    run = Run(load({"dataset": "images", "set": text}))
+    node = {"partition-id": 0, "num-partitions": 2, "simulated": True}
+    with pytest.raises(FederationError, match=re.escape(SEEDED)):
+        site_samples(run, "own", Context(1, 1, node, RecordDict(), {}))
+
+
+def test_a_client_is_told_whether_the_data_are_the_sites_own(
+    small: Small, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(
+        "client_app.fedavg.train_locally", lambda client, *_: told.append(client.own_data) or 1 / 0
+    )
+    folder = small(method="fedavg", dataset="images", set=IMAGES)
+    Site(folder, site="north", data=str(machine / "own")).train("train")
+    Site(small(method="fedavg")).train("train")
+    assert told == [True, False]

@@ -1,0 +1,76 @@
+"""Noise from the system's entropy: normal, new each time, and of no generator. Bounds fail once in a million runs."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+from common.entropy import system_normal
+
+N = 10**6
+
+
+@pytest.fixture(scope="module")
+def drawn() -> torch.Tensor:
+    return system_normal((1000, N // 1000))
+
+
+def test_moments(drawn: torch.Tensor) -> None:
+    """Of n draws the mean of z^k has variance (E z^2k - (E z^k)^2) / n: 1, 2, 15 and 96 over n; 4.9 deviations."""
+    assert (drawn.shape, drawn.dtype) == ((1000, 1000), torch.float32)
+    z = drawn.double()
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs(float((z**power).mean()) - mean) < 4.9 * math.sqrt(variance / N)
+
+
+def test_the_distribution(drawn: torch.Tensor) -> None:
+    """Kolmogorov and Smirnov's D exceeds x / sqrt(n) with probability 2 exp(-2 x^2), 1e-6 at x = 2.694."""
+    cdf = torch.special.ndtr(drawn.double().flatten().sort().values)
+    steps = torch.arange(N + 1, dtype=torch.float64) / N
+    apart = torch.maximum((cdf - steps[:-1]).max(), (steps[1:] - cdf).max())
+    assert float(apart) < 2.694 / math.sqrt(N)
+
+
+@pytest.mark.parametrize("beyond", [2.0, 3.0, 4.0, 4.5])
+def test_both_tails(drawn: torch.Tensor, beyond: float) -> None:
+    p = math.erfc(beyond / math.sqrt(2)) / 2
+    for tail in (drawn > beyond, drawn < -beyond):
+        assert binom.ppf(2.5e-7, N, p) <= int(tail.sum()) <= binom.isf(2.5e-7, N, p)
+
+
+def test_neighbours_have_nothing_in_common(drawn: torch.Tensor) -> None:
+    z = drawn.double().flatten()
+    assert abs(float((z[1:] * z[:-1]).mean())) < 4.9 / math.sqrt(N)
+
+
+def test_no_call_repeats_another_and_no_generator_is_touched() -> None:
+    def states() -> tuple[object, ...]:
+        numpy = np.random.get_state()  # noqa: NPY002
+        return torch.get_rng_state().tolist(), str(numpy), random.getstate()
+
+    torch.manual_seed(0)
+    before = states()
+    one = system_normal((50,))
+    assert states() == before
+    torch.manual_seed(0)
+    assert not set(one.tolist()) & set(system_normal((50,)).tolist())
+
+
+@pytest.mark.parametrize(("byte", "extreme"), [(b"\0", -8.2095), (b"\xff", 8.2095)])
+def test_no_bits_give_infinity(
+    monkeypatch: pytest.MonkeyPatch, byte: bytes, extreme: float
+) -> None:
+    """The quantile of 2^-53 is -8.2095."""
+    monkeypatch.setattr("os.urandom", lambda count: byte * count)
+    assert system_normal((3,)).tolist() == pytest.approx([extreme] * 3, abs=1e-4)
+
+
+def test_every_shape() -> None:
+    assert system_normal(()).shape == ()
+    assert system_normal((0, 3)).shape == (0, 3)
+    assert system_normal([2, 3]).shape == (2, 3)
