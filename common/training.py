@@ -70,11 +70,14 @@ def plain_gradient(
 
 
 def batches(
-    n: int, size: int, generator: torch.Generator, device: torch.device
+    n: int, size: int, generator: torch.Generator, device: torch.device, drawn: int | None = None
 ) -> Iterator[Tensor]:
-    """Yield the positions 0..n-1 in a random order, ``size`` at a time, the rest as a smaller last batch."""
+    """Yield the positions 0..n-1, or ``drawn`` of them, in a random order, ``size`` at a time.
+
+    The rest is a smaller last batch.
+    """
     order = torch.randperm(n, generator=generator, device=generator.device).to(device)
-    yield from torch.split(order, size)
+    yield from torch.split(order[:drawn], size)
 
 
 def train(
@@ -89,10 +92,12 @@ def train(
     server_round: int = 1,
     precision: str = "float32",
     steps: int = 0,
+    examples: int = 0,
     before_step: Callable[[], None] | None = None,
 ) -> Trained:
     """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes, or for ``steps`` steps if given.
 
+    A pass is over ``examples`` of them, drawn anew each time and without replacement; 0: over all.
     ``generator`` orders the batches, and its seed decides what augmentation and layers such as dropout draw.
     ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned
     is the objective's mean over the last pass, or over what of it was run. ``server_round`` counts from 1, for the
@@ -104,13 +109,14 @@ def train(
     minimised = _in_precision(local.objective or plain(task), device, precision)
     augment = augmented(settings, generator)
     model.train()
-    a_pass = -(-len(samples) // settings.batch)
+    examples = min(examples or len(samples), len(samples))
+    a_pass = -(-examples // settings.batch)
     last = steps or settings.epochs * a_pass
     done, seen, total = 0, 0, torch.zeros((), device=device)
     with process_wide(generator.initial_seed(), "layers"):
         while done < last:
             seen, total = 0, torch.zeros((), device=device)
-            order = batches(len(samples), settings.batch, generator, device)
+            order = batches(len(samples), settings.batch, generator, device, examples)
             for positions in islice(order, last - done):
                 if before_step is not None:
                     before_step()

@@ -18,7 +18,10 @@ class TrainingSettings(Settings):
     local_optimizer: Literal["sgd", "adam"] = setting(
         "sgd", "what takes the steps: torch's SGD, or its Adam with the usual betas"
     )
-    lr_decay: float = setting(1.0, "factor of the learning rate from round to round", gt=0, le=1)
+    lr_decay: float = setting(
+        1.0, "factor of the learning rate, every lr_decay_every rounds", gt=0, le=1
+    )
+    lr_decay_every: int = setting(1, "rounds from one decay of the learning rate to the next", ge=1)
     clip_norm: float = setting(
         0.0, "longest gradient of the loss, longer ones are scaled down to it; 0: any", ge=0
     )
@@ -30,4 +33,4 @@ class TrainingSettings(Settings):
 
     def lr_in(self, server_round: int) -> float:
         """Return the learning rate of a round, which count from 1."""
-        return self.lr * self.lr_decay ** (server_round - 1)
+        return self.lr * self.lr_decay ** ((server_round - 1) // self.lr_decay_every)
