@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from common.models.classifier import Classifier
 from common.models.initial import initialise
 from common.models.projected import Projected
 from common.models.registry import MODELS, names, network
+
+M = TypeVar("M", bound=nn.Module)
 
 
 def build(
@@ -56,7 +59,11 @@ def build(
         "projection": projection,
     }
     model = outline(name, shape, classes, **given)
-    generator = generator or torch.Generator().manual_seed(0)
+    return drawn(model, generator or torch.Generator().manual_seed(0))
+
+
+def drawn(model: M, generator: torch.Generator) -> M:
+    """Give a model on "meta" memory on the generator's device and initial weights from it, in place."""
     # As Module.to_empty, whose empty_like imports half a second of symbolic algebra for a tensor on "meta".
     empty = {
         name: torch.empty(value.shape, dtype=value.dtype, device=generator.device)

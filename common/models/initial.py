@@ -13,7 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 def initialise(model: nn.Module, generator: torch.Generator) -> None:
     """Give every layer of ``model`` the start that its source gives it, drawn from ``generator``.
 
-    Weights and biases of convolutions and linear layers are uniform in +-1/sqrt(fan in); norms
+    Weights and biases of convolutions and linear layers are uniform in +-1/sqrt(fan in), as torch
+    counts it (of a transposed convolution by its output channels); norms
     start as the identity. Token vectors are uniform in +-0.1, as in LEAF: torch's normal ones of
     unit variance would make the logits of a tied output huge. A layer that has a method
     ``draw(generator)`` starts by that instead. Layers draw in the order of ``model.modules()``, so
@@ -29,7 +30,7 @@ def initialise(model: nn.Module, generator: torch.Generator) -> None:
     for module in model.modules():
         if callable(draw := getattr(module, "draw", None)):
             draw(generator)
-        elif isinstance(module, nn.Conv2d | nn.Linear):
+        elif isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
             bound = 1 / math.sqrt(module.weight[0].numel())
             for parameter in module.parameters(recurse=False):
                 parameter.uniform_(-bound, bound, generator=generator)

@@ -26,6 +26,8 @@ MODELS: dict[str, Architecture] = {
     "resnet34": Architecture("common.models.resnet:ResNet34", "images"),
     "vgg11": Architecture("common.models.vgg:VGG11", "images"),
     "vit": Architecture("common.models.vit:ViT", "images"),
+    "encoder": Architecture("common.models.encoder:Encoder", "images"),
+    "vae": Architecture("common.models.encoder:VAEEncoder", "images"),
     "lstm": Architecture("common.models.lstm:LSTM", "text"),
 }
 """The models by name."""

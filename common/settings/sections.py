@@ -106,18 +106,28 @@ class ModelSettings(Settings):
         allowed=f"one of {', '.join(MODELS)}, or your own as package.module:callable",
     )
     depth: int = setting(
-        3, "convnet: blocks of convolution, norm, ReLU and pooling; lstm, vit: layers", ge=1, le=8
+        3,
+        "convnet: blocks of convolution, norm, ReLU and pooling; lstm, vit: layers; encoder, vae: convolutions of "
+        "each of two blocks",
+        ge=1,
+        le=8,
     )
     width: int = setting(
         128,
-        "convnet: channels of every convolution; mlp, lstm: hidden units; vit: size of a token",
+        "convnet: channels of every convolution; mlp, lstm: hidden units; vit: size of a token; encoder, vae: channels "
+        "of the first block",
         ge=1,
         le=4096,
     )
     norm: Literal["instance", "group", "batch", "none"] = setting(
         "instance", "convnet, resnet18, resnet34: the normalisation in every block"
     )
-    embedding: int = setting(0, "lstm: size of a token's vector; 0: as width", ge=0, le=4096)
+    embedding: int = setting(
+        0,
+        "lstm: size of a token's vector; encoder, vae: of the latent code; 0: as width",
+        ge=0,
+        le=4096,
+    )
     projection: int = setting(
         0,
         "size of a two-layer projection head between embedding and classifier, MOON's 256; 0: none",
