@@ -89,6 +89,8 @@ METHODS: dict[str, Method] = {
         _own("fedpvr", "FedPVR"),
         _own("moon", "MOON"),
         _own("fedmix", "FedMix"),
+        _own("fedvae", "FedVAE"),
+        _own("feddpms", "FedDPMS"),
         _own("central", "Central"),
         _own("local", "Local"),
         _own("fedsynth", "FedSynth"),

@@ -36,10 +36,16 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any
     OSError, SafetensorError
         If it cannot be written.
     """
-    content = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    content = {name: _as_stored(t) for name, t in tensors.items()}
     text = json.dumps(meta)
     head = {_CHECKED: f"{_checksum(content, text)} {text}"}
     write_atomically(path, lambda to: save_file(content, to, head))
+
+
+def _as_stored(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose bytes can be viewed: one without numbers may have strides of 0, which torch refuses."""
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor if tensor.numel() else torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

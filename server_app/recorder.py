@@ -50,6 +50,8 @@ class Recorder:
         The line of a round that awaits the sites' figures is kept in its checkpoint until they are there.
         """
         line = line_of(result)
+        if result.server_round and (notes := self.strategy.notes()):
+            line["notes"] = dict(notes)
         self._line = line if result.awaits_sites else None
         with self.record.writing():
             if self._line is None:

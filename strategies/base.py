@@ -152,6 +152,10 @@ class Strategy(FlowerStrategy):
         """Return the images that the last round's sites sent, for the record to draw."""
         return {}
 
+    def notes(self) -> Mapping[str, Any]:
+        """Return what the last round's line in the record says beside its figures: plain data, as JSON has it."""
+        return {}
+
     def checkpoint(self) -> State:
         """Return ``state_dict`` and what the server's optimiser keeps."""
         kept = {} if self._optimizer is None else {_OPTIMIZER: self._optimizer.moments}

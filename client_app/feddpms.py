@@ -1,0 +1,205 @@
+"""FedDPMS on the device (Algorithm 2): trains, shares noisy means of its codes, and draws images of another site's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from client_app.device import phase
+from client_app.fedvae import FedVAEClient
+from client_app.local_training import train_locally
+from client_app.state import Tensors
+from common.data import Samples
+from common.models import Classifier
+from common.models.encoder import Decoder, VAEEncoder
+from common.privacy import latent_sensitivity
+from common.settings.feddpms import FedDPMSSettings
+from common.specs.feddpms import DECODER, HAND_OVER, MEANS, SCARCE, SHARE, WEIGHTS, sent_spec
+from common.specs.fedvae import SECONDARY, shared_spec
+from common.wire import Bundle, ClassList, LatentMeans, Payload, Weights
+from synth.latent_sharing import (
+    accepted_copies,
+    class_means,
+    clipped,
+    most_abundant,
+    scarcest,
+)
+
+_SYNTHETIC = "synthetic"
+
+
+class FedDPMSClient(FedVAEClient):
+    """Is helped once, and from then on trains on its own images and those drawn of its match's means."""
+
+    @phase(HAND_OVER)
+    def hand_over(self, w: Weights) -> Bundle:
+        """Return encoder and classifier, and for once the decoder, of the last preliminary round."""
+        weights, decoder = self.train_vae(w)
+        return Bundle({WEIGHTS: weights, DECODER: decoder})
+
+    @phase(SECONDARY, takes=sent_spec)
+    def refine(self, given: Bundle) -> Bundle:  # type: ignore[override]
+        """Return encoder and classifier, trained on the augmented set, and H_i while nobody has helped."""
+        parts, _, helped = self._second_stage(given)
+        if helped and DECODER not in given.parts:
+            self.remember({}, "decoder")  # shared, and helped: nothing is left to decode
+        return Bundle(parts)
+
+    @phase(SHARE, takes=sent_spec)
+    def share(self, given: Bundle) -> Bundle:
+        """Return the same, and noisy means of the site's most abundant classes."""
+        parts, trained, _ = self._second_stage(given)
+        return Bundle({**parts, MEANS: self._means(given.part(WEIGHTS, Weights), trained)})
+
+    def _second_stage(self, given: Bundle) -> tuple[dict[str, Payload], Classifier, bool]:
+        """Draw what there is to draw, train, and return what leaves, the model, and whether the site is helped."""
+        w = given.part(WEIGHTS, Weights)
+        if DECODER in given.parts:
+            self.keep_decoder(given.part(DECODER, Weights))
+        synthetic = self._synthesis(w, given) if MEANS in given.parts else self.recall(_SYNTHETIC)
+        model, trained = train_locally(self, w, samples=self._augmented(synthetic))
+        self.report(train_loss=trained.loss)
+        parts: dict[str, Payload] = {
+            WEIGHTS: Weights.of(model, w.codec).only(shared_spec(self.run))
+        }
+        if synthetic is None:
+            parts[SCARCE] = ClassList(scarcest(self._counts, self._settings.classes))
+        else:
+            self.report(synthetic=len(synthetic["labels"]))
+        return parts, model, synthetic is not None
+
+    # ---- a match's means become images ----------------------------------------------------------------
+
+    def _synthesis(self, w: Weights, given: Bundle) -> Tensors:
+        """Return the images drawn of the means that were sent, with their labels, and remember them."""
+        means, decoder = given.part(MEANS, LatentMeans), self._received_decoder(given)
+        device = self.run.device
+        codes, labels = means.vectors.to(device), means.labels.to(device)
+        if self._settings.mechanism == "single-release":
+            codes, labels = self._copies(codes, labels, decoder, self.model(w))
+        with torch.no_grad():
+            images = decoder(codes)
+        drawn = {"images": images.cpu(), "labels": labels.cpu()}
+        self.remember(drawn, _SYNTHETIC)
+        return drawn
+
+    def _received_decoder(self, given: Bundle) -> Decoder:
+        """Return the federation's decoder: the one that came, or the one that is remembered."""
+        decoder = self.kept_decoder()
+        if DECODER in given.parts:
+            given.part(DECODER, Weights).load_into(decoder)
+        return decoder.eval()
+
+    def _copies(
+        self, means: Tensor, labels: Tensor, decoder: Decoder, judge: Classifier
+    ) -> tuple[Tensor, Tensor]:
+        """Return copies around means that were noised once, such as the federation's model takes for their class.
+
+        All of this is post-processing of what was received.
+        """
+        settings, draws = self._settings, self.generator("copies")
+        spread = settings.copies_around()
+
+        def noise(copies: int, dimension: int) -> Tensor:
+            shape = (copies, dimension)
+            return spread * torch.randn(shape, generator=draws, device=self.run.device)
+
+        return _accepted(means, labels, noise, decoder, judge, settings)
+
+    def _augmented(self, synthetic: Tensors | None) -> Samples | None:
+        """Return Dbar_i, or nothing where it is D_i."""
+        if synthetic is None or not len(synthetic["labels"]):
+            return None
+        own, device = self.samples.inputs(slice(None)), self.run.device
+        images = torch.cat([own, synthetic["images"].to(device)])
+        labels = torch.cat([self.samples.labels, synthetic["labels"].to(device)])
+        return Samples.of(images, labels)
+
+    # ---- the site's own means -------------------------------------------------------------------------
+
+    def _means(self, w: Weights, trained: Classifier) -> LatentMeans:
+        """Return the means of the codes of the site's own images of its most abundant classes, with noise."""
+        settings = self._settings
+        classes = most_abundant(self._counts, settings.classes, settings.smallest)
+        encoder = trained if settings.latents == "trained" else self.model(w)
+        labels = torch.tensor(classes, dtype=torch.int64, device=self.run.device)
+        codec = self.run.config.wire.latents
+        if not classes:
+            latent = self._latent(encoder)
+            return LatentMeans(torch.zeros(0, latent), labels.cpu(), codec)
+        means = class_means(self._codes(encoder, labels), self._of_classes(labels)[1], classes)
+        self._report_noise(classes, means.shape[1])
+        if settings.mechanism == "paper":
+            vectors, labels = _accepted(
+                *(means, labels, self._noise_anew()),
+                *(self.kept_decoder().eval(), trained, settings),
+            )
+        else:
+            vectors = means + self._noise_anew()(*means.shape)
+        return LatentMeans(vectors.cpu(), labels.cpu(), codec)
+
+    def _noise_anew(self) -> Callable[[int, int], Tensor]:
+        """Return what draws the noise on means: other noise each time, from the run's seed too."""
+        passes = count()
+
+        def noise(rows: int, dimension: int) -> Tensor:
+            drawn = self.noise(f"latent-means {next(passes)}", (rows, dimension))
+            return self._settings.sigma * drawn
+
+        return noise
+
+    def _report_noise(self, classes: tuple[int, ...], dimension: int) -> None:
+        """Say how large the noise is beside what one image can change: of the smallest class, which has the least."""
+        fewest = min(self._counts[c] for c in classes)
+        sensitivity = latent_sensitivity(dimension, fewest, self._settings.clip)
+        self.report(noise_multiplier=self._settings.sigma / sensitivity)
+
+    def _of_classes(self, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions and labels of the site's images of ``classes``."""
+        positions = torch.isin(self.samples.labels, classes).nonzero().flatten()
+        return positions, self.samples.labels[positions]
+
+    @torch.no_grad()
+    def _codes(self, encoder: Classifier, classes: Tensor) -> Tensor:
+        """Return the codes mu of the site's images of ``classes``, none longer than ``clip``."""
+        encoder.eval()
+        positions = self._of_classes(classes)[0]
+        parts = torch.split(positions, self.run.config.evaluation.batch)
+        codes = torch.cat([encoder.embed(self.samples.inputs(part)) for part in parts])
+        return clipped(codes, self._settings.clip)
+
+    def _latent(self, encoder: Classifier) -> int:
+        assert isinstance(encoder, VAEEncoder)
+        return encoder.latent
+
+    @property
+    def _counts(self) -> list[int]:
+        classes = len(self.run.info.classes)
+        return torch.bincount(self.samples.labels, minlength=classes).tolist()
+
+    @property
+    def _settings(self) -> FedDPMSSettings:
+        return self.settings(FedDPMSSettings)
+
+
+def _accepted(
+    means: Tensor,
+    labels: Tensor,
+    noise: Callable[[int, int], Tensor],
+    decoder: Decoder,
+    judge: Classifier,
+    settings: FedDPMSSettings,
+) -> tuple[Tensor, Tensor]:
+    """Return ``copies`` copies of each mean whose decoded image ``judge`` takes for its class (Eq. 1 to 3)."""
+    judge.eval()
+
+    @torch.no_grad()
+    def accepts(copies: Tensor, classes: Tensor) -> Tensor:
+        predicted: Tensor = judge(decoder(copies)).argmax(1)
+        return predicted == classes
+
+    most = settings.max_draws * settings.copies
+    return accepted_copies(means, labels, noise, accepts, settings.copies, most)

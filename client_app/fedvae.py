@@ -1,0 +1,72 @@
+"""FedVAE on the device: FedDPMS' two stages of training, and a decoder that stays."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from client_app.device import DeviceClient, phase
+from client_app.local_training import train_locally
+from common.models import Classifier
+from common.models.encoder import VAE, Decoder, VAEEncoder
+from common.settings.fedvae import FedVAESettings
+from common.specs.fedvae import PRELIMINARY, SECONDARY, shared_spec, start_decoder
+from common.training import Local
+from common.wire import Weights
+from synth.vae import auto_encoding_loss, sampled
+
+_DECODER = "decoder"
+
+
+class FedVAEClient(DeviceClient):
+    """Trains encoder, decoder and classifier, then encoder and classifier alone."""
+
+    @phase(PRELIMINARY)
+    def prepare(self, w: Weights) -> Weights:
+        """Return encoder and classifier, trained with l_1 + lambda (l_2 + l_3) beside the site's own decoder."""
+        return self.train_vae(w)[0]
+
+    @phase(SECONDARY, takes=shared_spec)
+    def refine(self, w: Weights) -> Weights:
+        """Return encoder and classifier, trained with the cross-entropy from ``w``."""
+        model, trained = train_locally(self, w)
+        self.report(train_loss=trained.loss)
+        return Weights.of(model, w.codec).only(shared_spec(self.run))
+
+    def train_vae(self, w: Weights) -> tuple[Weights, Weights]:
+        """Return encoder and classifier, and the decoder, which the site remembers."""
+        decoder = self.kept_decoder()
+
+        def with_decoder(model: Classifier) -> nn.Module:
+            assert isinstance(model, VAEEncoder)
+            return VAE(model, decoder)
+
+        model, trained = train_locally(self, w, self._auto_encoding(), around=with_decoder)
+        self.report(train_loss=trained.loss)
+        kept = Weights.of(decoder, w.codec)
+        self.keep_decoder(kept)
+        return Weights.of(model, w.codec), kept
+
+    def keep_decoder(self, weights: Weights) -> None:
+        """Remember a decoder in the place of the last one."""
+        self.remember(weights.tensors, _DECODER)
+
+    def kept_decoder(self) -> Decoder:
+        """Return the decoder that the site remembers, or the start that all sites share."""
+        decoder = start_decoder(self.run)
+        Weights(self.recall(_DECODER) or {}).load_into(decoder)
+        return decoder
+
+    def _auto_encoding(self) -> Local:
+        task, settings = self.run.task, self.settings(FedVAESettings)
+        draws = self.generator("latent-noise")
+
+        def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+            assert isinstance(model, VAE)
+            mu, log_variance = model.encoder.encode(x)
+            z = sampled(mu, log_variance, torch.randn(mu.shape, generator=draws, device=mu.device))
+            drawn = model.decoder(z)
+            own = auto_encoding_loss(mu, log_variance, drawn, x, settings.squared_error)
+            return task.loss(model.encoder.classify(z), targets) + settings.vae_weight * own
+
+        return Local(objective=objective)

@@ -1,0 +1,59 @@
+"""FedDPMS' settings (federated differentially private means sharing)."""
+
+from typing import Literal
+
+from common.settings.base import setting
+from common.settings.disclosure import Disclosure
+from common.settings.fedvae import FedVAESettings
+
+
+class FedDPMSSettings(FedVAESettings):
+    """Sites share noisy means of the latent codes of their largest classes; others train on images drawn from these.
+
+    ``single-release`` and ``received`` are what makes a guarantee as strong as it can be, and not the paper's, whose
+    values (``paper``, ``trained``, sigma 3 or 4) stand in the files of its tables.
+    """
+
+    weighting: Literal["augmented", "counts", "uniform"] = setting(  # type: ignore[assignment]
+        "augmented",
+        "a site's weight in the average: its images and the synthetic ones (the paper), its images, or one",
+    )
+    mechanism: Literal["single-release", "paper"] = setting(
+        "single-release",
+        "how a mean leaves: with noise once, the receiver draws copies around it; or (the paper) as noisy copies",
+        source="the same noise protects sqrt(copies) times better when it is drawn once",
+    )
+    classes: int = setting(
+        3, "most abundant classes shared, and scarcest ones asked for", symbol="n", ge=1
+    )
+    copies: int = setting(50, "images drawn of each class", symbol="alpha", ge=1)
+    sigma: float = setting(
+        0.4,
+        "standard deviation of the noise on a latent mean that leaves, each number of which lies in [0, 1]",
+        symbol="sigma",
+        source="about 3 / sqrt(50): as private as the paper's fifty copies with 3",
+        ge=0,
+    )
+    spread: float = setting(
+        0.0,
+        "single-release: standard deviation of the copies around the mean that was received; 0: sigma / sqrt(copies)",
+        ge=0,
+    )
+    latents: Literal["received", "trained"] = setting(
+        "received",
+        "the weights that encode: those received this round, of which the sensitivity holds; or (the paper) those just "
+        "trained on the very images",
+    )
+    clip: float = setting(
+        0.0, "longest latent code, longer ones are scaled down to it; 0: any", ge=0
+    )
+    max_draws: int = setting(50, "draws of a class, times copies, before it is left short", ge=1)
+    smallest: int = setting(20, "images a site must have of a class to share its mean", ge=1)
+
+    def copies_around(self) -> float:
+        """Return the standard deviation of the copies that a receiver draws."""
+        return self.spread or self.sigma / self.copies**0.5
+
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device."""
+        return Disclosure("weights and noisy latent means", labels=True, update=True)

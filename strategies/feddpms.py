@@ -1,0 +1,195 @@
+"""FedDPMS on the server (Algorithms 1 to 3): averages models, matches sites, hands on their noisy latent means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from common.errors import PayloadError
+from common.models.encoder import Decoder
+from common.privacy import GaussianRelease, epsilon
+from common.run import Run
+from common.sites import Site
+from common.specs.feddpms import (
+    DECODER,
+    HAND_OVER,
+    MEANS,
+    NOISE_MULTIPLIER,
+    SCARCE,
+    SEEDED,
+    SHARE,
+    SYNTHETIC,
+    WEIGHTS,
+    handed_over_spec,
+    most_synthetic,
+    reply_spec,
+    settings_of,
+)
+from common.specs.fedvae import SECONDARY, start_decoder
+from common.wire import Bundle, ClassList, LatentMeans, SyntheticImages, Weights
+from strategies.averaging import Mean
+from strategies.base import Instruction, State
+from strategies.exchange.replies import Upload
+from strategies.fedvae import FedVAE
+from strategies.latent_exchange import LatentExchange
+from strategies.parcels import Parcels
+
+_HELD = "decoder-held"
+
+
+class FedDPMS(FedVAE):
+    """Two stages: VAEs, whose decoders are averaged once; then classifiers, on images drawn of other sites' means.
+
+    All that a round's matching needs has come with the replies of the rounds before: no exchange is for it alone.
+    """
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        self.settings = settings_of(run)
+        self.exchange = LatentExchange()
+        self._replies = {shares: reply_spec(run, shares=shares) for shares in (False, True)}
+        self._handed_over = handed_over_spec(run)
+        self._decoder: Weights | None = None
+        self._parcels = Parcels()
+        self._matches: dict[str, str] = {}
+        self._decoders: Mean | None = None
+        self._shared: dict[str, LatentMeans] = {}
+        self._scarce: dict[str, tuple[int, ...]] = {}
+        self._sharers: dict[str, Mapping[str, float]] = {}
+
+    # ---- what a site is asked -------------------------------------------------------------------------
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Send what the stage takes: in the second the decoder where it is needed, and a match's means."""
+        if server_round == self.last_preliminary:
+            what = Instruction(HAND_OVER, weights, self._handed_over)
+            return {site.name: what for site in sites}
+        if self.is_preliminary(server_round):
+            return super().instructions(server_round, weights, sites)
+        shared = weights.only(self.shared)
+        return {site.name: self._second_stage(site.name, shared) for site in sites}
+
+    def _second_stage(self, site: str, weights: Weights) -> Instruction:
+        helper, shares = self.exchange.match(site), self.exchange.ask(site)
+        parts: dict[str, Weights | LatentMeans] = {WEIGHTS: weights}
+        decodes = helper is not None or (shares and self.settings.mechanism == "paper")
+        if decodes and self._decoder is not None and self._parcels.owed(site, 1):
+            parts[DECODER] = self._decoder
+        if helper is not None:
+            parts[MEANS] = self.exchange.shared[helper]
+        return Instruction(SHARE if shares else SECONDARY, Bundle(parts), self._replies[shares])
+
+    # ---- what comes back ------------------------------------------------------------------------------
+
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Refuse a number of synthetic images that what the site was sent cannot give."""
+        said, most = upload.metrics.get(SYNTHETIC, 0.0), most_synthetic(self.run)
+        if not (0 <= said <= most and said == int(said)):
+            raise PayloadError(
+                f"its {SYNTHETIC} is {said:g}, and it was sent means for at most {most} images"
+            )
+        return upload
+
+    def model_of(self, upload: Upload) -> Weights:
+        """Return w_k."""
+        payload = upload.payload
+        return (
+            payload.part(WEIGHTS, Weights)
+            if isinstance(payload, Bundle)
+            else super().model_of(upload)
+        )
+
+    def share(self, upload: Upload) -> int:
+        """Return |Dbar_i|, the number of images and synthetic ones (Algorithm 2, line 24), or what else is set."""
+        if self.settings.weighting == "augmented":
+            return upload.examples + int(upload.metrics.get(SYNTHETIC, 0))
+        return super().share(upload)
+
+    def take(self, upload: Upload) -> None:
+        """Keep what came beside the model."""
+        if not isinstance(upload.payload, Bundle):
+            return
+        parts, name = upload.payload.parts, upload.site.name
+        if DECODER in parts:
+            decoder = upload.payload.part(DECODER, Weights)
+            self._decoders = self._decoders or Mean(decoder)
+            self._decoders.add(decoder, self.share(upload))
+        if MEANS in parts:
+            self._sharers[name] = upload.metrics
+            self._shared[name] = upload.payload.part(MEANS, LatentMeans)
+        if SCARCE in parts:
+            self._scarce[name] = upload.payload.part(SCARCE, ClassList).classes
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Average the models, in the last preliminary round the decoders too, and settle who has what."""
+        self._decoders, self._shared, self._scarce, self._sharers = None, {}, {}, {}
+        averaged = super().update(server_round, weights, uploads)
+        if self._decoders is not None:
+            self._decoder = self._decoders.result()
+        self._matches = self.exchange.settle(self.outcome, self._shared, self._scarce)
+        self._parcels.settle(self.outcome)
+        return averaged
+
+    def notes(self) -> Mapping[str, Any]:
+        """Return who helped whom with which classes, and how private the means are that were shared this round."""
+        matches = {
+            site: {"helper": helper, "classes": self.exchange.classes_of(helper)}
+            for site, helper in self._matches.items()
+        }
+        privacy = {
+            site: self._privacy_of(site, figures)
+            for site, figures in self._sharers.items()
+            if NOISE_MULTIPLIER in figures
+        }
+        return {k: v for k, v in (("matches", matches), ("privacy", privacy)) if v}
+
+    def _privacy_of(self, site: str, figures: Mapping[str, float]) -> dict[str, Any]:
+        """Return the epsilon of all that ``site`` was asked to share, and what it rests on.
+
+        A site that was asked twice, since its first reply was lost, has released its means twice.
+        """
+        multiplier = figures[NOISE_MULTIPLIER]
+        each = self.settings.copies if self.settings.mechanism == "paper" else 1
+        releases, delta = each * self.exchange.asked[site], self.run.config.privacy.delta
+        spent = epsilon([GaussianRelease(multiplier, releases)], delta).value
+        return {
+            "epsilon": spent if math.isfinite(spent) else None,
+            "delta": delta,
+            "noise-multiplier": multiplier,
+            "releases": releases,
+            "seeded": SEEDED in figures,
+        }
+
+    def pictures(self) -> Mapping[str, SyntheticImages]:
+        """Return what the decoder makes of the means that the sites shared this round."""
+        if self._decoder is None:
+            return {}
+        decoder = start_decoder(self.run)
+        self._decoder.load_into(decoder)
+        shared = {site: means for site, means in self._shared.items() if len(means.labels)}
+        return {site: self._decoded(decoder, means) for site, means in shared.items()}
+
+    @torch.no_grad()
+    def _decoded(self, decoder: Decoder, means: LatentMeans) -> SyntheticImages:
+        images = decoder.eval()(means.vectors.to(self.run.device)).cpu()
+        return SyntheticImages(images, means.labels)
+
+    # ---- what is kept ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> State:
+        """Return the stage, the decoder, and who has what."""
+        decoder = {} if self._decoder is None else {DECODER: dict(self._decoder.tensors)}
+        kept = {"exchange": self.exchange.state_dict(), _HELD: dict(self._parcels.held)}
+        return {**super().state_dict(), **decoder, **kept}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it back."""
+        super().load_state_dict(state)
+        self._decoder = Weights(dict(state[DECODER])) if DECODER in state else None
+        self.exchange.load_state_dict(state["exchange"])
+        self._parcels = Parcels(state[_HELD])

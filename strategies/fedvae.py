@@ -1,0 +1,71 @@
+"""FedVAE on the server: FedAvg's average, of what each of FedDPMS' two stages trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from common.run import Run
+from common.settings.fedvae import FedVAESettings
+from common.sites import Site
+from common.specs.fedvae import PRELIMINARY, SECONDARY, network, shared_spec
+from common.wire import Weights
+from strategies.averaging import Mean
+from strategies.base import Instruction, State
+from strategies.exchange.replies import Upload
+from strategies.fedavg import FedAvg
+
+_STAGE = "preliminary-rounds"
+
+
+class FedVAE(FedAvg):
+    """Averages encoder and classifier; the variance of the codes only while it is trained."""
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        network(run)
+        settings = run.config.settings
+        assert isinstance(settings, FedVAESettings)
+        self.shared = shared_spec(run)
+        self._preliminary = settings.preliminary(run.config.rounds)
+
+    def is_preliminary(self, server_round: int) -> bool:
+        """Tell whether ``server_round`` is one of the first T_p, of the rounds that the run began with."""
+        return server_round <= self._preliminary
+
+    @property
+    def last_preliminary(self) -> int:
+        """T_p."""
+        return self._preliminary
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Send what the stage trains, expect it trained."""
+        if self.is_preliminary(server_round):
+            what = Instruction(PRELIMINARY, weights, self.run.spec)
+        else:
+            what = Instruction(SECONDARY, weights.only(self.shared), self.shared)
+        return {site.name: what for site in sites}
+
+    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+        """Return the site's model, with the variance as it was where it did not travel."""
+        return self.model_of(upload).over(weights)
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Average what came; the variance stays as it is in the second stage."""
+        mean = Mean(weights if self.is_preliminary(server_round) else weights.only(self.shared))
+        for upload in uploads:
+            mean.add(self.model_of(upload), self.share(upload))
+            self.take(upload)
+        return mean.result().over(weights)
+
+    def take(self, upload: Upload) -> None:
+        """Make use of what came beside the model; here there is nothing."""
+
+    def state_dict(self) -> State:
+        """Return T_p, which a run that goes on for longer keeps."""
+        return {_STAGE: self._preliminary}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it back."""
+        self._preliminary = int(state[_STAGE])

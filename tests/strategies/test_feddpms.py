@@ -1,0 +1,265 @@
+"""FedDPMS in rounds: what travels when, what equals FedVAE, and what becomes of lost replies and killed servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import MissingGrid, TamperedGrid, numbers, run
+from tampering import with_arrays
+
+import common.training
+from common import tensor_file
+from common.config import load
+from common.errors import ConfigError
+from common.run import Run
+from common.specs.fedvae import decoder_spec, shared_spec, start_decoder
+from nectar.resume import with_recorded
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+
+Small = Callable[..., dict[str, Any]]
+
+#: T_p = 2 of 6 rounds; every mean is sent, and the copies around it are taken whatever they look like
+VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=2 fedvae.epochs=1"
+DPMS = f"{VAE} feddpms.smallest=1 feddpms.copies=4 feddpms.classes=2"
+ALL = f"{DPMS} feddpms.mechanism=paper"
+
+
+def notes(record: Record) -> list[Mapping[str, Any]]:
+    return [line.get("notes", {}) for line in record.metrics()]
+
+
+def floats(record: Record) -> list[int]:
+    return [line["floats_up"] for line in record.metrics()]
+
+
+def test_decoder_and_means_travel_once_and_the_variance_in_the_first_stage_alone(
+    small: Small,
+) -> None:
+    config = small(method="feddpms", rounds=5, set=DPMS)
+    record = run(config)
+    here = Run(load(config))
+    whole, shared, decoder = (
+        sum(int(np.prod(s)) for s in spec.shapes)
+        for spec in (here.spec, shared_spec(here), decoder_spec(here))
+    )
+    assert whole - shared == here.build_model().spread.weight.numel() + 6  # type: ignore[union-attr, operator]
+    means = 2 * 6
+    lines = floats(record)  # lists of classes are integers, and count for none
+    assert lines[:4] == [0, 3 * whole, 3 * (whole + decoder), 3 * (shared + means)]
+    assert lines[4:] == [3 * shared, 3 * shared]  # each was helped in round 4
+    down = [sum(line["bytes"]["down"].values()) for line in record.metrics()]
+    assert 3 * 4 * decoder < down[4] - down[3] < 3 * (4 * decoder + 4 * means + 2_000)
+    assert down[5] == pytest.approx(down[3], rel=0.01)
+
+
+def test_the_papers_overhead_is_alpha_n_l_over_the_parameters(small: Small) -> None:
+    """r1 = alpha n l / Theta is 4 copies of 2 classes with 6 numbers each, where all are accepted."""
+    record = run(small(method="feddpms", rounds=3, set=f"{ALL} feddpms.sigma=0.01"))
+    alone = run(small(method="fedvae", rounds=3, set=VAE))
+    more = floats(record)[3] - floats(alone)[3]
+    sent = Checkpoint.load(record.last).strategy["exchange"]["vectors"]
+    assert more == sum(v.numel() for v in sent.values())
+    assert 0 < more <= 3 * 4 * 2 * 6
+    assert all(
+        len(v) % 4 == 0 for v in sent.values()
+    )  # next to no noise: all copies of a class, or none
+
+
+def test_the_record_says_who_helped_whom_and_what_it_cost(small: Small) -> None:
+    record = run(small(method="feddpms", rounds=5, set=DPMS))
+    third, fourth = notes(record)[3], notes(record)[4]
+    assert list(third) == ["privacy"]
+    assert list(fourth) == ["matches"]
+    assert len(third["privacy"]) == 3
+    for said in third["privacy"].values():
+        assert said["seeded"]
+        assert (said["releases"], said["delta"]) == (1, 1e-5)
+        assert said["epsilon"] > 0
+    state = Checkpoint.load(record.last).strategy["exchange"]
+    for site, match in fourth["matches"].items():
+        assert match["helper"] != site
+        assert match["classes"] == sorted(set(state["labels"][match["helper"]].tolist()))
+    assert state["helped"] == {i: m["helper"] for i, m in fourth["matches"].items()}
+
+
+@pytest.mark.parametrize("weighting", ["augmented", "uniform"])
+def test_without_a_class_large_enough_it_is_fedvae_to_the_bit(small: Small, weighting: str) -> None:
+    text = f"{VAE} feddpms.smallest=100000 fedvae.weighting="
+    given = "counts" if weighting == "augmented" else weighting
+    alone = run(small(method="fedvae", rounds=5, set=text + given))
+    both = run(
+        small(method="feddpms", rounds=5, set=f"{text}{given} feddpms.weighting={weighting}")
+    )
+    one, other = (Checkpoint.load(r.last).weights for r in (alone, both))
+    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert not any(notes(both))
+
+
+def test_synthetic_images_change_the_rounds_behind_the_match(small: Small) -> None:
+    helped = run(small(method="feddpms", rounds=5, set=ALL))
+    alone = run(small(method="fedvae", rounds=5, set=VAE))
+    one, other = ([n["test"]["loss"] for n in r.metrics()] for r in (helped, alone))
+    assert one[:4] == other[:4]
+    assert one[4] != other[4]
+    added = [line["devices"] for line in helped.metrics()][4:]
+    assert all("synthetic" in figures for line in added for figures in line.values())
+    assert max(figures["synthetic"] for figures in added[0].values()) > 0
+
+
+def test_an_epoch_draws_as_many_as_the_site_has_images_of_its_own(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cost is FedAvg's: with a thousand copies beside some 430 images a pass is over as many as before."""
+    passes: list[tuple[int, int]] = []
+    real = common.training.batches
+
+    def counted(n: int, *rest: Any) -> Any:
+        passes.append((n, rest[-1]))
+        return real(n, *rest)
+
+    monkeypatch.setattr(common.training, "batches", counted)
+    many = f"{ALL} feddpms.copies=1000 feddpms.max_draws=1 feddpms.sigma=0.01"
+    record = run(small(method="feddpms", rounds=4, set=many))
+    held = [site["examples"] for site in _held(record).values()]
+    added = [int(f.get("synthetic", 0)) for f in record.metrics()[4]["devices"].values()]
+    assert max(added) >= 1000
+    assert passes[-3:] == [(n + m, n) for n, m in zip(held, added, strict=True)]
+
+
+def _versions(record: Record, server_round: int) -> dict[str, Any]:
+    found = (record.directory / "state").rglob(f"{server_round:06d}.safetensors")
+    return {path.parent.name: path for path in found}
+
+
+def test_decoders_start_equal_and_the_average_is_of_the_sites(small: Small) -> None:
+    """Before the first step every site has the decoder of the run's seed; another seed has another."""
+    one, again, other = (
+        start_decoder(Run(load(small(method="feddpms", set=VAE, seed=s)))) for s in (3, 3, 4)
+    )
+    pairs = list(zip(one.parameters(), again.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert not torch.equal(next(one.parameters()), next(other.parameters()))
+
+
+def test_the_handed_over_decoder_is_the_mean_by_size(small: Small) -> None:
+    record = run(small(method="feddpms", rounds=2, set=DPMS))
+    kept = Checkpoint.load(record.last).strategy["decoder"]
+    own = {s: tensor_file.load(p)[0] for s, p in _versions(record, 2).items()}
+    sizes = {s: v["examples"] for s, v in _held(record).items()}
+    for name, mean in kept.items():
+        parts = [own[s][f"decoder/{name}"].double() * sizes[s] for s in own]
+        expected = torch.stack(parts).sum(0) / sum(sizes.values())
+        assert torch.allclose(mean.double(), expected, atol=1e-7)
+
+
+def _held(record: Record) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((record.directory / "partition.json").read_text())["sites"]
+    return found
+
+
+def test_the_decoder_is_let_go_of_once_a_site_has_shared_and_was_helped(small: Small) -> None:
+    record = run(small(method="feddpms", rounds=6, set=DPMS))
+    names = {s: tensor_file.load(p)[0] for s, p in _versions(record, 6).items()}
+    for each in names.values():
+        assert any(name.startswith("synthetic/") for name in each)
+        assert not any(name.startswith("decoder/") for name in each)
+
+
+# ---- lost and spoilt replies, absent sites, killed servers ------------------------------------------------
+
+
+def test_a_spoilt_reply_is_as_if_the_site_had_not_been_asked(small: Small) -> None:
+    """Site 1's replies of rounds 3 (its means) and 5 (images it drew) are spoilt: it shares in 4, is helped in 6.
+
+    Only site 1 has classes that site 0 lacks, so that site 0 is helped in round 5, with the means of round 4.
+    """
+    spoiled = with_arrays(
+        lambda a: [x if i != 2 else np.full_like(x, np.nan) for i, x in enumerate(a)]
+    )
+
+    def sometimes(message: Any, reply: Any) -> Any:
+        return spoiled(message, reply) if message.metadata.group_id in "35" else reply
+
+    config = small(method="feddpms", rounds=7, set=DPMS)
+    record = run(config, TamperedGrid, tampers={1: sometimes})
+    said = notes(record)
+    assert [list(n["rejected"]) for n in record.metrics()][3:7] == [
+        ["partition-1"],
+        [],
+        ["partition-1"],
+        [],
+    ]
+    assert set(said[3]["privacy"]) == {"partition-0", "partition-2"}
+    assert set(said[4]["privacy"]) == {"partition-1"}
+    assert (
+        said[4]["privacy"]["partition-1"]["releases"] == 2
+    )  # the first ones were released as well
+    helped = {site: r for r, n in enumerate(said) for site in n.get("matches", {})}
+    assert helped == {"partition-0": 5, "partition-1": 6, "partition-2": 4}
+
+
+def test_sites_that_miss_rounds_join_late_and_are_matched_at_their_next(small: Small) -> None:
+    """Site 2 is away until round 4 and shares there; it is helped in round 5. Site 0's reply of round 4 is lost."""
+    away = {("partition-2", r) for r in (1, 2, 3)}
+    record = run(
+        small(method="feddpms", rounds=6, set=DPMS),
+        MissingGrid,
+        absent=away,
+        lost={("partition-0", 4)},
+    )
+    said = notes(record)
+    assert set(said[3]["privacy"]) == {"partition-0", "partition-1"}
+    assert set(said[4]["privacy"]) == {"partition-2"}
+    helped = {site: r for r, n in enumerate(said) for site in n.get("matches", {})}
+    assert helped == {"partition-1": 4, "partition-0": 5, "partition-2": 5}
+
+
+def test_with_partial_participation_each_helps_once_and_is_helped_once(small: Small) -> None:
+    text = f"{DPMS} federation.clients=5 federation.participation=0.4"
+    record = run(small(method="feddpms", rounds=14, set=text))
+    shared = [site for n in notes(record) for site in n.get("privacy", {})]
+    helped = [site for n in notes(record) for site in n.get("matches", {})]
+    assert len(shared) == len(set(shared)) >= 4
+    assert len(helped) == len(set(helped)) >= 3
+
+
+@pytest.mark.parametrize("stood", [1, 2, 3, 4])
+def test_resumed_in_each_stage_it_is_an_unbroken_run(small: Small, stood: int) -> None:
+    """T_p stays 2, which two fifths of the longer run would not be."""
+    text = DPMS.replace("fedvae.preliminary_rounds=2 ", "")
+    whole = run(small(method="feddpms", rounds=6, set=f"{text} fedvae.preliminary_rounds=2"))
+    part = run(small(method="feddpms", rounds=stood, set=f"{text} fedvae.preliminary_rounds=2"))
+    again = run(with_recorded({"resume": str(part.directory), "rounds": 6}))
+    assert numbers(again) == numbers(whole)
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------
+
+
+def test_another_model_is_refused_before_the_first_round(small: Small) -> None:
+    with pytest.raises(
+        ConfigError, match=r"model\.name=convnet has no variance .* set model\.name=vae"
+    ):
+        run(small(method="feddpms"))
+
+
+@pytest.mark.parametrize("figure", [-1.0, 2.5, 9.0])
+def test_a_number_of_synthetic_images_that_it_cannot_have_is_refused(
+    small: Small, figure: float
+) -> None:
+    """It weighs the site's model: at most 4 copies of 2 classes."""
+
+    def claims(message: Any, reply: Any) -> Any:
+        if message.metadata.group_id == "5":
+            reply.content["metrics"]["synthetic"] = figure
+        return reply
+
+    record = run(small(method="feddpms", rounds=5, set=DPMS), TamperedGrid, tampers={1: claims})
+    (why,) = record.metrics()[5]["rejected"].values()
+    assert f"its synthetic is {figure:g}" in why

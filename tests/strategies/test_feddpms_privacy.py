@@ -1,0 +1,165 @@
+"""What noise on a latent mean hides: one image, given the encoder; and the encoder trained on it, which breaks that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from federation import run
+from flwr.app import RecordDict
+from torch import Tensor
+
+from client_app.feddpms import FedDPMSClient
+from client_app.state import ContextState
+from common.config import load
+from common.data import Samples
+from common.models import Classifier
+from common.models.encoder import VAEEncoder
+from common.privacy import latent_sensitivity
+from common.run import Run
+from common.training import train
+from common.wire import Weights
+from server_app.checkpoint import Checkpoint
+from synth.latent_sharing import class_means, clipped
+
+Small = Callable[..., dict[str, Any]]
+
+VAE = "model.name=vae model.depth=1 model.embedding=6"
+IMAGES = 12
+
+
+@pytest.fixture
+def here(small: Small) -> Run:
+    return Run(load(small(method="feddpms", set=f"{VAE} feddpms.smallest=1 feddpms.sigma=0.0")))
+
+
+def neighbours(seed: int, images: int = IMAGES, classes: int = 1) -> tuple[Samples, Samples]:
+    """Two sets that differ in their first image, which is nothing like the others: all bright, all dark."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(images, 1, 8, 8, generator=rng)
+    y = torch.arange(images) % classes
+    one, other = x.clone(), x.clone()
+    one[0], other[0] = 2.0, -2.0
+    return Samples.of(one, y), Samples.of(other, y)
+
+
+def shared_mean(run_: Run, samples: Samples, encoder: Classifier, trained: Classifier) -> Tensor:
+    """Return what the device's own code sends, with no noise on it, of its only class."""
+    client = FedDPMSClient(
+        run_,
+        "a",
+        samples,
+        Samples.of(samples.raw[:0], samples.labels[:0]),
+        ContextState(RecordDict()),
+    )
+    sent = client._means(Weights.of(encoder), trained)
+    assert sent.labels.tolist()[0] == 0
+    return sent.vectors[0].double()
+
+
+def trained_on(run_: Run, samples: Samples) -> Classifier:
+    """Return the run's model after steps of SGD on ``samples``, in the order of one seed."""
+    model = run_.build_model()
+    settings = run_.config.settings.model_copy(
+        update={"epochs": 60, "batch": 25, "lr": 0.3, "local_optimizer": "sgd"}
+    )
+    train(model, samples, settings, run_.task, torch.Generator().manual_seed(5))  # type: ignore[arg-type]
+    return model
+
+
+def test_given_the_encoder_one_image_moves_a_mean_by_less_than_the_bound(here: Run) -> None:
+    model = here.build_model()
+    assert isinstance(model, VAEEncoder)
+    with torch.no_grad():  # bright images get codes of 1, dark ones of 0, where the bound is tight
+        bright, dark = (model.features(torch.full((1, 1, 8, 8), v)) for v in (2.0, -2.0))
+        model.mu.weight.copy_(1000 * (bright - dark).expand_as(model.mu.weight))
+        model.mu.bias.copy_(-(model.mu.weight @ (bright + dark)[0]) / 2)
+    moved = []
+    for seed in range(20):
+        one, other = (shared_mean(here, s, model, model) for s in neighbours(seed))
+        moved.append(float((one - other).norm()))
+    bound = latent_sensitivity(6, IMAGES)
+    assert bound == pytest.approx(6**0.5 / 12)
+    assert 0.99 * bound < max(moved) <= bound * (1 + 1e-6)
+
+
+def test_an_encoder_that_was_trained_on_the_image_moves_it_further(small: Small) -> None:
+    """The paper's ``trained``: two runs of training that differ in one image give encoders that differ for all of them.
+
+    Ten classes of ten images that are noise, which the encoder learns by heart; the sets differ in one image.
+    """
+    text = f"{VAE} feddpms.smallest=1 feddpms.sigma=0.0 feddpms.latents=trained"
+    here = Run(load(small(method="feddpms", set=text)))
+    moved = []
+    for seed in range(3):
+        one, other = (
+            shared_mean(here, s, here.build_model(), trained_on(here, s))
+            for s in neighbours(seed, images=100, classes=10)
+        )
+        moved.append(float((one - other).norm()))
+    assert min(moved) > latent_sensitivity(6, 10)
+
+
+def test_received_weights_are_those_that_encode_unless_the_paper_is_asked_for(small: Small) -> None:
+    """The default takes no notice of what was trained; ``trained`` takes none of what was received."""
+    samples = neighbours(0)[0]
+    found = {}
+    for latents in ("received", "trained"):
+        text = f"{VAE} feddpms.smallest=1 feddpms.sigma=0.0 feddpms.latents={latents}"
+        here = Run(load(small(method="feddpms", set=text)))
+        w, other = here.build_model(), here.build_model()
+        with torch.no_grad():
+            other.get_parameter("mu.bias").add_(1.0)
+        codes = {"received": w, "trained": other}[latents].eval().embed(samples.raw)
+        found[latents] = shared_mean(here, samples, w, other)
+        assert torch.allclose(found[latents], codes.mean(0).double(), atol=1e-6)
+    assert not torch.allclose(found["received"], found["trained"])
+
+
+@pytest.mark.parametrize("norm", [0.3, 1.0, 5.0])
+def test_cut_to_a_length_the_bound_is_that_of_the_length(norm: float) -> None:
+    """Brute force: codes at corners of [0, 1]^6 and random ones, one exchanged for another."""
+    rng = torch.Generator().manual_seed(1)
+    corners = torch.tensor([[int(b) for b in f"{i:06b}"] for i in range(64)]).double()
+    codes = torch.cat([corners, torch.rand(40, 6, generator=rng, dtype=torch.float64)])
+    cut = clipped(codes, norm)
+    rest = cut[-(IMAGES - 1) :]
+    labels = torch.zeros(IMAGES, dtype=torch.int64)
+    means = torch.stack([class_means(torch.cat([c[None], rest]), labels, [0])[0] for c in cut])
+    moved = float(torch.cdist(means, means).max())
+    bound = latent_sensitivity(6, IMAGES, norm)
+    assert 0.9 * bound < moved <= bound * (1 + 1e-9)
+
+
+def test_the_noise_is_sigma_on_each_number_and_each_class(small: Small) -> None:
+    """One class of 12 images, 400 devices' worth of noise: its spread within five standard errors of sigma."""
+    text = f"{VAE} feddpms.smallest=1 feddpms.sigma=0.7 privacy.noise=system"
+    here = Run(load(small(method="feddpms", set=text)))
+    model, samples = here.build_model(), neighbours(0)[0]
+    sent = torch.stack([shared_mean(here, samples, model, model) for _ in range(400)])
+    noise = sent - model.embed(samples.raw).mean(0).double()
+    assert float(noise.std()) == pytest.approx(0.7, rel=5 / (2 * 2400) ** 0.5)
+    assert len(noise.flatten().unique()) == noise.numel()
+
+
+def test_a_class_below_the_least_number_is_never_shared(small: Small) -> None:
+    record = run(
+        small(
+            method="feddpms",
+            rounds=3,
+            set=f"{VAE} fedvae.preliminary_rounds=2 fedvae.epochs=1 feddpms.smallest=100",
+        )
+    )
+    held = json.loads((record.directory / "partition.json").read_text())["sites"]
+    shared = Checkpoint.load(record.last).strategy["exchange"]["labels"]
+    classes = {site: labels.tolist() for site, labels in shared.items()}
+    expected = {}
+    for site, about in held.items():
+        counts = about["classes"]
+        most = sorted(range(10), key=lambda c: (-counts[c], c))[:3]
+        expected[site] = [c for c in most if counts[c] >= 100]
+    assert classes == expected
+    assert 0 < sum(map(len, expected.values())) < 9
