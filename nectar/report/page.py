@@ -86,7 +86,12 @@ def _run_block(view: View, prefix: str, budget: pictures.Budget) -> Markup:
 def _of_run(view: View, prefix: str, level: int, budget: pictures.Budget) -> list[Section]:
     """Return a run's sections: anchor, heading, content."""
     sent = "Synthetic images" if view.facts is None else view.facts.pictures.capitalize()
-    figures = join([curves.of_run(view), sections.rounds(view), sections.at_the_sites(view)])
+    figures = join(
+        [
+            *(curves.of_run(view), sections.rounds(view)),
+            *(sections.at_the_sites(view), sections.matches(view)),
+        ]
+    )
     made: list[tuple[str, str, Callable[[], Markup]]] = [
         ("curves", "Accuracy and loss", lambda: figures),
         ("partition", "Who held what", lambda: sections.partition(view)),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from nectar.report.facts import unknown
+from nectar.report.text import plural
 from nectar.report.view import View
 
 
@@ -29,8 +34,40 @@ def exposed(view: View) -> list[str]:
             "accounted for here."
         )
     else:
-        said.append("Nothing here is differentially private.")
+        said += _epsilons(view) or ["Nothing here is differentially private."]
     return [*said, *_where(view)]
+
+
+def _epsilons(view: View) -> list[str]:
+    """Say what epsilon the releases have that the record's lines account for, and what it is given."""
+    stated = [
+        each
+        for line in view.rounds
+        for each in (line.get("notes") or {}).get("privacy", {}).values()
+    ]
+    if not stated:
+        return []
+    if any(each["seeded"] for each in stated):
+        return [
+            "The noise was drawn from the run's seed, as in every simulation: seeded noise, no guarantee. Nothing here "
+            "is differentially private; with the system's entropy the figures below would hold.",
+            _spent(stated),
+        ]
+    return [
+        _spent(stated),
+        "It is that of the released means alone, given the weights, which are themselves not private; nothing else "
+        "here is differentially private.",
+    ]
+
+
+def _spent(stated: Sequence[Mapping[str, Any]]) -> str:
+    found = [math.inf if each["epsilon"] is None else float(each["epsilon"]) for each in stated]
+    least, most = min(found), max(found)
+    spent = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    return (
+        f"What {plural(len(found), 'device')} shared has an epsilon of {spent} at delta {stated[0]['delta']:g}, for "
+        "one example exchanged for another of its class."
+    )
 
 
 def _where(view: View) -> list[str]:

@@ -74,6 +74,24 @@ def rounds(view: View) -> Markup:
     return join([said, table("Figures by round", list(shown), rows)])
 
 
+def matches(view: View) -> Markup | None:
+    """Tell who helped whom, in a method whose server matches sites; nothing where there are no matches."""
+    rows = [
+        [str(line["round"]), site, found["helper"], ", ".join(_class_names(view, found["classes"]))]
+        for line in view.rounds
+        for site, found in (line.get("notes") or {}).get("matches", {}).items()
+    ]
+    if not rows:
+        return None
+    header = ["round", "site", "helped by", "with the classes"]
+    return table("Who helped whom", header, rows[:_MAX_ROWS])
+
+
+def _class_names(view: View, classes: Sequence[int]) -> list[str]:
+    names = view.info.classes if view.info is not None else ()
+    return [names[c] if c < len(names) else str(c) for c in classes]
+
+
 def at_the_sites(view: View) -> Markup | None:
     """Every site's figures of the last weights that the sites judged; nothing where they judged none."""
     judged = [line for line in view.rounds if line.get("evaluated")]
