@@ -52,7 +52,8 @@ class FedDPMSClient(FedVAEClient):
     def share(self, given: Bundle) -> Bundle:
         """Return the same, and noisy means of the site's most abundant classes."""
         parts, trained, _ = self._second_stage(given)
-        return Bundle({**parts, MEANS: self._means(given.part(WEIGHTS, Weights), trained)})
+        means = self._means(given.part(WEIGHTS, Weights), trained, self._received_decoder(given))
+        return Bundle({**parts, MEANS: means})
 
     def _second_stage(self, given: Bundle) -> tuple[dict[str, Payload], Classifier, bool]:
         """Draw what there is to draw, train, and return what leaves, the model, and whether the site is helped."""
@@ -120,7 +121,7 @@ class FedDPMSClient(FedVAEClient):
 
     # ---- the site's own means -------------------------------------------------------------------------
 
-    def _means(self, w: Weights, trained: Classifier) -> LatentMeans:
+    def _means(self, w: Weights, trained: Classifier, decoder: Decoder) -> LatentMeans:
         """Return the means of the codes of the site's own images of its most abundant classes, with noise."""
         settings = self._settings
         classes = most_abundant(self._counts, settings.classes, settings.smallest)
@@ -135,7 +136,7 @@ class FedDPMSClient(FedVAEClient):
         if settings.mechanism == "paper":
             vectors, labels = _accepted(
                 *(means, labels, self._noise_anew()),
-                *(self.kept_decoder().eval(), trained, settings),
+                *(decoder, trained, settings),
             )
         else:
             vectors = means + self._noise_anew()(*means.shape)

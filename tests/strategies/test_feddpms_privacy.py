@@ -12,16 +12,19 @@ from federation import run
 from flwr.app import RecordDict
 from torch import Tensor
 
+import client_app.feddpms
 from client_app.feddpms import FedDPMSClient
-from client_app.state import ContextState
+from client_app.state import ContextState, names_of
 from common.config import load
 from common.data import Samples
 from common.models import Classifier
-from common.models.encoder import VAEEncoder
+from common.models.encoder import Decoder, VAEEncoder
 from common.privacy import latent_sensitivity
 from common.run import Run
+from common.specs.feddpms import DECODER, WEIGHTS
+from common.specs.fedvae import shared_spec, start_decoder
 from common.training import train
-from common.wire import Weights
+from common.wire import Bundle, Weights
 from server_app.checkpoint import Checkpoint
 from synth.latent_sharing import class_means, clipped
 
@@ -46,16 +49,15 @@ def neighbours(seed: int, images: int = IMAGES, classes: int = 1) -> tuple[Sampl
     return Samples.of(one, y), Samples.of(other, y)
 
 
+def device(run_: Run, samples: Samples) -> FedDPMSClient:
+    none = Samples.of(samples.raw[:0], samples.labels[:0])
+    return FedDPMSClient(run_, "a", samples, none, ContextState(RecordDict()))
+
+
 def shared_mean(run_: Run, samples: Samples, encoder: Classifier, trained: Classifier) -> Tensor:
-    """Return what the device's own code sends, with no noise on it, of its only class."""
-    client = FedDPMSClient(
-        run_,
-        "a",
-        samples,
-        Samples.of(samples.raw[:0], samples.labels[:0]),
-        ContextState(RecordDict()),
-    )
-    sent = client._means(Weights.of(encoder), trained)
+    """Return what the device's own code sends, with no noise on it, of its first class."""
+    client = device(run_, samples)
+    sent = client._means(Weights.of(encoder), trained, start_decoder(run_))
     assert sent.labels.tolist()[0] == 0
     return sent.vectors[0].double()
 
@@ -117,6 +119,32 @@ def test_received_weights_are_those_that_encode_unless_the_paper_is_asked_for(sm
         found[latents] = shared_mean(here, samples, w, other)
         assert torch.allclose(found[latents], codes.mean(0).double(), atol=1e-6)
     assert not torch.allclose(found["received"], found["trained"])
+
+
+@pytest.mark.parametrize("came", ["with this instruction", "with the last one"])
+def test_copies_are_judged_by_the_federations_decoder_and_not_by_the_sites(
+    small: Small, monkeypatch: pytest.MonkeyPatch, came: str
+) -> None:
+    """The paper's accept test at a site that still remembers the decoder which it trained itself."""
+    text = f"{VAE} feddpms.smallest=1 feddpms.mechanism=paper fedvae.epochs=1"
+    here = Run(load(small(method="feddpms", set=text)))
+    client, w = device(here, neighbours(0)[0]), Weights.of(here.build_model())
+    own = Weights.of(start_decoder(here))
+    zeros = Weights({name: torch.zeros_like(t) for name, t in own.tensors.items()})
+    last = own if came == "with this instruction" else zeros
+    client.state.save(1, names_of({"decoder": last.tensors}), 0)
+    client.server_round, client.taken = 2, 1
+    judged: list[Decoder] = []
+
+    def spied(*arguments: Any) -> tuple[Tensor, Tensor]:
+        judged.extend(a for a in arguments if isinstance(a, Decoder))
+        return arguments[0], arguments[1]
+
+    monkeypatch.setattr(client_app.feddpms, "_accepted", spied)
+    parts = {WEIGHTS: w.only(shared_spec(here))}
+    client.share(Bundle(parts if last is zeros else {**parts, DECODER: zeros}))
+    (decoder,) = judged
+    assert not any(bool(p.any()) for p in decoder.parameters())
 
 
 @pytest.mark.parametrize("norm", [0.3, 1.0, 5.0])

@@ -33,6 +33,7 @@ def facts(disclosed: Disclosure, given: Given) -> Facts:
             *_of_the_encoder(given),
         ),
         carries="weights and noisy latent means",
+        pictures="what the decoder makes of the noisy latent means that were sent",
     )
 
 
