@@ -61,7 +61,7 @@ def test_what_all_rows_share_is_no_row(word: str) -> None:
         ([], "name methods"),
         (["feddmm"], "'feddmm' is no method and no experiment, the nearest is feddm"),
         (["feddm", "digit-alpha001"], "the nearest is digits-alpha001"),
-        (["x=fedvag"], "'fedvag' in 'x=fedvag' is no method, the nearest is fedavg"),
+        (["x=fedavgg"], "'fedavgg' in 'x=fedavgg' is no method, the nearest is fedavg"),
         (["feedm:warm=off"], "the nearest is feddm"),
         (
             ["feddmm:start=real"],
