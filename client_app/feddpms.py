@@ -45,7 +45,7 @@ class FedDPMSClient(FedVAEClient):
         """Return encoder and classifier, trained on the augmented set, and H_i while nobody has helped."""
         parts, _, helped = self._second_stage(given)
         if helped and DECODER not in given.parts:
-            self.remember({}, "decoder")  # shared, and helped: nothing is left to decode
+            self.keep_decoder(Weights({}))  # shared, and helped: nothing is left to decode
         return Bundle(parts)
 
     @phase(SHARE, takes=sent_spec)
@@ -134,10 +134,8 @@ class FedDPMSClient(FedVAEClient):
         means = class_means(self._codes(encoder, labels), self._of_classes(labels)[1], classes)
         self._report_noise(classes, means.shape[1])
         if settings.mechanism == "paper":
-            vectors, labels = _accepted(
-                *(means, labels, self._noise_anew()),
-                *(decoder, trained, settings),
-            )
+            noise = self._noise_anew()
+            vectors, labels = _accepted(means, labels, noise, decoder, trained, settings)
         else:
             vectors = means + self._noise_anew()(*means.shape)
         return LatentMeans(vectors.cpu(), labels.cpu(), codec)

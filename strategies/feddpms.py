@@ -10,7 +10,7 @@ import torch
 
 from common.errors import PayloadError
 from common.models.encoder import Decoder
-from common.privacy import GaussianRelease, epsilon
+from common.privacy import GaussianRelease, epsilon, latent_sensitivity
 from common.run import Run
 from common.sites import Site
 from common.specs.feddpms import (
@@ -24,6 +24,7 @@ from common.specs.feddpms import (
     SYNTHETIC,
     WEIGHTS,
     handed_over_spec,
+    means_spec,
     most_synthetic,
     reply_spec,
     settings_of,
@@ -52,6 +53,7 @@ class FedDPMS(FedVAE):
         self.exchange = LatentExchange()
         self._replies = {shares: reply_spec(run, shares=shares) for shares in (False, True)}
         self._handed_over = handed_over_spec(run)
+        self._means = means_spec(run)
         self._decoder: Weights | None = None
         self._parcels = Parcels()
         self._matches: dict[str, str] = {}
@@ -93,7 +95,26 @@ class FedDPMS(FedVAE):
             raise PayloadError(
                 f"its {SYNTHETIC} is {said:g}, and it was sent means for at most {most} images"
             )
+        self._require_noise(upload)
         return upload
+
+    def _require_noise(self, upload: Upload) -> None:
+        """Refuse a noise multiplier that no class of the site can have: the record's epsilon is reckoned from it."""
+        payload, least = upload.payload, self._multiplier(1)
+        if not isinstance(payload, Bundle) or MEANS not in payload.parts:
+            return
+        told = len(payload.part(MEANS, LatentMeans).labels) or NOISE_MULTIPLIER in upload.metrics
+        said = upload.metrics.get(NOISE_MULTIPLIER, math.nan if told else least)
+        most = self._multiplier(max(1, upload.examples))
+        if not least * (1 - 1e-6) <= said <= most * (1 + 1e-6):
+            raise PayloadError(
+                f"its {NOISE_MULTIPLIER} is {said:g}, and with {upload.examples} images it can be {least:g} to {most:g}"
+            )
+
+    def _multiplier(self, images: int) -> float:
+        """Return sigma over what one of so many images of a class can change."""
+        clip = self.settings.clip
+        return self.settings.sigma / latent_sensitivity(self._means.dimension, images, clip)
 
     def model_of(self, upload: Upload) -> Weights:
         """Return w_k."""

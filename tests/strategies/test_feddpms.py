@@ -263,3 +263,23 @@ def test_a_number_of_synthetic_images_that_it_cannot_have_is_refused(
     record = run(small(method="feddpms", rounds=5, set=DPMS), TamperedGrid, tampers={1: claims})
     (why,) = record.metrics()[5]["rejected"].values()
     assert f"its synthetic is {figure:g}" in why
+
+
+@pytest.mark.parametrize("figure", [-1.0, 1e-200, 1e308, None])
+def test_noise_that_no_class_of_the_site_can_have_costs_it_its_place_and_not_the_run(
+    small: Small, figure: float | None
+) -> None:
+    """Epsilon is reckoned from it: its square is 0 or more than a float holds, or it is not there."""
+
+    def claims(message: Any, reply: Any) -> Any:
+        if message.metadata.group_id == "3":
+            if figure is None:
+                del reply.content["metrics"]["noise-multiplier"]
+            else:
+                reply.content["metrics"]["noise-multiplier"] = figure
+        return reply
+
+    record = run(small(method="feddpms", rounds=3, set=DPMS), TamperedGrid, tampers={1: claims})
+    (why,) = record.metrics()[3]["rejected"].values()
+    assert "its noise-multiplier is" in why
+    assert set(notes(record)[3]["privacy"]) == {"partition-0", "partition-2"}
