@@ -79,7 +79,7 @@ class FedDPMSClient(FedVAEClient):
         means, decoder = given.part(MEANS, LatentMeans), self._received_decoder(given)
         device = self.run.device
         codes, labels = means.vectors.to(device), means.labels.to(device)
-        if self._settings.mechanism == "single-release":
+        if self._settings.mechanism != "paper":
             codes, labels = self._copies(codes, labels, decoder, self.model(w))
         with torch.no_grad():
             images = decoder(codes)

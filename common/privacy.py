@@ -6,10 +6,12 @@ floating-point noise may tell (Mironov, 2012) is outside of it.
 
 from __future__ import annotations
 
+import logging
 import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
@@ -114,10 +116,23 @@ def epsilon(events: Iterable[GaussianRelease], delta: float) -> Epsilon:
     return Epsilon(rdp, _prv(multiplier, delta, rdp))
 
 
-def _rdp(multiplier: float, delta: float) -> float:
-    from opacus.accountants import RDPAccountant  # seconds to import, and few runs need it
+def _accountants() -> ModuleType:
+    """Return Opacus' accountants, imported here since that takes seconds and few runs need them.
 
-    accountant = RDPAccountant()
+    Opacus calls ``logging.basicConfig``, after which every line of the run would be logged twice. It does nothing
+    where the root logger has a handler.
+    """
+    root, handler = logging.getLogger(), logging.NullHandler()
+    root.addHandler(handler)
+    try:
+        from opacus import accountants
+    finally:
+        root.removeHandler(handler)
+    return accountants
+
+
+def _rdp(multiplier: float, delta: float) -> float:
+    accountant = _accountants().RDPAccountant()
     accountant.step(noise_multiplier=multiplier, sample_rate=1.0)
     with warnings.catch_warnings(action="ignore"):  # that the best order is the last one
         found = accountant.get_epsilon(delta, alphas=list(ORDERS))
@@ -126,11 +141,9 @@ def _rdp(multiplier: float, delta: float) -> float:
 
 def _prv(multiplier: float, delta: float, rdp: float) -> float:
     """Return the PRV accountant's epsilon; infinite where it overflows or says that it cannot compute one."""
-    from opacus.accountants import PRVAccountant
-
     if not _LEAST_PRV <= rdp <= _MOST_PRV:
         return math.inf
-    accountant = PRVAccountant()
+    accountant = _accountants().PRVAccountant()
     accountant.step(noise_multiplier=multiplier, sample_rate=1.0)
     error = min(max(rdp / 100, _FINEST), _COARSEST)
     try:

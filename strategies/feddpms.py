@@ -83,7 +83,9 @@ class FedDPMS(FedVAE):
         if decodes and self._decoder is not None and self._parcels.owed(site, 1):
             parts[DECODER] = self._decoder
         if helper is not None:
-            parts[MEANS] = self.exchange.shared[helper]
+            overall = self.settings.mechanism == "overall-mean"
+            given = self.exchange.overall if overall else self.exchange.shared.__getitem__
+            parts[MEANS] = given(helper)
         return Instruction(SHARE if shares else SECONDARY, Bundle(parts), self._replies[shares])
 
     # ---- what comes back ------------------------------------------------------------------------------

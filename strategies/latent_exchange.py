@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
+
 from common.memory import MEMORY_LOST
 from common.sites import site_order
 from common.wire import LatentMeans
@@ -54,6 +56,12 @@ class LatentExchange:
     def classes_of(self, site: str) -> list[int]:
         """Return C_j, as far as the site has sent a mean of them."""
         return sorted(set(self.shared[site].labels.tolist()))
+
+    def overall(self, site: str) -> LatentMeans:
+        """Return what ``site`` shared with the mean over all that all sites shared in the place of each vector."""
+        told = self.shared[site]
+        everything = torch.cat([means.vectors for means in self.shared.values()])
+        return LatentMeans(everything.mean(0).repeat(len(told.labels), 1), told.labels, told.codec)
 
     def settle(
         self,

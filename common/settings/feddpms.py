@@ -18,9 +18,10 @@ class FedDPMSSettings(FedVAESettings):
         "augmented",
         "a site's weight in the average: its images and the synthetic ones (the paper), its images, or one",
     )
-    mechanism: Literal["single-release", "paper"] = setting(
+    mechanism: Literal["single-release", "paper", "overall-mean"] = setting(
         "single-release",
-        "how a mean leaves: with noise once, the receiver draws copies around it; or (the paper) as noisy copies",
+        "how a mean leaves: with noise once, the receiver draws copies around it; or (the paper) as noisy copies; or "
+        "(a control) with noise once, but the mean of all sites' means is handed on in the place of each",
         source="the same noise protects sqrt(copies) times better when it is drawn once",
     )
     classes: int = setting(
@@ -36,7 +37,7 @@ class FedDPMSSettings(FedVAESettings):
     )
     spread: float = setting(
         0.0,
-        "single-release: standard deviation of the copies around the mean that was received; 0: sigma / sqrt(copies)",
+        "standard deviation of the copies that a receiver draws around a mean; 0: sigma / sqrt(copies)",
         ge=0,
     )
     latents: Literal["received", "trained"] = setting(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -107,6 +109,18 @@ def test_the_scale_of_the_papers_setting() -> None:
         assert converted == pytest.approx(simplest, abs=0.005)
         found, truth = epsilon([event], DELTA), exact(multiplier / math.sqrt(releases))
         assert truth <= found.prv < found.rdp < converted
+
+
+def test_asking_opacus_leaves_the_log_as_it_was() -> None:
+    """Importing it gives the root logger a handler, and each line of a run came twice; so in a process of its own."""
+    script = (
+        "import logging; from common.privacy import *; "
+        "epsilon([GaussianRelease(1.0)], 1e-5); print(logging.getLogger().handlers)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == "[]"
 
 
 def test_no_noise_is_no_privacy_and_no_release_costs_nothing() -> None:

@@ -13,6 +13,7 @@ from federation import MissingGrid, TamperedGrid, numbers, run
 from tampering import with_arrays
 
 import common.training
+from client_app.feddpms import FedDPMSClient
 from common import tensor_file
 from common.config import load
 from common.errors import ConfigError
@@ -110,6 +111,33 @@ def test_synthetic_images_change_the_rounds_behind_the_match(small: Small) -> No
     added = [line["devices"] for line in helped.metrics()][4:]
     assert all("synthetic" in figures for line in added for figures in line.values())
     assert max(figures["synthetic"] for figures in added[0].values()) > 0
+
+
+def test_the_control_hands_on_one_mean_for_every_class(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the sites share is that of the default to the bit; what they are given differs."""
+    received: list[torch.Tensor] = []
+    real = FedDPMSClient._copies
+
+    def seen(self: FedDPMSClient, means: torch.Tensor, *rest: Any) -> Any:
+        received.append(means)
+        return real(self, means, *rest)
+
+    monkeypatch.setattr(FedDPMSClient, "_copies", seen)
+    records = [
+        run(small(method="feddpms", rounds=4, set=f"{DPMS} feddpms.mechanism={mechanism}"))
+        for mechanism in ("single-release", "overall-mean")
+    ]
+    vectors, others = (
+        torch.cat(list(Checkpoint.load(r.last).strategy["exchange"]["vectors"].values()))
+        for r in records
+    )
+    assert torch.equal(vectors, others)
+    assert len(received) == 6
+    assert all(len(means.unique(dim=0)) == len(means) for means in received[:3])
+    for means in received[3:]:
+        assert torch.allclose(means, others.mean(0).expand_as(means), atol=1e-6)
 
 
 def test_an_epoch_draws_as_many_as_the_site_has_images_of_its_own(

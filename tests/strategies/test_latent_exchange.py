@@ -80,6 +80,18 @@ def test_a_site_without_a_class_large_enough_has_shared_and_helps_nobody() -> No
     assert exchange.match("b") is None
 
 
+def test_the_overall_mean_stands_for_each_class_of_the_helper() -> None:
+    """(1, 2), (3, 4) of one site and (8, 0) of another: (4, 2), for each of the first one's two classes."""
+    exchange = LatentExchange()
+    one = LatentMeans(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5, 7]))
+    other = LatentMeans(torch.tensor([[8.0, 0.0]]), torch.tensor([5]))
+    exchange.settle(outcome("a", "b"), {"a": one, "b": other}, {})
+    handed_on = exchange.overall("a")
+    assert handed_on.vectors.tolist() == [[4.0, 2.0], [4.0, 2.0]]
+    assert handed_on.labels.tolist() == [5, 7]
+    assert exchange.shared["a"].vectors.tolist() == one.vectors.tolist()
+
+
 def test_it_is_the_same_from_a_checkpoint() -> None:
     first = LatentExchange()
     first.ask("a")
