@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -116,7 +116,7 @@ def epsilon(events: Iterable[GaussianRelease], delta: float) -> Epsilon:
     return Epsilon(rdp, _prv(multiplier, delta, rdp))
 
 
-def _accountants() -> ModuleType:
+def _accountants() -> Any:
     """Return Opacus' accountants, imported here since that takes seconds and few runs need them.
 
     Opacus calls ``logging.basicConfig``, after which every line of the run would be logged twice. It does nothing
