@@ -35,7 +35,8 @@ _WHICH: dict[type[Beside], str] = {
     Nearest: "the nearest real one and its distance",
     Likest: "the likest real one and their correlation",
 }
-
+#: what is compared with the images that a site sent, by the site whose real images it is: its own, one it helped
+Compared = dict[str, Beside]
 
 #: what is said above the strips
 _STRETCHED = (
@@ -79,11 +80,13 @@ def of_run(view: View, level: int, budget: Budget) -> Markup:
     if view.info is None:
         return h("p", "The images cannot be shown: this release does not know the data set.")
     real = real_images(view)
+    helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
     parts = [*_introduction(view, server_round, real, contrast)]
     shown = list(sets)[:_MAX_SITES]
     drawn = 0
     for site in shown:
-        block = _site(site, sets[site], view, real, contrast, budget, opened=drawn < _OPEN)
+        opened, others = drawn < _OPEN, [helped[site]] if site in helped else []
+        block = _site(site, others, sets[site], view, real, contrast, budget, opened=opened)
         if block is None:
             break
         parts.append(block)
@@ -146,6 +149,7 @@ def _introduction(
 
 def _site(
     site: str,
+    others: Sequence[str],
     sent: SyntheticImages,
     view: View,
     real: RealImages | str,
@@ -154,38 +158,55 @@ def _site(
     *,
     opened: bool,
 ) -> Markup | None:
-    """Draw one site's images, or return None where the budget is spent."""
+    """Draw one site's images beside its own real ones and those of ``others``; None where the budget is spent."""
     assert view.info is not None
     labels = hard(sent.labels)
     images = on_screen(sent.images, view.info, contrast)
     present = torch.unique(labels).tolist()
     chosen = [(labels == c).nonzero().flatten()[:_MAX_IMAGES] for c in present[:_MAX_CLASSES]]
     every = torch.cat(chosen)
-    beside = None if isinstance(real, str) else _beside(real, site, images[every], contrast)
+    compared = _compared(real, [site, *others], images[every], contrast)
     rows, start = [], 0
     for c, members in zip(present, chosen, strict=False):
         part = slice(start, start + len(members))
         start += len(members)
-        cell = _strips(site, _class(view.info, c), images[members], beside, part, budget)
+        cell = _strips(site, _class(view.info, c), images[members], compared, part, budget)
         if cell is None:
             return None
         rows.append(h("tr", h("th", _class(view.info, c), scope="row"), h("td", *cell)))
     head = h("tr", h("th", "class", scope="col"), h("th", "images", scope="col"))
     said = _counted(len(labels), len(present), len(every), len(rows))
-    how = "" if beside is None else f"; above: sent, below: {_WHICH[type(beside)]}"
-    caption = h("caption", f"{site}: {said}{how}")
+    caption = h("caption", f"{site}: {said}{_order(site, compared)}")
     table = h("table", caption, h("thead", head), h("tbody", *rows), class_="pictures")
     return h(
         "details",
         h("summary", f"{site}: {plural(len(labels), 'image')}"),
-        _judgement(beside),
+        _judgement(compared.get(site)),
         scroll(table, f"images of {site}"),
         open=opened,
     )
 
 
-def _beside(real: RealImages, site: str, images: Tensor, contrast: Contrast) -> Beside | None:
-    return real.nearest(site, images) if contrast == "pixels" else real.likest(site, images)
+def _compared(
+    real: RealImages | str, sites: Sequence[str], images: Tensor, contrast: Contrast
+) -> Compared:
+    """Return the nearest or likest real images of each of ``sites`` of which there are any."""
+    if isinstance(real, str):
+        return {}
+    ask = real.nearest if contrast == "pixels" else real.likest
+    found = {site: ask(site, images) for site in sites}
+    return {site: beside for site, beside in found.items() if beside is not None}
+
+
+def _order(site: str, compared: Compared) -> str:
+    """Say what the strips are, from the top."""
+    if not compared:
+        return ""
+    which = _WHICH[type(next(iter(compared.values())))]
+    whose = [
+        which if owner == site else f"{which} at {owner}, which it helped" for owner in compared
+    ]
+    return f"; above: sent, below: {'; '.join(whose)}"
 
 
 def _counted(images: int, classes: int, shown: int, rows: int) -> str:
@@ -204,7 +225,7 @@ def _strips(
     site: str,
     name: str,
     images: Tensor,
-    beside: Beside | None,
+    compared: Compared,
     part: slice,
     budget: Budget,
 ) -> list[Markup] | None:
@@ -213,9 +234,10 @@ def _strips(
     if sent is None:
         return None
     cells = [h("div", sent, class_="strip", style=f"--n:{n}")]
-    if beside is not None:
+    for owner, beside in compared.items():
         which = "nearest" if isinstance(beside, Nearest) else "likest"
-        alt = f"{site}, class {name}: the {which} real image of each"
+        whose = "" if owner == site else f" at {owner}"
+        alt = f"{site}, class {name}: the {which} real image of each{whose}"
         found = budget.picture(*_drawn(beside.images[part], alt))
         if found is None:
             return None

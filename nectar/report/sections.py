@@ -77,9 +77,8 @@ def rounds(view: View) -> Markup:
 def matches(view: View) -> Markup | None:
     """Tell who helped whom, in a method whose server matches sites; nothing where there are no matches."""
     rows = [
-        [str(line["round"]), site, found["helper"], ", ".join(_class_names(view, found["classes"]))]
-        for line in view.rounds
-        for site, found in (line.get("notes") or {}).get("matches", {}).items()
+        [str(server_round), site, helper, ", ".join(_class_names(view, classes))]
+        for server_round, site, helper, classes in view.matches
     ]
     if not rows:
         return None

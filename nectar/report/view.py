@@ -59,6 +59,15 @@ class View:
         except NectarError:
             return None
 
+    @cached_property
+    def matches(self) -> list[tuple[int, str, str, list[int]]]:
+        """Who was helped by whom, in a method whose server matches sites: round, site, its helper, the classes."""
+        return [
+            (line["round"], site, found["helper"], found["classes"])
+            for line in self.rounds
+            for site, found in (line.get("notes") or {}).get("matches", {}).items()
+        ]
+
     def require_named(self) -> None:
         """Refuse a record that names what the command line did not allow to be imported, before any work.
 
