@@ -17,25 +17,36 @@ from xdist.scheduler import LoadFileScheduling
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-class OneWaitsOneComputes(LoadFileScheduling):  # type: ignore[misc]
-    """Gives the first worker the files of whole federations while there are any, the other one what computes.
+def _is_federation(scope: str) -> bool:
+    return scope.startswith("tests/deployment/")
 
-    A federation's processes wait for heartbeats and for each other: beside one that computes they lose nothing, but two
-    of them start processes against each other, and time out.
+
+class OneWaitsTwoCompute(LoadFileScheduling):  # type: ignore[misc]
+    """Gives the first worker the files of whole federations while there are any, the others what computes.
+
+    A federation's processes wait for heartbeats and for each other: beside two that compute they lose little, but three
+    of them start processes against each other, and time out. So from when nothing else is left two workers go on.
     """
 
     def _assign_work_unit(self, node: Any) -> None:
         waits = node is self.nodes[0]
         for scope in self.workqueue:
-            if scope.startswith("tests/deployment/") == waits:
+            if _is_federation(scope) == waits:
                 self.workqueue.move_to_end(scope, last=False)
                 break
         super()._assign_work_unit(node)
 
+    def _reschedule(self, node: Any) -> None:
+        spare = node in self.nodes[2:] and all(map(_is_federation, self.workqueue))
+        if spare and not node.shutting_down:
+            node.shutdown()  # when it has done what it was given
+        else:
+            super()._reschedule(node)
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWaitsOneComputes:
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWaitsTwoCompute:
     """Hand the files out by what they mostly do."""
-    return OneWaitsOneComputes(config, log)
+    return OneWaitsTwoCompute(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
