@@ -22,6 +22,8 @@ TABLE_1 = {
 }
 TABLE_2 = {f"feddpms-cifar100-clients{k}": k for k in (10, 20, 30, 40, 50)}
 SIGMAS = {f"feddpms-cifar10-sigma{s}": s for s in (3, 4, 5, 6)}
+#: images a step, where they are not the paper's 64
+BATCHES = {"feddpms-fmnist-small": 16}
 COPIES = {f"feddpms-cifar10-copies{a}": a for a in (50, 100, 150, 200, 250, 300)}
 ROWS = [*TABLE_1, *TABLE_2, *SIGMAS, *COPIES]
 
@@ -55,7 +57,7 @@ def test_a_row_has_the_papers_settings_and_can_be_built(name: str, end: str) -> 
             "lr": 0.001,
             "lr_decay": 0.5,
             "lr_decay_every": 10,
-            "batch": 64,
+            "batch": BATCHES.get(name + end, 64),
         },
         **{"epochs": 2 if end else 5},
     }
