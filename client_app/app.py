@@ -18,7 +18,7 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 
-from client_app.device import DeviceClient, Metrics
+from client_app.device import DeviceClient, Metrics, client_class
 from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.reasons import reason_of
 from client_app.releases import ReleaseLog, payload_line, refusal_line
@@ -35,10 +35,8 @@ from client_app.site import (
 )
 from common.compute import use_threads
 from common.data import Samples
-from common.errors import ConfigError, FederationError, one_line
+from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
-from common.imports import load
-from common.methods import resolve
 from common.run import Run
 from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
 
@@ -110,12 +108,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
             f"the server names its run {record_id[:40]!r}, which cannot be part of a file name here"
         )
     state = state_of(run, record_id, site, context)
-    method = resolve(run.config.method)
-    cls = load(method.client)
-    if not (isinstance(cls, type) and issubclass(cls, DeviceClient)):
-        raise ConfigError(
-            f"{method.client} cannot be the client of {method.name}: it must inherit client_app.device.DeviceClient"
-        )
+    cls = client_class(run.config.method)
     own_data = own_folder(run, context) is not None
     return cls(run, site, train, holdout, state, own_data=own_data)
 

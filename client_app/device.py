@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from logging import getLogger
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,21 +20,21 @@ from torch import Tensor
 
 from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
+from client_app.memory import Memory
 from client_app.noise import is_seeded
 from client_app.releases import payload_line
-from client_app.state import DeviceState, Slots, Tensors, names_of, slots_of
+from client_app.state import DeviceState, Tensors
 from common.data import Samples
 from common.entropy import system_normal
-from common.errors import FederationError
-from common.memory import MEMORY_LOST, TAKEN, WENT_BACK
+from common.errors import ConfigError, FederationError
+from common.memory import TAKEN
+from common.methods import load, resolve
 from common.models import Classifier
 from common.run import Run
 from common.seeding import generator
 from common.settings.base import Settings
 from common.training import evaluate
 from common.wire import Bundle, Payload, Spec, Weights
-
-logger = getLogger("flwr")
 
 NDArrays = list[np.ndarray[Any, Any]]
 Metrics = dict[str, Scalar]
@@ -112,8 +110,10 @@ class DeviceClient(NumPyClient):
         self.server_round = 0
         self.deadline = Deadline()
         self.taken = 0
+        self.drawn = 0
         self._metrics: dict[str, float] = {}
-        self._written: dict[str, Tensors] = {}
+        self._host: DeviceClient | None = None
+        self._within = ""
 
     # ---- what a phase uses ----------------------------------------------------------------------------
 
@@ -199,43 +199,58 @@ class DeviceClient(NumPyClient):
         FederationError
             If the site remembers other rounds: the record or its memory is of another time.
         """
-        return self._remembered.get(slot)
-
-    @cached_property
-    def _remembered(self) -> Slots:
-        rounds = self.state.rounds()
-        if self.taken in rounds or not self.taken:
-            self._say_if_gone_back(rounds)
-        if self.taken in rounds:
-            return slots_of(self.state.load(self.taken))
-        if self.taken and rounds:
-            raise FederationError(
-                f"this site remembers round {', '.join(map(str, rounds))}, and the server goes on from its round "
-                f"{self.taken}: put back the record or the site's state of the same time, or delete this run's state "
-                "at the site to let it begin afresh"
-            )
-        if self.taken:
-            logger.info("%s no longer has what it remembered and begins afresh", self.site)
-            self._metrics[MEMORY_LOST] = 1.0
-        return {}
-
-    def _say_if_gone_back(self, rounds: Sequence[int]) -> None:
-        """Note that the server goes on from an earlier round than one that it has named before: an older record."""
-        before = 0
-        with suppress(
-            FederationError
-        ):  # the version asked for may be whole where a later one is not
-            before = self.state.base_of(rounds[-1]) if rounds and rounds[-1] > self.taken else 0
-        if before > self.taken:
-            logger.info("%s goes back from round %d to %d", self.site, before, self.taken)
-            self._metrics[WENT_BACK] = float(before)
+        return self._memory.read(self._within + slot)
 
     def remember(self, tensors: Tensors, slot: str = "") -> None:
         """Keep ``tensors`` in ``slot`` for the round in which the server goes on from this one's reply.
 
         A slot that is not written stays as it was.
         """
-        self._written[slot] = tensors
+        self._memory.write(self._within + slot, tensors)
+
+    @property
+    def _memory(self) -> Memory:
+        if self._host is not None:
+            return self._host._memory
+        return self._of_the_round
+
+    @cached_property
+    def _of_the_round(self) -> Memory:
+        return Memory(self.state, self.site, self.taken)
+
+    # ---- a method inside a method ---------------------------------------------------------------------
+
+    def client_of(self, method: str, samples: Samples) -> DeviceClient:
+        """Return the client of a method that this one's settings say they use, at work in the same round.
+
+        It remembers in slots of its own, and what it reports goes with this client's reply. An epoch of it draws as
+        many of ``samples`` as the site has images of its own.
+
+        Parameters
+        ----------
+        method : str
+            Its name.
+        samples : Samples
+            What it trains on.
+        """
+        made = client_class(method)(
+            self.run.of(method),
+            self.site,
+            samples,
+            self.holdout,
+            self.state,
+            own_data=self.own_data,
+        )
+        made.server_round, made.taken, made.deadline = self.server_round, self.taken, self.deadline
+        made.drawn = self.examples_an_epoch
+        made._host, made._within = self, f"{self._within}{method}."
+        made._metrics = self._metrics
+        return made
+
+    @property
+    def examples_an_epoch(self) -> int:
+        """How many examples an epoch of local training draws: as many as the site has of its own."""
+        return self.drawn or len(self.samples)
 
     # ---- Flower's NumPyClient -------------------------------------------------------------------------
 
@@ -251,17 +266,15 @@ class DeviceClient(NumPyClient):
         """
         self.server_round, self.taken = int(config["server-round"]), int(config.get(TAKEN, 0))
         self.deadline = Deadline.of(config)
-        work, takes = self._phase(str(config["phase"]))
+        work, takes = self.phase_named(str(config["phase"]))
         spec = takes(self.run)
         given = spec.payload.decode(parameters, spec)
-        self._metrics, self._written = {}, {}
-        self.__dict__.pop("_remembered", None)
+        self._metrics = {}
+        self.__dict__.pop("_of_the_round", None)
         started = time.perf_counter()
         payload = work(given)
-        if self._written or "_remembered" in self.__dict__ or self.state.rounds():
-            # Also where nothing is new: the next instruction names this round.
-            kept = {**self._remembered, **self._written}
-            self.state.save(self.server_round, names_of(kept), self.taken)
+        self._memory.save(self.server_round)
+        self._metrics |= self._memory.figures
         copies = count_copies(payload, self.samples, self.run.info)
         if copies is not None:  # computed from private data, and told as every such figure is
             self.report(**copies.figures())
@@ -284,7 +297,7 @@ class DeviceClient(NumPyClient):
                 f"site '{self.site}' holds out no images to evaluate on: set data.site_holdout above 0"
             )
         self.server_round, self.taken = int(config["server-round"]), int(config.get(TAKEN, 0))
-        self.__dict__.pop("_remembered", None)
+        self.__dict__.pop("_of_the_round", None)
         model = self.model(Weights.decode(parameters, self.run.spec))
         settings = self.run.config
         figures = evaluate(
@@ -320,7 +333,14 @@ class DeviceClient(NumPyClient):
             return payload.only(self.run.spec.only(names))
         return payload
 
-    def _phase(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
+    def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
+        """Return what runs a phase, and what says which payload it takes; a method around another answers for both.
+
+        Raises
+        ------
+        FederationError
+            If there is no such phase.
+        """
         phases = phases_of(type(self))
         if name not in phases:
             raise FederationError(
@@ -340,3 +360,20 @@ def phases_of(cls: type[DeviceClient]) -> dict[str, Phase]:
             if isinstance(marked, Phase):
                 found[marked.name] = marked
     return found
+
+
+def client_class(name: str) -> type[DeviceClient]:
+    """Return the client of a method.
+
+    Raises
+    ------
+    ConfigError
+        If the method names something else.
+    """
+    method = resolve(name)
+    cls = load(method.client)
+    if not (isinstance(cls, type) and issubclass(cls, DeviceClient)):
+        raise ConfigError(
+            f"{method.client} cannot be the client of {method.name}: it must inherit client_app.device.DeviceClient"
+        )
+    return cls

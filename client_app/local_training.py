@@ -26,7 +26,7 @@ def train_locally(
 ) -> tuple[Classifier, Trained]:
     """Return the model after E epochs from ``w`` on the client's data, and how that went.
 
-    With ``samples`` an epoch draws from these, as many as the client has images of its own. ``around`` puts the model
+    With ``samples`` an epoch draws from these, as many as the site has images of its own. ``around`` puts the model
     into a module with more to train.
 
     Every method that calls this gets the same bits, but for what it fills ``local``'s places with: the draws are
@@ -42,7 +42,7 @@ def train_locally(
         local=local,
         server_round=client.server_round,
         precision=client.run.config.compute.precision,
-        examples=len(client.samples),
+        examples=client.examples_an_epoch,
         before_step=client.deadline.check,
     )
     client.keep_statistics(model)

@@ -11,6 +11,7 @@ from common.config.problems import nearest
 from common.errors import FederationError
 from common.methods import METHODS
 from common.settings.describe import amounts
+from common.settings.disclosure import Disclosure
 
 STARTS = {"noise": "noise", "means": "class means", "real": "real examples"}
 """The words of ``allow-start``, and what a method's disclosure calls each."""
@@ -67,11 +68,13 @@ class Vetoes:
         FederationError
             If one of them is vetoed.
         """
-        if self.methods is not None and config.section not in self.methods:
-            raise _refusal(
-                f"method={config.method}", f"allow-methods='{' '.join(self.methods)}'", "choose one"
-            )
-        self._check_start(config)
+        for name, settings in config.methods.items():
+            named = config.method if name == config.section else name
+            if self.methods is not None and name not in self.methods:
+                raise _refusal(
+                    f"method={named}", f"allow-methods='{' '.join(self.methods)}'", "choose one"
+                )
+            self._check_start(named, settings.disclosure())
         most = dict(self.most)
         for section, settings in config.sections().items():
             for name, amount in amounts(type(settings)).items():
@@ -80,14 +83,13 @@ class Vetoes:
                     asked = f"{section}.{name}={value}"
                     raise _refusal(asked, f"max-{amount}={most[amount]}", "lower it")
 
-    def _check_start(self, config: Config) -> None:
+    def _check_start(self, method: str, disclosed: Disclosure | None) -> None:
         if self.starts is None:
             return
         said = f"allow-start='{' '.join(self.starts)}'"
-        disclosed = config.settings.disclosure()
         if disclosed is None:
             raise _refusal(
-                f"method={config.method}, which does not say what it sends", said, "choose another"
+                f"method={method}, which does not say what it sends", said, "choose another"
             )
         if disclosed.began_as and disclosed.began_as not in {STARTS[word] for word in self.starts}:
             raise _refusal(
@@ -126,8 +128,8 @@ class Vetoes:
         FederationError
             If there is such a class; which one, and how few, is not said.
         """
-        disclosed = config.settings.disclosure()
-        if counts is None or (disclosed is not None and not disclosed.examples):
+        told = [settings.disclosure() for settings in config.methods.values()]
+        if counts is None or not any(one is None or one.examples for one in told):
             return
         if any(0 < count < self.smallest_class for count in counts):
             raise _refusal(

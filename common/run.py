@@ -55,6 +55,22 @@ class Run:
             return self._loaded.info
         return describe(self.config.dataset, self.config.images)
 
+    def of(self, method: str) -> Run:
+        """Return the run as a method inside this one's has it, the same object each time.
+
+        Raises
+        ------
+        ConfigError
+            If the run's method does not use it.
+        """
+        if method not in self._inner:
+            self._inner[method] = Run(self.config.of(method), self.bounds)
+        return self._inner[method]
+
+    @cached_property
+    def _inner(self) -> dict[str, Run]:
+        return {}
+
     @property
     def _loaded(self) -> Dataset:
         config = self.config

@@ -16,8 +16,8 @@ def check_kind(config: Config) -> None:
     NectarError
         If the data set is text, or is not described in full.
     """
-    disclosed = config.settings.disclosure()
-    if disclosed is not None and disclosed.images:
+    told = [settings.disclosure() for settings in config.methods.values()]
+    if any(disclosed is not None and disclosed.images for disclosed in told):
         _ = Run(config).image_shape
 
 

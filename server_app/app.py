@@ -19,9 +19,8 @@ from common.config import Config, load
 from common.config.keys import FETCH
 from common.copies import Copies
 from common.data import class_counts, report
-from common.errors import ConfigError, DivergedError, FederationError, NectarError, one_line
-from common.imports import load as load_path
-from common.methods import resolve
+from common.errors import DivergedError, FederationError, NectarError, one_line
+from common.methods import is_foreign
 from common.run import Run
 from common.sites import SUPERLINK, Site, engine_of
 from server_app.continuing import standing_of
@@ -32,7 +31,7 @@ from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update
 from server_app.sending.send import send
 from server_app.start import start_checksum, starting_weights
-from strategies.base import Strategy
+from strategies.base import Strategy, strategy_class
 from strategies.exchange.roll_call import expected_sites
 from strategies.foreign import ForeignStrategy
 
@@ -112,7 +111,7 @@ def serve(
         with record.writing():
             record.note(engine=engine_of(strategy.sites))
         if checkpoint is None:
-            partition = describe_partition(run, strategy.sites, strategy.left_out)
+            partition = describe_partition(run, strategy.sites, strategy.members.left_out)
             data = _checksum(run)
             with record.writing():
                 record.partition(partition)
@@ -182,16 +181,11 @@ def make_strategy(run: Run) -> Strategy:
     ConfigError
         If a method of the user's own names something else, or the run is to augment what cannot be.
     """
-    check_augmentation(run.config.section, run.config.settings, run.info)
-    method = resolve(run.config.method)
-    if method.strategy == run.config.method:
+    for section, settings in run.config.methods.items():
+        check_augmentation(section, settings, run.info)
+    if is_foreign(run.config.method):
         return ForeignStrategy(run)
-    cls = load_path(method.strategy)
-    if not (isinstance(cls, type) and issubclass(cls, Strategy)):
-        raise ConfigError(
-            f"{method.strategy} cannot be the strategy of {method.name}: it must inherit strategies.base.Strategy"
-        )
-    return cls(run)
+    return strategy_class(run.config.method)(run)
 
 
 def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:

@@ -71,9 +71,9 @@ def standing_of(config: Config, strategy: Strategy) -> Standing:
         standing = _taken_up(record, config)
         if standing.checkpoint is not None:
             strategy.restore(standing.checkpoint.strategy)
-            strategy.taken = _taken(standing.checkpoint, record)
+            strategy.members.taken = _taken(standing.checkpoint, record)
         if standing.checkpoint is not None and standing.checkpoint.line is not None:
-            strategy.outcome = Outcome(rejected=dict(standing.checkpoint.line["rejected"]))
+            strategy.members.outcome = Outcome(rejected=dict(standing.checkpoint.line["rejected"]))
         last = standing.first_round - 1 if standing.checkpoint else -1
         with record.writing():
             collect_leftovers(record.directory)

@@ -241,18 +241,18 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     """
     end = time.monotonic() + federation.join_deadline
     members = {site.node_id: site for site in strategy.sites}
-    strategy.were_there |= {site.name for site in strategy.sites}
+    strategy.members.were_there |= {site.name for site in strategy.sites}
     while True:
         here = set(grid.get_node_ids())
         # One that left and comes back is asked again; and a name may have been that of a node which has left now.
-        if (members.keys() | strategy.refused) - here:
-            strategy.refused.clear()
-        for node_id in sorted(here - set(members) - strategy.refused):
+        if (members.keys() | strategy.members.refused) - here:
+            strategy.members.refused.clear()
+        for node_id in sorted(here - set(members) - strategy.members.refused):
             try:
                 joined = _join(strategy, grid, node_id, members.values(), federation)
             except FederationError as error:
                 if not isinstance(error, NoAnswer):
-                    strategy.refused.add(node_id)
+                    strategy.members.refused.add(node_id)
                 logger.warning("node %d is left out: %s", node_id, error)
             else:
                 members = {s.node_id: s for s in joined}
@@ -269,7 +269,7 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     for site in strategy.sites:
         if site.node_id not in members:
             logger.warning("site %s is away", site.name)
-    strategy.sites = in_site_order(members.values())
+    strategy.members.sites = in_site_order(members.values())
     for site in strategy.sites:
         if site.node_id not in known:
             logger.info("site %s has joined", site.name)
@@ -277,7 +277,7 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
 
 def _silent(strategy: Strategy, grid: Grid, here: set[int], members: Mapping[int, Site]) -> str:
     """Return a clause about nodes that are online and do not answer; nothing where there are none."""
-    silent = here - members.keys() - strategy.refused
+    silent = here - members.keys() - strategy.members.refused
     names = {site.node_id: site.name for site in strategy.sites}
     return f" ({said_of_silent(grid, silent, names)})" if silent else ""
 
@@ -303,15 +303,15 @@ def _join(
 
 def _require_counted_on(strategy: Strategy, site: Site, federation: FederationSettings) -> None:
     """Raise FederationError for a site of its own data that is one more than the operator counted on."""
-    complete = len(strategy.were_there) >= strategy.counted_on
+    complete = len(strategy.members.were_there) >= strategy.members.counted_on
     if (
         federation.newcomers == "known"
         and not site.partitions
         and complete
-        and site.name not in strategy.were_there
+        and site.name not in strategy.members.were_there
     ):
         raise FederationError(
-            f"site '{site.name}' was not counted on (federation.clients={strategy.counted_on}): "
+            f"site '{site.name}' was not counted on (federation.clients={strategy.members.counted_on}): "
             "federation.newcomers=any lets such a site join"
         )
 

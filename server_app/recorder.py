@@ -103,7 +103,7 @@ class Recorder:
             dict(self.strategy.checkpoint()),
             reached,
             self._line,
-            dict(self.strategy.taken),
+            dict(self.strategy.members.taken),
         )
         if reached is not None and (self.best is None or reached > self.best):
             self.best = reached

@@ -27,8 +27,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.display_contrast import Contrast
-from common.errors import DivergedError, FederationError, PayloadError
+from common.errors import ConfigError, DivergedError, FederationError, PayloadError
 from common.memory import TAKEN
+from common.methods import load, resolve
 from common.run import Run
 from common.seeding import generator
 from common.sites import Site
@@ -46,6 +47,7 @@ from strategies.exchange.replies import (
 from strategies.exchange.roll_call import Question
 from strategies.exchange.serialising import Serialiser
 from strategies.judging import TOGETHER, Judge, Trial
+from strategies.members import Members
 from strategies.plausible import absurd_losses
 from strategies.server_optimizer import ServerOptimizer
 
@@ -88,15 +90,8 @@ class Strategy(FlowerStrategy):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         self.run = run
         self.record_id = record_id
-        self.sites: list[Site] = []
-        self.refused: set[int] = set()
-        self.left_out: Mapping[int, str] = {}
-        self.counted_on = run.config.federation.clients
-        self.were_there: set[str] = set()
-        self.outcome = Outcome()
+        self.members = Members(run.config.federation.clients)
         self._trial = Trial(run)
-        #: the round of each site's work that was last taken, by the site's name: its memory goes on from there
-        self.taken: dict[str, int] = {}
         self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
         self._sent: list[tuple[Message, Site, Instruction]] = []
         self._weights: Weights | None = None
@@ -181,7 +176,7 @@ class Strategy(FlowerStrategy):
     ) -> list[Message]:
         """Choose the round's sites and compose a message for each, in site order."""
         self.ensure_roll_call(grid)
-        self.outcome = Outcome()
+        self.members.outcome = Outcome()
         self._weights = self.weights_from(arrays)
         chosen = self.choose(server_round)
         plan = self.instructions(server_round, self._weights, chosen)
@@ -189,7 +184,7 @@ class Strategy(FlowerStrategy):
         for site in (site for site in chosen if site.name in plan):
             instruction = plan[site.name]
             body = serialiser.record(instruction.payload)
-            taken = self.taken.get(site.name, 0)
+            taken = self.members.taken.get(site.name, 0)
             fields = {
                 **config,
                 **self._address(server_round),
@@ -208,12 +203,10 @@ class Strategy(FlowerStrategy):
         if self._weights is None:
             raise RuntimeError("aggregate_train needs a configure_train before it")
         accepted = self._accepted(server_round, self._weights, replies)
-        weights = self.update(server_round, self._weights, accepted)
-        if self._optimizer is not None:
-            weights = self._optimizer.step(server_round, self._weights, weights)
+        weights = self.advance(server_round, self._weights, accepted)
         self._weights = None
         self._require_finite(server_round, weights)
-        self.taken |= dict.fromkeys(self.outcome.accepted, server_round)
+        self.members.taken |= dict.fromkeys(self.outcome.accepted, server_round)
         return self.arrays_from(weights), self._mean_metrics()
 
     def configure_evaluate(
@@ -242,7 +235,7 @@ class Strategy(FlowerStrategy):
     def _memory(self, site: Site) -> dict[str, int]:
         """Return what a site is told of its memory where its own statistics are judged with the weights."""
         local = self.run.config.model.statistics == "local"
-        return {TAKEN: self.taken.get(site.name, 0)} if local else {}
+        return {TAKEN: self.members.taken.get(site.name, 0)} if local else {}
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -295,6 +288,38 @@ class Strategy(FlowerStrategy):
 
     # ---- shared by the methods ------------------------------------------------------------------------
 
+    @property
+    def sites(self) -> list[Site]:
+        """The sites that are there, in site order."""
+        return self.members.sites
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the round's replies."""
+        return self.members.outcome
+
+    def strategy_of(self, method: str) -> Strategy:
+        """Return the strategy of a method that this one's settings say they use, over the same members.
+
+        Its ``instructions``, ``prepare``, ``leads_to``, ``advance``, ``checkpoint`` and ``restore`` are this
+        strategy's to call; it sends nothing itself.
+
+        Raises
+        ------
+        ConfigError
+            If it is no strategy of Nectar's kind, which alone says what it sends and what it makes of replies.
+        """
+        found = strategy_class(method)(self.run.of(method), self.record_id)
+        found.members = self.members
+        return found
+
+    def advance(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Return the new weights: those of ``update``, by the server's optimiser where the run has one."""
+        updated = self.update(server_round, weights, uploads)
+        if self._optimizer is None:
+            return updated
+        return self._optimizer.step(server_round, weights, updated)
+
     def ensure_roll_call(self, grid: Grid) -> None:
         """Make the roll call unless the loop has made it (as under Flower's own ``start``)."""
         if not self.sites:
@@ -306,8 +331,8 @@ class Strategy(FlowerStrategy):
                 deadline=federation.join_deadline,
                 min_replies=federation.min_replies,
             )
-            self.sites, self.left_out = there.sites, there.left_out
-            self.refused = set(there.refused)
+            self.members.sites, self.members.left_out = there.sites, there.left_out
+            self.members.refused = set(there.refused)
 
     @property
     def question(self) -> Question:
@@ -366,7 +391,7 @@ class Strategy(FlowerStrategy):
                     continue
                 self.outcome.accept(upload)
                 del reply, upload
-                tell_memory(server_round, ready[-1], self.taken.get(site.name, 0))
+                tell_memory(server_round, ready[-1], self.members.taken.get(site.name, 0))
             yield from self.plausible(server_round, weights, ready, judge)
         self.require_quorum(server_round)
 
@@ -418,3 +443,20 @@ class Strategy(FlowerStrategy):
             return None
         shared = [key for key in rows[0] if all(key in row for row in rows)]
         return MetricRecord({key: sum(row[key] for row in rows) / len(rows) for key in shared})
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Return the strategy of a method: one of Nectar's, or of a user's own.
+
+    Raises
+    ------
+    ConfigError
+        If the method names something else.
+    """
+    method = resolve(name)
+    cls = load(method.strategy)
+    if not (isinstance(cls, type) and issubclass(cls, Strategy)):
+        raise ConfigError(
+            f"{method.strategy} cannot be the strategy of {method.name}: it must inherit strategies.base.Strategy"
+        )
+    return cls

@@ -67,7 +67,7 @@ class FedMix(FedAvg):
                 sent[upload.site.name] = upload.payload.part(MEANS, SyntheticImages)
         self._parcels.settle(self.outcome)
         self._asked |= self.outcome.accepted.keys()
-        room = self.counted_on - len(self._means)  # what the sites make room for
+        room = self.members.counted_on - len(self._means)  # what the sites make room for
         new = sorted(sent.keys() - self._means.keys(), key=site_order)[: max(0, room)]
         self._means |= {site: sent[site] for site in new}
         return mean.result()

@@ -106,7 +106,7 @@ class ForeignStrategy(Strategy):
     ) -> list[Message]:
         """Let the inner strategy choose nodes and weights; send them to the devices."""
         self.ensure_roll_call(grid)
-        self.outcome = Outcome()
+        self.members.outcome = Outcome()
         self._arrays = arrays
         here = SiteGrid(grid, self.sites, derive(self.run.config.seed, "sampling", server_round))
         sites = {site.node_id: site for site in self.sites}

@@ -163,8 +163,9 @@ def _resolve(
     leaves = {**taken, **leaves}
     sections: dict[str, Settings] = {}
     repeated: list[str] = []
-    in_use = _sections_in_use(given, own)
-    for name, cls in {"": cast("type[Settings]", RunSettings), **section_classes(own)}.items():
+    classes = {"": cast("type[Settings]", RunSettings), **section_classes(own)}
+    in_use = _sections_in_use(given, leaves, classes, own)
+    for name, cls in classes.items():
         built = build(name, cls, leaves)
         if not isinstance(built, Settings) and name not in in_use:
             built = build(name, cls, given)  # what it only took over is nothing to it
@@ -192,16 +193,38 @@ def _resolve(
         resume=str(paths["resume"][0]),
         **{name: cast(Any, sections[name]) for name in SECTIONS},
         settings=sections[section(run.method)],
+        inner={name: sections[name] for name in _used(section(run.method), sections)},
         strategy=strategy,
         origin=places | {key: leaf.where for key, leaf in leaves.items()},
     )
 
 
-def _sections_in_use(leaves: Mapping[str, Leaf], own: Method | None) -> set[str]:
-    """Return the run-wide sections and the chosen method's; an unknown method has none."""
-    method = leaves["method"].value if "method" in leaves else RunSettings().method
+def _sections_in_use(
+    given: Mapping[str, Leaf],
+    leaves: Mapping[str, Leaf],
+    classes: Mapping[str, type[Settings]],
+    own: Method | None,
+) -> set[str]:
+    """Return the run-wide sections, the chosen method's and those of the methods inside it; an unknown one has none."""
+    method = given["method"].value if "method" in given else RunSettings().method
     served = FOREIGN_CLIENT if is_import_path(str(method)) else str(method)
-    return {"", *SECTIONS, own.name if own else served}
+    chosen = own.name if own else served
+    built = {name: build(name, cls, leaves) for name, cls in classes.items() if name == chosen}
+    found = {name: made for name, made in built.items() if isinstance(made, Settings)}
+    return {"", *SECTIONS, chosen, *_used(chosen, found)}
+
+
+def _used(method: str, sections: Mapping[str, Settings]) -> list[str]:
+    """Return the sections of the methods inside ``method``, and inside these, as far as they are built."""
+    found: list[str] = []
+    open_ends = [method]
+    while open_ends:
+        settings = sections.get(open_ends.pop())
+        used = [section(name) for name in settings.uses()] if settings else []
+        fresh = [name for name in used if name not in found and name != method]
+        found += fresh
+        open_ends += fresh
+    return found
 
 
 def _strategy_leaves(leaves: dict[str, Leaf]) -> dict[str, Scalar]:

@@ -19,6 +19,7 @@ from common.config.images import check_images
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
 from common.config.own_data import check_originals, check_own_data, check_site_folders
 from common.config.text import Scalar, join_set, yaml_line
+from common.errors import ConfigError
 from common.methods import section
 from common.settings.base import Settings
 from common.settings.describe import operational
@@ -47,6 +48,8 @@ class Config:
     ----------
     settings : Settings
         The chosen method's settings; FedAvg's for a strategy named by import path.
+    inner : mapping of str to Settings
+        The settings of the methods that the chosen one uses, by section.
     strategy : mapping
         Constructor arguments of such a strategy; empty for Nectar's own methods.
     origin : mapping of str to str
@@ -77,6 +80,7 @@ class Config:
     settings: Settings
     strategy: Mapping[str, Scalar]
     origin: Mapping[str, str] = field(compare=False)
+    inner: Mapping[str, Settings] = field(default_factory=dict)
     typed: str = field(default="", compare=False)
     round: str = field(default="", compare=False)
 
@@ -99,14 +103,38 @@ class Config:
         check_evaluation(self.evaluation, self.data)
         check_model(self.model)
         check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
+        for name in self.inner:
+            self.of(name)
 
     @property
     def section(self) -> str:
         """The name of the section that ``settings`` is."""
         return section(self.method)
 
+    @property
+    def methods(self) -> dict[str, Settings]:
+        """The settings of the method, and of those inside it, by section."""
+        return {self.section: self.settings, **self.inner}
+
+    def of(self, method: str) -> Config:
+        """Return the configuration as a method inside this run's has it: as if it had been chosen.
+
+        Raises
+        ------
+        ConfigError
+            If the run's method does not use it, or its settings cannot hold together with the run's.
+        """
+        name = section(method)
+        if name not in self.inner:
+            raise ConfigError(f"method={self.method} does not use {method}.")
+        settings = self.inner[name]
+        rest = {key: other for key, other in self.inner.items() if key != name}
+        return replace(
+            self, method=method, settings=settings, inner=rest if settings.uses() else {}
+        )
+
     def sections(self) -> dict[str, Settings]:
-        """Return the sections in use by name: the run-wide ones, then the method's.
+        """Return the sections in use by name: the run-wide ones, then the method's and those of the methods inside it.
 
         ``images`` is in use where something of it departs from its defaults, as for every folder of images.
         """
@@ -115,7 +143,7 @@ class Config:
             for name in SECTIONS
             if name != "images" or self.images != ImagesSettings()
         }
-        return shared | {self.section: self.settings}
+        return shared | self.methods
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain values, keyed and nested as in its files."""

@@ -32,6 +32,10 @@ class Settings(BaseModel):
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
     )
 
+    def uses(self) -> tuple[str, ...]:
+        """Name the methods inside this one: their sections are then resolved, shown, recorded and hashed too."""
+        return ()
+
     def disclosure(self) -> Disclosure | None:
         """State what leaves a device under these settings; None where they are no method's, or say nothing.
 

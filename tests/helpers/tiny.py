@@ -108,7 +108,7 @@ class Tiny:
 
     def _server(self) -> Strategy:
         strategy = make_strategy(self.run)
-        strategy.sites = list(self.sites)
+        strategy.members.sites = list(self.sites)
         return strategy
 
     def restart(self) -> None:

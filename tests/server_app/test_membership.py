@@ -111,7 +111,7 @@ def test_a_slow_answer_is_no_refusal_and_a_node_that_returns_is_asked_again(
     grid.config_of(newcomer)["site"] = "partition-0"
     grid.away = frozenset()
     update_membership(strategy, grid, QUICK)
-    assert newcomer in strategy.refused
+    assert newcomer in strategy.members.refused
     grid.away = frozenset({newcomer})
     update_membership(strategy, grid, QUICK)
     del grid.config_of(newcomer)["site"]

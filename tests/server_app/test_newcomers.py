@@ -41,7 +41,7 @@ def federation(small: Small, monkeypatch: pytest.MonkeyPatch) -> tuple[Strategy,
     config = small(set="federation.clients=2")
     grid = Growing(client_app, 3, config)
     strategy = make_strategy(Run(load(config)))
-    strategy.sites = [Site("north", 1000, 9), Site("south", 1001, 9)]
+    strategy.members.sites = [Site("north", 1000, 9), Site("south", 1001, 9)]
     found = {1000: "north", 1001: "south", 1002: "east"}
     monkeypatch.setattr(loop, "ask", lambda g, ids, *a, **kw: [Site(found[i], i, 9) for i in ids])
     return strategy, grid

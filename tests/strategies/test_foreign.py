@@ -222,7 +222,7 @@ def aggregated(
     made = TinyRun(load({"method": method, "set": given}))
     strategy = make_strategy(made)
     assert isinstance(strategy, ForeignStrategy)
-    strategy.sites = [Site("site-0", 1, 1), Site("site-1", 2, 3)]
+    strategy.members.sites = [Site("site-0", 1, 1), Site("site-1", 2, 3)]
     strategy.leads_to = lambda weights, upload: None  # type: ignore[method-assign,assignment,return-value]
     start = ArrayRecord(made.build_model().state_dict())
     replies = []

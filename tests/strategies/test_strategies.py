@@ -239,7 +239,9 @@ def test_sites_count_by_their_images_and_broken_figures_not_at_all(small: Small)
     made = Run(load(small()))
     strategy = make_strategy(made)
     figures = [(4, 0.5, 1.0), (12, 1.0, 2.0), (4, float("nan"), 1.0), (4, 7.0, 1.0), (0, 0.5, 1.0)]
-    strategy.sites = [Site(f"s{i}", i + 1, 1, held_out=n) for i, (n, _, _) in enumerate(figures)]
+    strategy.members.sites = [
+        Site(f"s{i}", i + 1, 1, held_out=n) for i, (n, _, _) in enumerate(figures)
+    ]
     replies = [
         Message(
             RecordDict({"m": MetricRecord({"accuracy": a, "loss": x, "num-examples": n})}),
