@@ -124,7 +124,7 @@ class UNet(nn.Module):
             skip = skips.pop()
             h = torch.cat((h[..., : skip.shape[-2], : skip.shape[-1]], skip), 1)
             h = layer(h, conditions, generator)
-        eps: Tensor = self.last(F.silu(self.norm(h), inplace=True))
+        eps: Tensor = self.last(F.silu(self.norm(h)))
         return eps
 
 

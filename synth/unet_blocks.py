@@ -42,10 +42,10 @@ class ResidualBlock(nn.Module):
 
     def forward(self, x: Tensor, conditions: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the block's output, float [n, out, H', W']."""
-        h = _resampled(F.silu(self.norm1(x), inplace=True), self.resample)
+        h = _resampled(F.silu(self.norm1(x)), self.resample)
         h = self.conv1(h)
         scale, shift = self.film(conditions)[:, :, None, None].chunk(2, 1)
-        h = F.silu(torch.addcmul(shift, self.norm2(h), 1 + scale), inplace=True)
+        h = F.silu(torch.addcmul(shift, self.norm2(h), 1 + scale))
         if generator is not None and self.dropout:
             h = h * torch.empty_like(h).bernoulli_(1 - self.dropout, generator=generator)
             h = h / (1 - self.dropout)
