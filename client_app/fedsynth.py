@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from logging import getLogger
 
 import torch
+from torch import Tensor
 
 from client_app.device import DeviceClient, phase
 from client_app.fidelity import fidelity
@@ -17,7 +19,7 @@ from common.specs.fedsynth import as_batches, spec_of
 from common.updates import difference
 from common.wire import SyntheticBatches, SyntheticBatchesSpec, Weights
 from synth.batch_starts import class_means, draw_labels, label_logits, noise
-from synth.descent import SGD, Adam
+from synth.descent import SGD, Adam, Mover
 from synth.synthetic_updates import (
     Batches,
     Loss,
@@ -32,7 +34,7 @@ from synth.synthetic_updates import (
 
 logger = getLogger("flwr")
 
-_MOVERS = {"adam": Adam, "sgd": SGD}
+_MOVERS: dict[str, Callable[[list[Tensor], float], Mover]] = {"adam": Adam, "sgd": SGD}
 
 
 class FedSynthClient(DeviceClient):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -73,18 +73,28 @@ class Adam:
 
     Args:
         parameters: What is moved, in place; one without a gradient stays.
-        lr: The learning rate.
+        lr: The learning rate; it may be set anew between steps.
         weight_decay: The L2 penalty's factor.
+        fused: Whether each parameter's step is one pass over memory, as with ``fused=True`` of torch's:
+            several times as fast on a CPU, and other numbers in the last bit.
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor], lr: float, *, weight_decay: float = 0.0
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        *,
+        weight_decay: float = 0.0,
+        fused: bool = False,
     ) -> None:
         self._parameters = list(parameters)
-        self._lr, self._weight_decay = lr, weight_decay
+        self.lr, self._weight_decay, self._fused = lr, weight_decay, fused
         self._means = [torch.zeros_like(p) for p in self._parameters]
         self._squares = [torch.zeros_like(p) for p in self._parameters]
-        self._steps = [torch.zeros(()) for _ in self._parameters]
+        # The fused form counts where the parameter lies, the other one on the host.
+        self._steps = [
+            torch.zeros((), device=p.device if fused else None) for p in self._parameters
+        ]
 
     def zero_grad(self) -> None:
         """Drop the gradients."""
@@ -105,8 +115,22 @@ class Adam:
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
-            lr=self._lr,
+            lr=self.lr,
             weight_decay=self._weight_decay,
             eps=1e-8,
             maximize=False,
+            fused=self._fused or None,
         )
+
+    def state(self) -> list[Tensor]:
+        """Return copies of all first moments, then all second ones, then all counts of steps."""
+        return [value.clone() for value in self._state()]
+
+    @torch.no_grad()
+    def load(self, state: Sequence[Tensor]) -> None:
+        """Go on from a `state` of the same parameters."""
+        for own, value in zip(self._state(), state, strict=True):
+            own.copy_(value)
+
+    def _state(self) -> list[Tensor]:
+        return [*self._means, *self._squares, *self._steps]

@@ -79,3 +79,20 @@ def test_adams_steps_are_torchs_to_the_bit() -> None:
             optimiser.step()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+def test_the_fused_adam_takes_torchs_fused_steps_and_goes_on_from_its_state() -> None:
+    ours, theirs = network(), network()
+    a = Adam(ours.parameters(), 0.1, fused=True)
+    b = torch.optim.Adam(theirs.parameters(), 0.1, fused=True)
+    for step, x in enumerate(torch.randn(6, 5, 7, generator=torch.Generator().manual_seed(1))):
+        if step == 3:
+            state = a.state()
+            a = Adam(ours.parameters(), 0.1, fused=True)
+            a.load(state)
+        for model, optimiser in ((ours, a), (theirs, b)):
+            model.zero_grad()
+            model(x).square().sum().backward()
+            optimiser.step()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(p, q)

@@ -1,0 +1,220 @@
+"""The training of a diffusion model, which can be stopped at any step and gone on with to the bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from synth.descent import Adam
+from synth.diffusion import Schedule, denoising_loss
+from synth.moving_average import MovingAverage
+from synth.unet import UNet
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a diffusion model is trained; the defaults are those of Fedssyn and its released code.
+
+    Attributes
+    ----------
+    batch : int
+        Images of a step; the last of an epoch may have fewer.
+    lr : float
+        Adam's learning rate.
+    warmup : int
+        Steps over which the rate rises linearly to ``lr``.
+    clip : float
+        The largest norm of a step's gradient.
+    decay : float
+        That of the weights' moving average.
+    flip : bool
+        Whether each image is mirrored left to right with probability 1/2.
+    precision : torch.dtype
+        torch.float32, or torch.bfloat16 for the forward pass and its gradients under autocast; the weights,
+        the optimizer and the average stay in float32. On a CPU without instructions for bfloat16 it is slower.
+    channels_last : bool
+        Whether the network's weights, and so its activations, have their channels side by side in
+        memory: the same numbers but for rounding, and faster on a CPU as well as on a GPU.
+    """
+
+    batch: int = 256
+    lr: float = 1e-4
+    warmup: int = 0
+    clip: float = 1.0
+    decay: float = 0.9995
+    flip: bool = False
+    precision: torch.dtype = torch.float32
+    channels_last: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained by."""
+        if self.precision not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"training is in float32 or bfloat16, not {self.precision}")
+        if self.batch < 1 or self.warmup < 0 or not self.lr > 0 or not self.clip > 0:
+            raise ValueError(
+                f"training needs a batch, a rate and a clipping norm above 0 and no negative warm-up, "
+                f"not {self.batch}, {self.lr}, {self.clip} and {self.warmup}"
+            )
+
+
+class Training:
+    """A U-Net, its optimizer, the average of its weights and how far it has come.
+
+    An epoch's every draw comes from the generator that ``generators`` gives for its number: first the
+    images' order and one seed a step, from which that step's flips, time steps, noise and dropout come. So
+    no generator's state need be kept to go on from the middle of an epoch.
+
+    Parameters
+    ----------
+    model : UNet
+        Trained in place.
+    schedule : Schedule
+        The noise's.
+    images : Tensor
+        Float32 [N, C, H, W], in [-1, 1], on the model's device; there they stay.
+    labels : Tensor
+        Int64 [N].
+    generators : callable
+        epoch, from 0 -> a generator on the images' device, the same one each time it is asked.
+    plan : Plan
+        How to train.
+
+    Raises
+    ------
+    ValueError
+        There are no images, or not as many labels.
+    """
+
+    def __init__(
+        self,
+        model: UNet,
+        schedule: Schedule,
+        images: Tensor,
+        labels: Tensor,
+        generators: Callable[[int], torch.Generator],
+        plan: Plan,
+    ) -> None:
+        if not len(images) or len(images) != len(labels):
+            raise ValueError(f"{len(images)} images do not go with {len(labels)} labels")
+        if plan.channels_last:
+            model.to(memory_format=torch.channels_last)
+        self.model, self.average = model, MovingAverage(model, plan.decay)
+        self.epoch, self.step = 0, 0
+        self._schedule = schedule.to(images.device)
+        self._images, self._labels = images, labels
+        self._generators, self._plan = generators, plan
+        self._parameters = dict(model.named_parameters())
+        self._optimizer = Adam(self._parameters.values(), plan.lr, fused=True)
+        self._loss = torch.zeros((), dtype=torch.float64, device=images.device)
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch."""
+        return math.ceil(len(self._images) / self._plan.batch)
+
+    def run(self, epochs: int, after_step: Callable[[], None] | None = None) -> Iterator[float]:
+        """Train until ``epochs`` are complete; yield each epoch's mean loss over its images.
+
+        Parameters
+        ----------
+        epochs : int
+            In all, those before a `load` included.
+        after_step : callable, optional
+            Called after every step, such as one that keeps the `state`, or raises when the time is over.
+
+        Raises
+        ------
+        FloatingPointError
+            An epoch's loss is not a number any more.
+        """
+        while self.epoch < epochs:
+            loss = self._finish_epoch(after_step or (lambda: None))
+            if not math.isfinite(loss):
+                raise FloatingPointError(
+                    f"the diffusion model's loss left the finite numbers in epoch {self.epoch}: "
+                    "lower its learning rate"
+                )
+            yield loss
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of all that is needed to go on from here: tensors by name."""
+        names = list(self._parameters)
+        moments = [f"optimizer.{kind}.{n}" for kind in ("mean", "square", "steps") for n in names]
+        return {
+            **{f"model.{n}": p.detach().clone() for n, p in self._parameters.items()},
+            **{f"average.{n}": value for n, value in self.average.state().items()},
+            **dict(zip(moments, self._optimizer.state(), strict=True)),
+            "position": torch.tensor([self.epoch, self.step]),
+            "loss": self._loss.clone(),
+        }
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state` of a training of the same model on the same images, plan and generators.
+
+        On a CPU with the same number of threads the numbers are then those of an unbroken training, to the bit.
+
+        Raises
+        ------
+        KeyError
+            It is another model's.
+        """
+        for name, parameter in self._parameters.items():
+            parameter.copy_(state[f"model.{name}"])
+        begins = "average."
+        self.average.load(
+            {n.removeprefix(begins): v for n, v in state.items() if n.startswith(begins)}
+        )
+        kinds = ("mean", "square", "steps")
+        self._optimizer.load(
+            [state[f"optimizer.{kind}.{n}"] for kind in kinds for n in self._parameters]
+        )
+        self.epoch, self.step = state["position"].tolist()
+        self._loss.copy_(state["loss"])
+
+    def _finish_epoch(self, after_step: Callable[[], None]) -> float:
+        """Take the epoch's steps that are left; return its mean loss."""
+        device, generator = self._images.device, self._generators(self.epoch)
+        order = torch.randperm(len(self._images), generator=generator, device=device)
+        seeds = torch.randint(1 << 62, (self.steps,), generator=generator, device=device).tolist()
+        draw = torch.Generator(device)
+        while self.step < self.steps:
+            first = self.step * self._plan.batch
+            self._take_step(
+                order[first : first + self._plan.batch], draw.manual_seed(seeds[self.step])
+            )
+            self.step += 1
+            after_step()
+        loss = float(self._loss) / len(self._images)
+        self._loss.zero_()
+        self.epoch, self.step = self.epoch + 1, 0
+        return loss
+
+    def _take_step(self, batch: Tensor, draw: torch.Generator) -> None:
+        """Descend along the gradient of a batch, given by its indices, and move the average."""
+        plan, images = self._plan, self._images[batch]
+        if plan.flip:
+            images = flipped(images, draw)
+        model = partial(self.model, generator=draw)
+        mixed = plan.precision == torch.bfloat16
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
+            loss = denoising_loss(model, self._schedule, images, self._labels[batch], draw)
+        self._optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._parameters.values(), plan.clip)
+        taken = self.epoch * self.steps + self.step
+        self._optimizer.lr = plan.lr * min(1, (taken + 1) / (plan.warmup + 1))
+        self._optimizer.step()
+        self.average.update(self.model)
+        self._loss += loss.detach() * len(batch)
+
+
+def flipped(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the images [n, C, H, W], each mirrored left to right with probability 1/2."""
+    chosen = torch.rand(len(images), generator=generator, device=images.device) < 0.5
+    return torch.where(chosen[:, None, None, None], images.flip(3), images)
