@@ -5,5 +5,6 @@ ENTRIES = {
     "fedavg_round": "benchmarks.fedavg_round",
     "round_cost": "benchmarks.round_cost",
     "synthetic_update": "benchmarks.synthetic_update",
+    "diffusion_step": "benchmarks.diffusion_step",
 }
 """Entries by name: modules with ``rows(pairs: int) -> Iterator[Row]``, imported when asked for."""

@@ -67,9 +67,20 @@ class Attention(nn.Module):
         """Return x + attention(x), float [n, C, H, W]."""
         pixels = self.norm(x).flatten(2).transpose(1, 2)
         qkv = self.qkv(pixels).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        h = F.scaled_dot_product_attention(*qkv.unbind()).transpose(1, 2).flatten(2)
+        h = attended(*qkv.unbind()).transpose(1, 2).flatten(2)
         out: Tensor = x + self.project(h).transpose(1, 2).unflatten(2, x.shape[-2:])
         return out
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return softmax(Q K^T / sqrt(d)) V, float [n, heads, pixels, d].
+
+    In bfloat16 on a CPU by its definition, which is 1.4 to 2.8 times as fast there, forward and backward,
+    as torch's own kernel; in float32 that one is up to 1.4 times as fast, and spares the products' memory.
+    """
+    if q.is_cpu and q.dtype == torch.bfloat16:
+        return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+    return F.scaled_dot_product_attention(q, k, v)
 
 
 class Stage(nn.Module):

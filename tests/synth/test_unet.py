@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from synth.unet import UNet, sinusoids
-from synth.unet_blocks import Attention
+from synth.unet_blocks import Attention, attended
 
 SMALL: dict[str, Any] = {"width": 16, "multipliers": (1, 2, 2), "blocks": 1}
 TINY: dict[str, Any] = {"width": 4, "multipliers": (1, 2), "blocks": 1, "attention": (1,)}
@@ -147,6 +147,14 @@ def test_attention_is_softmax_of_the_scaled_products() -> None:
     mixed = torch.softmax(q @ k.mT / 8, -1) @ v
     expected = x + layer.project(mixed.transpose(1, 2).reshape(2, 12, 128)).mT.reshape(x.shape)
     torch.testing.assert_close(layer(x), expected)
+
+
+def test_attention_in_bfloat16_is_the_same_but_for_rounding() -> None:
+    q, k, v = torch.randn(3, 2, 2, 12, 64, generator=rng(1))
+    expected = torch.softmax(q @ k.mT / 8, -1) @ v
+    found = attended(*(x.to(torch.bfloat16) for x in (q, k, v)))
+    assert found.dtype == torch.bfloat16
+    assert float((found - expected).norm() / expected.norm()) < 0.02
 
 
 def test_sinusoids_by_hand() -> None:
