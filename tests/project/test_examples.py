@@ -1,8 +1,9 @@
-"""The notebook in examples/: committed without outputs, and right from its first cell to its last."""
+"""What lies in examples/: a notebook, committed without outputs and right to its last cell, and the studies."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -50,3 +51,17 @@ def test_the_notebook_runs_in_a_folder_of_its_own(
     assert (ten[0], one[0]) == ("10", "1")
     assert float(ten[1]) > 0.8
     assert int(ten[2]) > 5 * int(one[2]) > 0
+
+
+def test_the_study_of_quadratics_prints_its_table_and_draws_its_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = runpy.run_path(str(ROOT / "examples" / "quadratics.py"))
+    study["main"](["--output", str(tmp_path), "--seeds", "1"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["0", "0.1", "0.25", "0.5", "0.75", "0.9"]
+    rounds = [int(row[1]) for row in rows]
+    assert rounds == sorted(rounds, reverse=True)
+    for row in rows[1:]:
+        assert float(row[2]) < float(row[3]), "fewer rounds are left than pairs stay at home"
+    assert (tmp_path / "quadratics.png").read_bytes().startswith(b"\x89PNG")
