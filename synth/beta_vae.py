@@ -1,0 +1,273 @@
+"""The beta-VAE that Fedssyn trains on dSprites in the diffusion model's place (Li et al., 2024, appendix A.4).
+
+The network is that of Burgess et al. (2018), the objective that of Higgins et al. (2017): a Bernoulli likelihood of
+every pixel, and beta times the divergence of the code from N(0, I). Fedssyn states neither beta nor the learning
+rate: 4 is what Higgins et al. have for dSprites, 5e-4 what Burgess et al. have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from synth.descent import Adam
+from synth.vae import divergence, sampled
+
+LATENT, BETA, LEARNING_RATE, BATCH = 10, 4.0, 5e-4, 256
+
+_CHANNELS, _UNITS = 32, 256
+#: the side of the smallest feature maps, to which the convolutions halve an image
+_INNER = 4
+
+
+class BetaVAE(nn.Module):
+    """4x4 convolutions of stride 2 and 32 channels down to 4x4, two layers of 256 units, and the mirror of these.
+
+    ReLU follows every layer but the last of either half. With images of 1x64x64 and 10 latent dimensions it has the
+    four convolutions of Burgess et al. and 502,005 parameters.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        An image's (channels, height, width): squares of side 8, 16, 32, 64, ...
+    latent : int
+        l, the dimensions of a code.
+
+    Raises
+    ------
+    ValueError
+        If such images cannot be halved down to 4x4.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], latent: int = LATENT) -> None:
+        super().__init__()
+        channels, height, width = shape
+        halvings = (height // _INNER).bit_length() - 1
+        if halvings < 1 or height != width or height != _INNER << halvings:
+            raise ValueError(
+                f"the beta-VAE takes square images whose side is 8, 16, 32 or another power of 2, not {height}x{width}"
+            )
+        flat = _CHANNELS * _INNER * _INNER
+        down = [channels] + [_CHANNELS] * halvings
+        self.latent = latent
+        self.encoder = nn.Sequential(
+            *_pairs(nn.Conv2d(a, b, 4, 2, 1) for a, b in pairwise(down)),
+            nn.Flatten(),
+            *_pairs([nn.Linear(flat, _UNITS), nn.Linear(_UNITS, _UNITS)]),
+            nn.Linear(_UNITS, 2 * latent),
+        )
+        grow = [nn.ConvTranspose2d(a, b, 4, 2, 1) for a, b in pairwise(down[::-1])]
+        self.decoder = nn.Sequential(
+            *_pairs([nn.Linear(latent, _UNITS), nn.Linear(_UNITS, _UNITS)]),
+            *_pairs([nn.Linear(_UNITS, flat)]),
+            nn.Unflatten(1, (_CHANNELS, _INNER, _INNER)),
+            *_pairs(grow[:-1]),
+            grow[-1],
+        )
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mu and log sigma^2 of the codes of images in [0, 1]: [n, C, H, W] -> twice [n, l]."""
+        mu, log_variance = self.encoder(x).chunk(2, 1)
+        return mu, log_variance
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Return the logits of each pixel's Bernoulli distribution: [n, l] -> [n, C, H, W]."""
+        logits: Tensor = self.decoder(z)
+        return logits
+
+
+def _pairs(layers: Iterable[nn.Module]) -> list[nn.Module]:
+    """Return the layers, each with a ReLU behind it."""
+    return [module for layer in layers for module in (layer, nn.ReLU())]
+
+
+@torch.no_grad()
+def start(shape: tuple[int, int, int], generator: torch.Generator, latent: int = LATENT) -> BetaVAE:
+    """Return a beta-VAE on the generator's device with initial weights from it: uniform in +-1/sqrt(fan in).
+
+    Fan in is as torch counts it: of a transposed convolution, by its output channels.
+    """
+    with torch.device("meta"):  # torch's own start would draw from the process-wide generator
+        model = BetaVAE(shape, latent)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+            bound = 1 / math.sqrt(module.weight[0].numel())
+            for name, parameter in list(module.named_parameters()):
+                drawn = torch.empty(parameter.shape, device=generator.device)
+                drawn.uniform_(-bound, bound, generator=generator)
+                setattr(module, name, nn.Parameter(drawn))
+    return model
+
+
+def negative_elbo(
+    logits: Tensor, x: Tensor, mu: Tensor, log_variance: Tensor, beta: float = 1.0
+) -> Tensor:
+    """Return -log p(x | z) + beta KL(q(z | x) || N(0, I)) of each example; its mean over q bounds -log p(x) at beta 1.
+
+    Parameters
+    ----------
+    logits, x : Tensor
+        The decoder's and the images in [0, 1], float [n, C, H, W].
+    mu, log_variance : Tensor
+        Float [n, l].
+    beta : float
+        The divergence's weight.
+
+    Returns
+    -------
+    Tensor
+        Float [n].
+    """
+    pixels = F.binary_cross_entropy_with_logits(logits, x, reduction="none").flatten(1).sum(1)
+    return pixels + beta * divergence(mu, log_variance)
+
+
+class Training:
+    """Trains a beta-VAE by epochs; what it keeps between two of them, ``state`` returns.
+
+    An epoch draws from a generator of its own, so that a training that was interrupted and restored ends with the same
+    bits as one that was not.
+
+    Parameters
+    ----------
+    model : BetaVAE
+        Is trained in place.
+    inputs : callable
+        Gives images in [0, 1], float [b, C, H, W] on the model's device, for indices int64 [b].
+    examples : int
+        How many images there are.
+    generator : callable
+        Epoch, from 0 on -> the generator of its draws, on the model's device.
+    beta, lr : float
+        The divergence's weight, and Adam's learning rate.
+    batch : int
+        Images of a step; the last one of an epoch may have fewer.
+    before_step : callable, optional
+        Called ahead of every step, such as one that raises when the time is over.
+
+    Attributes
+    ----------
+    epoch : int
+        The epochs that are done.
+    """
+
+    def __init__(
+        self,
+        model: BetaVAE,
+        inputs: Callable[[Tensor], Tensor],
+        examples: int,
+        generator: Callable[[int], torch.Generator],
+        *,
+        beta: float = BETA,
+        lr: float = LEARNING_RATE,
+        batch: int = BATCH,
+        before_step: Callable[[], None] | None = None,
+    ) -> None:
+        self.epoch = 0
+        self._model, self._inputs, self._examples = model, inputs, examples
+        self._generator, self._beta, self._batch = generator, beta, batch
+        self._before_step = before_step
+        self._adam = Adam(model.parameters(), lr)
+
+    def train_epoch(self) -> float:
+        """Go through all images once, in a random order, and return the mean of the loss.
+
+        Raises
+        ------
+        FloatingPointError
+            If the loss left the finite numbers.
+        """
+        draws = self._generator(self.epoch)
+        order = torch.randperm(self._examples, generator=draws, device=draws.device)
+        total = torch.zeros((), device=draws.device)
+        for at in torch.split(order, self._batch):
+            if self._before_step is not None:
+                self._before_step()
+            total += self._step(self._inputs(at), draws)
+        self.epoch += 1
+        loss = float(total) / self._examples
+        if not math.isfinite(loss):
+            raise FloatingPointError(
+                f"the beta-VAE left the finite numbers in epoch {self.epoch}: lower its learning rate"
+            )
+        return loss
+
+    def _step(self, x: Tensor, draws: torch.Generator) -> Tensor:
+        """Take a step along a batch and return the sum of its losses."""
+        mu, log_variance = self._model.encode(x)
+        noise = torch.randn(mu.shape, generator=draws, device=mu.device)
+        logits = self._model.decode(sampled(mu, log_variance, noise))
+        losses = negative_elbo(logits, x, mu, log_variance, self._beta)
+        self._adam.zero_grad()
+        losses.mean().backward()  # type: ignore[no-untyped-call]
+        self._adam.step()
+        return losses.detach().sum()
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of the weights, of what Adam keeps, and the epochs that are done, by name."""
+        weights = {f"model.{n}": t.clone() for n, t in self._model.state_dict().items()}
+        adam = {f"adam.{i}": tensor for i, tensor in enumerate(self._adam.state())}
+        return {**weights, **adam, "epoch": torch.tensor(self.epoch)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take back what ``state`` returned, into a model of the same form."""
+        self._model.load_state_dict(_under("model.", state))
+        kept = _under("adam.", state)
+        self._adam.load([kept[str(i)] for i in range(len(kept))])
+        self.epoch = int(state["epoch"])
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what has names that begin with ``prefix``, without it."""
+    return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
+
+
+@torch.no_grad()
+def codes(
+    model: BetaVAE, inputs: Callable[[Tensor], Tensor], examples: int, batch: int = BATCH
+) -> Tensor:
+    """Return mu of all images, float [examples, l], whose class means `latent_sharing.class_means` gives.
+
+    Parameters
+    ----------
+    model : BetaVAE
+        The encoder's.
+    inputs : callable
+        As `Training` takes it.
+    examples, batch : int
+        How many images there are, and how many are encoded at a time.
+    """
+    device = next(model.parameters()).device
+    positions = torch.split(torch.arange(examples, device=device), batch)
+    return torch.cat([model.encode(inputs(at))[0] for at in positions])
+
+
+@torch.no_grad()
+def draw_images(
+    model: BetaVAE, means: Tensor, generator: torch.Generator, batch: int = BATCH
+) -> Tensor:
+    """Return an image for each z ~ N(mu_c, I): the probability of each pixel to be one.
+
+    Parameters
+    ----------
+    model : BetaVAE
+        The decoder's.
+    means : Tensor
+        mu_c for every image that is to be drawn, float [n, l].
+    generator : torch.Generator
+        The source of the draws.
+    batch : int
+        Images that are decoded at a time.
+
+    Returns
+    -------
+    Tensor
+        Float [n, C, H, W] in [0, 1], on the device of ``means``.
+    """
+    z = means + torch.randn(means.shape, generator=generator, device=means.device)
+    return torch.cat([torch.sigmoid(model.decode(part)) for part in torch.split(z, batch)])
