@@ -34,7 +34,7 @@ def sample(
 
     "ancestral" is Ho et al.'s Algorithm 2 (with T steps, or respaced to fewer as by Nichol and Dhariwal
     2021), "ddim" its deterministic twin (Song et al. 2021, eta = 0), "second-order" the multistep solver
-    DPM-Solver++(2M) (Lu et al. 2022), which looks as good in 20 to 50 steps. A step asks the model once.
+    DPM-Solver++(2M) (Lu et al. 2022), made for 20 to 50 steps. A step asks the model once.
 
     The images go through all steps together and through the model in chunks. So every draw is one for
     all images, and the chunks' size changes no number but by the model's own rounding.
@@ -56,8 +56,8 @@ def sample(
     steps : int, optional
         From 1 to T; by default what `SAMPLERS` says, or T if that is less. Ancestral steps are spread
         evenly over the time, the others quadratically, close together where little noise is left (Song et
-        al. 2021, section D.2): on a mixture of Gaussians that takes 15 to 45 % of DDIM's error at 100 steps,
-        and 13 parts of 14 or more of the second-order solver's at 25.
+        al. 2021, section D.2): on a mixture of Gaussians DDIM's error at 100 steps is then 15 to 45 % less,
+        and of the second-order solver's at 25 a fourteenth or less is left.
     batch : int
         Images in a chunk at most.
     clip : bool

@@ -47,8 +47,7 @@ class ResidualBlock(nn.Module):
         scale, shift = self.film(conditions)[:, :, None, None].chunk(2, 1)
         h = F.silu(torch.addcmul(shift, self.norm2(h), 1 + scale))
         if generator is not None and self.dropout:
-            h = h * torch.empty_like(h).bernoulli_(1 - self.dropout, generator=generator)
-            h = h / (1 - self.dropout)
+            h = h * _kept(h, 1 - self.dropout, generator)
         out: Tensor = self.skip(_resampled(x, self.resample)) + self.conv2(h)
         return out
 
@@ -101,6 +100,17 @@ class Stage(nn.Module):
         if self.attention is not None:
             h = self.attention(h)
         return h if self.last is None else self.last(h, conditions, generator)
+
+
+def _kept(h: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Return dropout's factors for ``h``: 1/share with that probability, else 0.
+
+    Drawn with the channels last and then turned, so that one seed keeps the same values however ``h`` lies in
+    memory.
+    """
+    n, channels, height, width = h.shape
+    kept = torch.empty(n, height, width, channels, device=h.device, dtype=h.dtype)
+    return kept.bernoulli_(share, generator=generator).div_(share).permute(0, 3, 1, 2)
 
 
 def norm(channels: int) -> nn.GroupNorm:
