@@ -30,8 +30,8 @@ SHAPE, CLASSES, BATCH, THREADS = (3, 32, 32), 10, 32, 2
 PLAN = Plan(batch=BATCH)
 AGREEMENT = 1e-4
 """How far the two float32 losses may lie apart, relative."""
-AGREEMENT_BF16 = 2e-2
-"""The same with ours in bfloat16, whose numbers have 9 bits."""
+AGREEMENT_BF16 = 2e-3
+"""The same with ours in bfloat16: a number has 9 bits, but the loss is a mean over 98,304 of them."""
 MOST = 0.7
 """The most of the plain form's time that a step in bfloat16 may take; in float32 it is stated."""
 SAMPLED, SHARE = 8, 25
