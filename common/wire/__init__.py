@@ -5,6 +5,8 @@ from common.wire.class_list import ClassList, ClassListSpec
 from common.wire.codec import VERSION, CarriesExamples, Payload, Spec
 from common.wire.latent_means import LatentMeans, LatentMeansSpec
 from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
+from common.wire.numbers import Numbers, NumbersSpec
+from common.wire.pixels import Pixels, PixelsSpec
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec
@@ -21,7 +23,11 @@ __all__ = [
     "LatentMeansSpec",
     "MaskedUpdate",
     "MaskedUpdateSpec",
+    "Numbers",
+    "NumbersSpec",
     "Payload",
+    "Pixels",
+    "PixelsSpec",
     "Spec",
     "SyntheticBatches",
     "SyntheticBatchesSpec",

@@ -1,0 +1,83 @@
+"""Images of one byte a value, and whole numbers, on the wire: what was sent arrives, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from common.errors import PayloadError
+from common.wire import Numbers, NumbersSpec, Pixels, PixelsSpec
+
+MEAN, STD = (0.25, 0.5), (0.5, 0.25)
+SPEC = PixelsSpec((2, 3, 2), classes=4, most=5, mean=MEAN, std=STD)
+
+
+def made(n: int = 5) -> Pixels:
+    values = torch.arange(n * 12, dtype=torch.uint8).reshape(n, 2, 3, 2)
+    return Pixels(values, torch.arange(n) % 4, MEAN, STD)
+
+
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+def test_images_arrive_to_the_bit_in_one_byte_a_value(compression: str) -> None:
+    sent = made()
+    arrays = sent.encode(compression)
+    got = Pixels.decode(arrays, SPEC)
+    assert torch.equal(got.values, sent.values)
+    assert torch.equal(got.labels, sent.labels)
+    assert got.labels.dtype == torch.int64
+    assert (got.mean, got.std) == (MEAN, STD)
+    if compression == "none":
+        assert [array.nbytes for array in arrays[1:]] == [60, 5]  # 5 images of 12 values, 5 labels
+
+
+def test_a_models_inputs_are_normalised_by_channel() -> None:
+    """Byte 255 is 1: (1 - 0.25) / 0.5 = 1.5 in the first channel, (1 - 0.5) / 0.25 = 2 in the second; 0 is -0.5, -2."""
+    both = torch.tensor([0, 255], dtype=torch.uint8).repeat(2, 1).reshape(1, 2, 1, 2)
+    inputs = Pixels(both, torch.tensor([0]), MEAN, STD).examples
+    assert_close(inputs, torch.tensor([[[[-0.5, 1.5]], [[-2.0, 2.0]]]]))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda a: [a[0], a[1].astype(np.float32), a[2]], "uint8 of shape"),
+        (lambda a: [a[0], a[1][:, :1], a[2]], "uint8 of shape"),
+        (lambda a: [a[0], a[1], a[2][:3]], "the labels"),
+        (lambda a: [a[0], a[1], np.full(5, 4, np.uint8)], "0 to 3"),
+        (lambda a: [a[0], a[1], a[2].astype(np.float32)], "integers"),
+        (lambda a: [a[0], a[1][:0], a[2][:0]], "1 to 5"),
+        (lambda a: [a[0], np.tile(a[1], (2, 1, 1, 1)), np.tile(a[2], 2)], "10 images"),
+        (lambda a: a[:2], "1 arrays where 2"),
+    ],
+)
+def test_images_that_are_not_as_agreed_are_refused(spoil, said: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(PayloadError, match=said):
+        Pixels.decode(spoil(made().encode()), SPEC)
+
+
+@given(st.integers(-3, 12), st.integers(0, 5), st.integers(0, 6))
+def test_a_number_arrives_where_its_bounds_allow_it(value: int, least: int, room: int) -> None:
+    spec = NumbersSpec({"size": (least, least + room)})
+    arrays = Numbers({"size": value}).encode()
+    if least <= value <= least + room:
+        assert Numbers.decode(arrays, spec).values == {"size": value}
+    else:
+        with pytest.raises(PayloadError, match=f"size is {value} where {least} to {least + room}"):
+            Numbers.decode(arrays, spec)
+
+
+@pytest.mark.parametrize("values", [{}, {"size": 3, "more": 1}, {"other": 3}])
+def test_other_names_are_refused(values: dict[str, int]) -> None:
+    with pytest.raises(PayloadError, match="size"):
+        Numbers.decode(Numbers(values).encode(), NumbersSpec({"size": (1, 9)}))
+
+
+@pytest.mark.parametrize("value", [True, 3.0, "3", None])
+def test_what_is_no_whole_number_is_refused(value: object) -> None:
+    arrays = Numbers({"size": value}).encode()  # type: ignore[dict-item]
+    with pytest.raises(PayloadError, match="size is"):
+        Numbers.decode(arrays, NumbersSpec({"size": (0, 9)}))
