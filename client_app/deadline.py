@@ -29,6 +29,11 @@ class Deadline:
         """Return the deadline that an instruction's configuration names; none where it names none."""
         return cls(float(config.get(SECONDS_LEFT, math.inf)))
 
+    @property
+    def left(self) -> float:
+        """The seconds that are left, at least 0; infinity where there is no deadline."""
+        return max(0.0, self._end - time.monotonic())
+
     def check(self) -> None:
         """Do nothing in time; called between two steps of a computation, it costs no more than a look at the clock.
 

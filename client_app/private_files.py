@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from client_app.releases import LOG
+from client_app.state import SHELF
 from common.data.store import STORE_FOLDER
 from common.errors import FederationError
 
@@ -22,7 +23,7 @@ _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")
 
 def is_reserved(record_id: str) -> bool:
     """Whether a record of this name would lie where the site keeps something else."""
-    return record_id.lower() in (LOG, STORE_FOLDER)
+    return record_id.lower() in (LOG, STORE_FOLDER, SHELF)
 
 
 @contextmanager
@@ -54,7 +55,9 @@ def _close(directory: Path) -> None:
         if not directory.stat().st_mode & OPEN:
             return
         entries = list(directory.iterdir())
-        ours = [e for e in entries if e.name in (LOG, STORE_FOLDER) or _STATES.fullmatch(e.name)]
+        ours = [
+            e for e in entries if e.name in (LOG, STORE_FOLDER, SHELF) or _STATES.fullmatch(e.name)
+        ]
         for entry in ours:
             _close_all(entry)
         if len(ours) == len(

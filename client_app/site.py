@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.node_config import absolute, check_keys, number, switch
 from client_app.noise import refuse_seeded
-from client_app.state import ContextState, DeviceState, DirectoryState
+from client_app.state import SHELF, ContextState, DeviceState, DirectoryState
 from client_app.vetoes import Vetoes
 from common.compute import torch_device
 from common.config import load
@@ -294,7 +294,9 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     if directory is not None:
         return DirectoryState(directory, record_id, site, context.run_id)
     if is_simulated(context):
-        return DirectoryState(record_directory(run, record_id) / "state", "", site, context.run_id)
+        record = record_directory(run, record_id)
+        shelf = record.parent / f".{SHELF}"
+        return DirectoryState(record / "state", "", site, context.run_id, shelf=shelf)
     return ContextState(context.state)
 
 

@@ -31,6 +31,9 @@ Slots = Mapping[str, Tensors]
 
 _SLOT = "/"
 
+SHELF = "nectar-made"
+"""The folder of what sites made once and runs may share, such as the images of a generator."""
+
 #: versions kept: the one a resumed round needs and two behind it
 KEPT = 3
 
@@ -57,6 +60,10 @@ class DeviceState(Protocol):
         """
         ...
 
+    def shelf(self) -> Path | None:
+        """Return the folder of what belongs to no round and to no run alone; None where there is none."""
+        ...
+
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
         """Append a line to the site's own log of what left it."""
         ...
@@ -65,8 +72,11 @@ class DeviceState(Protocol):
 class DirectoryState:
     """Versions as safetensors files in a directory of (record id, site); the log lies at ``root``."""
 
-    def __init__(self, root: Path, record_id: str, site: str, run: int = 0) -> None:
+    def __init__(
+        self, root: Path, record_id: str, site: str, run: int = 0, *, shelf: Path | None = None
+    ) -> None:
         self._directory = root / record_id / site
+        self._shelf = shelf or root / SHELF
         self._log = ReleaseLog(root, {"run": run, "record": record_id, "site": site})
 
     def rounds(self) -> list[int]:
@@ -122,6 +132,10 @@ class DirectoryState:
         for old in _surplus(self.rounds(), server_round, taken):
             self._path(old).unlink(missing_ok=True)
 
+    def shelf(self) -> Path:
+        """Return the folder beside the runs' own."""
+        return self._shelf
+
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
         """Append to the log at the root, whatever the record is called.
 
@@ -175,6 +189,9 @@ class ContextState:
         for old in _surplus(self.rounds(), server_round, taken):
             del self._state[_key(old)]
             del self._state[_base_key(old)]
+
+    def shelf(self) -> None:
+        """Return None: what is made is made again after a restart."""
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
         """Keep nothing: a site that wants a log names a state directory in its node config."""

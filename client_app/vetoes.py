@@ -10,7 +10,7 @@ from common.config import Config
 from common.config.problems import nearest
 from common.errors import FederationError
 from common.methods import METHODS
-from common.settings.describe import amounts
+from common.settings.describe import amounts, left_open
 from common.settings.disclosure import Disclosure
 
 STARTS = {"noise": "noise", "means": "class means", "real": "real examples"}
@@ -78,10 +78,18 @@ class Vetoes:
         most = dict(self.most)
         for section, settings in config.sections().items():
             for name, amount in amounts(type(settings)).items():
-                value = getattr(settings, name)
+                value, asked = (
+                    getattr(settings, name),
+                    f"{section}.{name}={getattr(settings, name)}",
+                )
                 if value > most.get(amount, value):
-                    asked = f"{section}.{name}={value}"
                     raise _refusal(asked, f"max-{amount}={most[amount]}", "lower it")
+                if amount in most and value == left_open(type(settings), name):
+                    raise _refusal(
+                        f"{asked}, as many as the server says",
+                        f"max-{amount}={most[amount]}",
+                        "say how many",
+                    )
 
     def _check_start(self, method: str, disclosed: Disclosure | None) -> None:
         if self.starts is None:

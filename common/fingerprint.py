@@ -8,7 +8,7 @@ older release; both would give quietly different numbers.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +80,15 @@ def code_fingerprint(config: Config, sources: Sources = _LOADED) -> str:
     sources : Sources
         Where the source is read; by default as this process first read it.
     """
-    modules = code_modules(config, sources)
+    return _fingerprint(code_modules(config, sources), sources)
+
+
+def modules_fingerprint(modules: Iterable[str], sources: Sources = _LOADED) -> str:
+    """Return the fingerprint of modules of the app and all that they import of it."""
+    return _fingerprint(sources.closure([*modules], apart=_decides_nothing), sources)
+
+
+def _fingerprint(modules: Mapping[str, Path], sources: Sources) -> str:
     return _digits((name, sources.of(name, path).digest.encode()) for name, path in modules.items())
 
 

@@ -91,6 +91,7 @@ METHODS: dict[str, Method] = {
         _own("fedmix", "FedMix"),
         _own("fedvae", "FedVAE"),
         _own("feddpms", "FedDPMS"),
+        _own("fedssyn", "Fedssyn"),
         _own("central", "Central"),
         _own("local", "Local"),
         _own("fedsynth", "FedSynth"),

@@ -59,6 +59,21 @@ class Samples:
             return raw
         return torch.addcmul(self.offset, raw.to(torch.float32), self.factor)
 
+    def at(self, positions: Tensor) -> Samples:
+        """Return the samples at ``positions``, int64 [m]."""
+        return replace(self, raw=self.raw[positions], labels=self.labels[positions])
+
+    def joined(self, others: Samples) -> Samples:
+        """Return these samples and then ``others``, on one device.
+
+        Bytes stay bytes where both are normalised alike; else both become what a model takes.
+        """
+        labels = torch.cat([self.labels, others.labels])
+        if self.raw.dtype == others.raw.dtype and _alike(self, others):
+            return replace(self, raw=torch.cat([self.raw, others.raw]), labels=labels)
+        everything = slice(None)
+        return Samples.of(torch.cat([self.inputs(everything), others.inputs(everything)]), labels)
+
     def to(self, device: torch.device | str) -> Samples:
         """Return the same samples on ``device``."""
         moved = {
@@ -67,6 +82,12 @@ class Samples:
             if isinstance(tensor, Tensor)
         }
         return replace(self, **moved)
+
+
+def _alike(one: Samples, other: Samples) -> bool:
+    """Whether the same bytes mean the same in both."""
+    pairs = ((one.factor, other.factor), (one.offset, other.offset))
+    return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
 def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None = None) -> Samples:

@@ -58,6 +58,7 @@ def setting(
     pattern: str | None = None,
     operational: bool = False,
     amount: str | None = None,
+    open_at: int | None = None,
 ) -> Any:
     """Declare a field of a :class:`Settings` class.
 
@@ -81,6 +82,8 @@ def setting(
         True if it changes how a run proceeds, never its numbers: no part of a run's identity.
     amount : str, optional
         What it is an amount of at a site, one of ``AMOUNTS``: the site's own ``max-<amount>`` bounds it.
+    open_at : int, optional
+        The value of an amount that leaves it to the server, which no bound of a site's allows.
     """
     if amount is not None and amount not in AMOUNTS:
         raise ValueError(f"amount={amount!r} is none of {', '.join(AMOUNTS)}")
@@ -90,6 +93,7 @@ def setting(
         "allowed": allowed,
         "operational": operational or None,
         "amount": amount,
+        "open_at": open_at,
     }
     return Field(
         default,

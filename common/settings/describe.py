@@ -80,6 +80,11 @@ def amounts(settings: type[Settings]) -> dict[str, str]:
     return {name: str(notes(field)["amount"]) for name, field in fields if "amount" in notes(field)}
 
 
+def left_open(settings: type[Settings], name: str) -> Any:
+    """Return the value of an amount that leaves it to the server; None where every value is one of its own."""
+    return notes(settings.model_fields[name]).get("open_at")
+
+
 def operational(settings: type[Settings]) -> frozenset[str]:
     """Name the settings of a class that change no number of a run."""
     fields = settings.model_fields.items()

@@ -114,7 +114,22 @@ class View:
         """What is known of the method; None for one that this release does not know, or that states nothing."""
         recorded = self.past.provenance.get("privacy")
         disclosed = recorded_disclosure(self.method, self.setting, recorded)
-        return None if disclosed is None else facts_of(self.method, disclosed, self.setting)
+        if disclosed is None:
+            return None
+        found = facts_of(self.method, disclosed, self.setting)
+        return found if found is None else found.around(self._inner_facts)
+
+    @property
+    def _inner_facts(self) -> list[Facts]:
+        """What is known of the methods inside the run's."""
+        inner = self.config.inner if self.config is not None else {}
+        told = {name: settings.disclosure() for name, settings in inner.items()}
+        found = (
+            facts_of(name, disclosed, inner[name].model_dump().get)
+            for name, disclosed in told.items()
+            if disclosed is not None
+        )
+        return [facts for facts in found if facts is not None]
 
     @property
     def title(self) -> str:

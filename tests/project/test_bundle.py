@@ -17,7 +17,7 @@ from common.methods import METHODS, resolve
 from common.models.registry import MODELS
 from nectar.flower.job import scripts_directory
 
-MOST_BYTES = 1_100_000
+MOST_BYTES = 1_250_000
 
 
 def carried() -> set[Path]:

@@ -6,8 +6,9 @@ words it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, cast
 
 from common.errors import ConfigError, NectarError
@@ -42,6 +43,17 @@ class Facts:
     sent: tuple[str, ...] = ()
     carries: str = ""
     pictures: str = "synthetic images"
+
+    def around(self, inner: Sequence[Facts]) -> Facts:
+        """Return these facts of a method with those of the methods inside it."""
+        if not inner:
+            return self
+        return replace(
+            self,
+            spoken=f"{self.spoken} ({', '.join(one.spoken for one in inner)})",
+            protected=tuple(chain(self.protected, *(one.protected for one in inner))),
+            sent=tuple(chain(self.sent, *(one.sent for one in inner))),
+        )
 
 
 def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:

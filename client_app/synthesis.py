@@ -1,0 +1,291 @@
+"""A site's own generator: trained once, in as many rounds as it takes, and kept where other runs find its images."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from functools import cached_property
+from logging import getLogger
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from torch import Tensor
+
+from client_app.generators import GENERATORS, Generator
+from client_app.state import Tensors
+from common import tensor_file
+from common.errors import FederationError
+from common.fingerprint import modules_fingerprint
+from common.settings.generation import GenerationSettings
+from common.tensor_file import TensorFileError
+from common.wire import Pixels
+from common.wire.pixels import LEVELS
+from synth.diffusion_samplers import labels_like
+
+if TYPE_CHECKING:
+    from client_app.device import DeviceClient
+
+logger = getLogger("flwr")
+
+#: what decides the images besides settings, seed and data
+_CODE = ("client_app.generators", "synth.diffusion_samplers")
+
+#: images drawn together; a pause or a kill loses no more than these
+_BLOCK = 1000
+
+#: seconds from one copy of a training to the next, and from one line in the log to the next
+_SAVED_EVERY, _TOLD_EVERY = 60.0, 30.0
+
+#: seconds of the round's time that are left for keeping what was begun, and for the reply
+_MARGIN = 5.0
+
+
+class Synthesis:
+    """The images that one site makes: its generator's training, which a pause or a kill does not lose, and its draws.
+
+    What is made lies on the site's shelf by all that decides it (the images trained on, the seed, the settings, the
+    code), so that another run with the same finds it.
+
+    Parameters
+    ----------
+    client : DeviceClient
+        Whose images, generators, deadline and shelf these are.
+    settings : GenerationSettings
+        The generator's.
+    rho : float
+        The share of the site's images that it is trained on.
+    size : int
+        How many images are made.
+    """
+
+    def __init__(
+        self, client: DeviceClient, settings: GenerationSettings, rho: float, size: int
+    ) -> None:
+        self._client, self._settings, self._size = client, settings, size
+        n = len(client.samples)
+        order = torch.randperm(
+            n, generator=client.generator("synthesis-subset", 0), device=client.run.device
+        )
+        chosen = order[: max(1, round(rho * n))].sort().values
+        self._labels = client.samples.labels[chosen]
+        self._images = self._in_unit_range(client.samples.inputs(chosen))
+        self._shelf = client.state.shelf()
+        self.done = 0.0
+
+    def _in_unit_range(self, inputs: Tensor) -> Tensor:
+        """Return a model's inputs as the generator has them, from -1 to 1."""
+        mean, std = self._normalisation()
+        return ((inputs * std + mean) * 2 - 1).clamp(-1, 1)
+
+    def _normalisation(self) -> tuple[Tensor, Tensor]:
+        info, device = self._client.run.info, self._client.run.device
+        mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
+        return mean, std
+
+    def images(self) -> Pixels | None:
+        """Return the images; None where the round's time does not suffice, and the next round goes on.
+
+        Raises
+        ------
+        FederationError
+            If the time does not suffice and the site has no place to keep what it has begun.
+        """
+        try:
+            if self._shelf is None:
+                return self._make()
+            self._shelf.mkdir(parents=True, exist_ok=True)
+            with FileLock(self._path("lock"), timeout=_finite(self._client.deadline.left)):
+                return self._found() or self._finish(self._make())
+        except Timeout:  # another run is making the very same ones
+            return None
+        except _Pause:
+            if self._shelf is None:
+                raise FederationError(
+                    "the round's time was over before this site's generator was trained, and it has no state-dir to "
+                    "keep it in: name one in its node config, or raise federation.round_deadline"
+                ) from None
+            return None
+
+    def _make(self) -> Pixels:
+        training = self._training()
+        self._train(training)
+        return self._draw(training)
+
+    # ---- training -------------------------------------------------------------------------------------
+
+    def _training(self) -> Generator:
+        """Return the generator as far as it is trained."""
+        settings, run = self._settings, self._client.run
+        generator = GENERATORS[settings.generator](
+            settings,
+            len(run.info.classes),
+            self._images,
+            self._labels,
+            self._client.generator("synthesis-model", 0),
+            self._draws_of,
+            run.config.compute.precision,
+        )
+        kept = self._read("training")
+        if kept is not None:
+            generator.load(kept)
+        return generator
+
+    def _draws_of(self, epoch: int) -> torch.Generator:
+        return self._client.generator(f"synthesis-epoch {epoch}", 0)
+
+    def _train(self, training: Generator) -> None:
+        """Train to the end, keeping a copy from time to time.
+
+        Raises
+        ------
+        _Pause
+            If the round's time is about to be over; all that was done is kept.
+        """
+        clock = _Clock()
+
+        def after_step() -> None:
+            clock.tick()
+            self.done = training.epoch / (self._settings.epochs + 1)  # the draws are still to come
+            if self._client.deadline.left < _MARGIN + 2 * clock.longest:
+                self._write("training", training.state())
+                raise _Pause
+            if clock.passed("saved", _SAVED_EVERY):
+                self._write("training", training.state())
+
+        for loss in training.run(self._settings.epochs, after_step):
+            if clock.passed("told", _TOLD_EVERY):
+                logger.info(
+                    "%s: %d of %d epochs of the generator, loss %.4f",
+                    *(self._client.site, training.epoch, self._settings.epochs, loss),
+                )
+
+    # ---- drawing --------------------------------------------------------------------------------------
+
+    def _draw(self, training: Generator) -> Pixels:
+        """Return the images, drawn in blocks of which each is kept.
+
+        Raises
+        ------
+        _Pause
+            If the round's time is about to be over.
+        """
+        clock = _Clock()
+        wanted = labels_like(
+            self._labels, self._size, self._client.generator("synthesis-labels", 0)
+        )
+        blocks = torch.split(wanted, _BLOCK)
+        drawn = self._read("draws") or {}
+        if not drawn:  # the training is over, whatever becomes of the draws
+            self._write("training", training.state())
+        for index, labels in enumerate(blocks):
+            if str(index) in drawn:
+                continue
+            if self._client.deadline.left < _MARGIN + 2 * clock.longest:
+                raise _Pause
+            drawn = {**drawn, str(index): self._block(training, labels, index)}
+            clock.tick()
+            self._write("draws", drawn)
+        info = self._client.run.info
+        values = torch.cat([drawn[str(index)] for index in range(len(blocks))])
+        return Pixels(values, wanted.cpu(), tuple(info.mean), tuple(info.std))
+
+    def _block(self, training: Generator, labels: Tensor, index: int) -> Tensor:
+        images = training.draw(labels, self._client.generator(f"synthesis-draws {index}", 0))
+        return ((images + 1) * (LEVELS / 2)).round().to(torch.uint8).cpu()
+
+    # ---- the shelf ------------------------------------------------------------------------------------
+
+    def _found(self) -> Pixels | None:
+        """Return the images where they have been made before."""
+        kept, info = self._read("images"), self._client.run.info
+        if kept is None:
+            return None
+        return Pixels(kept["images"], kept["labels"], tuple(info.mean), tuple(info.std))
+
+    def _finish(self, made: Pixels) -> Pixels:
+        """Keep the images, and let go of what they were made with."""
+        self._write("images", {"images": made.values, "labels": made.labels})
+        for kind in ("training", "draws"):
+            if self._shelf is not None:
+                self._path(kind).unlink(missing_ok=True)
+        return made
+
+    def _read(self, kind: str) -> Tensors | None:
+        """Return what was kept; None where there is nothing, or nothing that can be read, and it is made again."""
+        if self._shelf is None or not self._path(kind).is_file():
+            return None
+        try:
+            return tensor_file.load(self._path(kind))[0]
+        except TensorFileError as error:
+            logger.warning("%s is damaged and made again: %s", self._path(kind), error)
+            return None
+
+    def _write(self, kind: str, tensors: Tensors) -> None:
+        if self._shelf is None:
+            return
+        try:
+            tensor_file.save(self._path(kind), tensors, {"site": self._client.site})
+        except (OSError, SafetensorError) as error:
+            logger.error("%s cannot be written: %s", self._path(kind), error)
+            raise FederationError(
+                f"what this site's generator has learned cannot be kept ({tensor_file.reason_of(error)}): make room "
+                "for it there"
+            ) from None
+
+    def _path(self, kind: str) -> Path:
+        assert self._shelf is not None
+        return self._shelf / f"{self._key}.{kind}"
+
+    @cached_property
+    def _key(self) -> str:
+        """What decides the images, in a name for their files."""
+        settings = {name: getattr(self._settings, name) for name in GenerationSettings.model_fields}
+        run = self._client.run
+        about = {
+            "site": self._client.site,
+            "seed": run.config.seed,
+            "settings": settings,
+            "size": self._size,
+            "precision": run.config.compute.precision,
+            "device": run.device.type,
+            "code": modules_fingerprint(_CODE),
+        }
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+        for tensor in (self._images, self._labels):
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:32]
+
+
+class _Pause(Exception):
+    """The round's time is about to be over, and what was begun is kept."""
+
+
+class _Clock:
+    """The longest time between two ticks, and what has not been done for how long."""
+
+    def __init__(self) -> None:
+        self._last = self._begun = time.monotonic()
+        self._done: dict[str, float] = {}
+        self.longest = 0.0
+
+    def tick(self) -> None:
+        """Note that a piece of work is done."""
+        now = time.monotonic()
+        self.longest, self._last = max(self.longest, now - self._last), now
+
+    def passed(self, what: str, seconds: float) -> bool:
+        """Tell whether ``what`` has not been done for so long, and note that it is now."""
+        if self._last - self._done.get(what, self._begun) < seconds:
+            return False
+        self._done[what] = self._last
+        return True
+
+
+def _finite(seconds: float) -> float:
+    """Return a time as a lock takes it, for which -1 is for ever."""
+    return seconds if math.isfinite(seconds) else -1

@@ -1,0 +1,93 @@
+"""Fedssyn's settings (synthetic images shuffled among the sites, under any algorithm), with the paper's values."""
+
+from typing import Literal
+
+from pydantic import field_validator
+
+from common.config.problems import nearest
+from common.methods import METHODS
+from common.settings.base import Switch, setting
+from common.settings.disclosure import Disclosure
+from common.settings.generation import GenerationSettings
+
+_NAME = "fedssyn"
+
+
+class FedssynSettings(GenerationSettings):
+    """Sites make images once; all are mixed, each site gets an equal share, and any method learns from both.
+
+    What one round takes of ``rounds`` is the images' making, or several where it does not fit into one.
+    """
+
+    inner: str = setting(
+        "fedavg",
+        "the method that learns from a site's own images and its share of the others'",
+        allowed="the name of another method",
+    )
+    images: Literal["shuffled", "local", "none", "real-shuffled"] = setting(
+        "shuffled",
+        "what is added to a site's own images: a share of everybody's synthetic ones, its own synthetic ones, nothing, "
+        "or (a study of what shuffling brings, in simulation alone) a share of everybody's real ones",
+    )
+    size: int = setting(
+        0,
+        "synthetic images a site makes; 0: as many as the sites have together, divided by their number",
+        symbol="n_tilde",
+        ge=0,
+        amount="size",
+        open_at=0,
+    )
+    mixed: float = setting(
+        0.1,
+        "real-shuffled: share of a site's images that it gives away and gets back as others'",
+        symbol="p",
+        gt=0,
+        le=1,
+    )
+    rho: float = setting(
+        0.75, "share of its images that a site's generator is trained on", symbol="rho", gt=0, le=1
+    )
+    diagnostics: Switch = setting(
+        False,
+        "a study: every reply brings the site's mean gradient at the round's weights, and the record says how far "
+        "these lie apart (zeta^2), how far single images' lie from them (sigma^2), and the synthetic images' (delta^2)",
+    )
+    scaled: Switch = setting(
+        True,
+        "an epoch draws as many images as the site has of its own, not all of the larger set: as many steps as without",
+        source="the released code",
+    )
+    tries: int = setting(
+        5,
+        "times in a row that a site is asked for images in vain, by a refusal or a reply that cannot be used, before "
+        "its share is missing",
+        ge=1,
+    )
+    deadline: float = setting(
+        86_400.0,
+        "seconds in which a site is asked again, or waited for, where its images are missing; then its share is",
+        gt=0,
+        operational=True,
+    )
+
+    @field_validator("inner")
+    @classmethod
+    def _a_method(cls, value: str) -> str:
+        inner = [name for name in METHODS if name != _NAME]
+        if value not in inner:
+            guess = nearest(value, inner)
+            hint = f", such as {guess}" if guess else ""
+            raise ValueError(f"it is one of {', '.join(inner)}{hint}")
+        return value
+
+    def uses(self) -> tuple[str, ...]:
+        """Name the inner method."""
+        return (self.inner,)
+
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device beside what the inner method sends, which says so itself."""
+        if self.images == "real-shuffled":
+            return Disclosure("real images", began_as="real examples", unchanged=True, labels=True)
+        if self.images == "shuffled":
+            return Disclosure("synthetic images", began_as="noise", labels=True)
+        return Disclosure("nothing", update=True)

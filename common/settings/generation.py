@@ -1,0 +1,93 @@
+"""Settings of the generator that a site trains on its own images: a diffusion model and how it is drawn from."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+
+from common.settings.base import Settings, setting
+
+_WHOLE = r"^[0-9]+(,[0-9]+)*$"
+_MAYBE = r"^([0-9]+(,[0-9]+)*)?$"
+
+
+def _written(value: Any) -> Any:
+    """Take a single number for its text."""
+    return str(value) if type(value) is int else value
+
+
+WholeNumbers = Annotated[str, BeforeValidator(_written)]
+
+
+class GenerationSettings(Settings):
+    """A class-conditional diffusion model (Ho et al., 2020), at Fedssyn's size for 32x32 images, or a beta-VAE."""
+
+    generator: Literal["diffusion", "beta-vae"] = setting(
+        "diffusion",
+        "what a site trains to draw images: a diffusion model, or for shapes as dSprites has them a beta-VAE",
+    )
+    epochs: int = setting(
+        500, "passes over its images in which a generator is trained", ge=1, amount="epochs"
+    )
+    batch: int = setting(256, "images a step of the generator's training", ge=1)
+    lr: float = setting(1e-4, "learning rate of the generator's Adam", gt=0)
+    average: float = setting(
+        0.9995,
+        "decay of the moving average of the generator's weights, which is what is drawn from",
+        source="the released code",
+        ge=0,
+        lt=1,
+    )
+    diffusion_steps: int = setting(1000, "steps from an image to noise", symbol="T", ge=1)
+    schedule: Literal["cosine", "linear"] = setting(
+        "cosine", "how the noise grows over the steps", source="the released code"
+    )
+    sampler: Literal["ancestral", "ddim", "second-order"] = setting(
+        "ancestral",
+        "how an image is drawn: the reverse chain, or one of two deterministic solvers, which need fewer steps",
+    )
+    sampling_steps: int = setting(
+        250, "steps from noise to an image", source="the released code", ge=1
+    )
+    width: int = setting(
+        64, "channels of the U-Net's first level", source="the released code", ge=2, le=1024
+    )
+    multipliers: WholeNumbers = setting(
+        "1,2,2,2",
+        "channels of the U-Net's levels, as multiples of its width; each level halves the sides",
+        allowed="whole numbers joined by commas",
+        source="the released code",
+        pattern=_WHOLE,
+    )
+    blocks: int = setting(
+        3, "residual blocks of a level on the way down", source="the released code", ge=1, le=16
+    )
+    attention: WholeNumbers = setting(
+        "0,1,2",
+        "levels with attention after every block, 0 the first; the middle always has it",
+        allowed="whole numbers joined by commas, or nothing",
+        pattern=_MAYBE,
+    )
+    dropout: float = setting(
+        0.1,
+        "share of values that the U-Net drops in training",
+        source="the released code",
+        ge=0,
+        lt=1,
+    )
+
+    beta: float = setting(
+        4.0,
+        "beta-vae: weight of the codes' divergence",
+        symbol="beta",
+        source="Higgins et al.",
+        ge=0,
+    )
+    latent: int = setting(10, "beta-vae: numbers of a code", ge=1, le=4096)
+
+    def levels(self) -> tuple[int, ...]:
+        """Return ``multipliers`` as numbers."""
+        return tuple(int(part) for part in self.multipliers.split(","))
+
+    def attending(self) -> tuple[int, ...]:
+        """Return ``attention`` as numbers."""
+        return tuple(int(part) for part in self.attention.split(",") if part)

@@ -1,0 +1,294 @@
+"""Fedssyn on the server (Algorithm 1): gathers the sites' images, shuffles them, and lets another method learn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from logging import getLogger
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from common.data import Samples
+from common.errors import FederationError, PayloadError
+from common.run import Run
+from common.seeding import generator
+from common.sites import SUPERLINK, Site, engine_of
+from common.specs.fedssyn import (
+    DONE,
+    IMAGES,
+    INNER,
+    SHARE,
+    SIZE,
+    SYNTHESIZE,
+    made_spec,
+    replied_spec,
+    settings_of,
+)
+from common.training import mean_gradient
+from common.wire import Bundle, Numbers, Payload, Pixels, SyntheticImages, Weights
+from strategies.base import LEARNED, Instruction, State, Strategy
+from strategies.exchange.replies import Upload
+from strategies.gradient_gaps import GradientGaps
+from strategies.parcels import Parcels
+from strategies.shuffled_pool import ShuffledPool
+
+_POOL, _HELD, _SIZE, _READY, _VAIN, _DONE = "pool", "held", "size", "ready", "vain", "done"
+
+#: images of a class and site that the record keeps and draws
+_SHOWN = 10
+
+#: seconds between two looks at who is there
+_LOOK = 1.0
+
+logger = getLogger("flwr")
+
+
+class Fedssyn(Strategy):
+    """First a site makes images; then the inner method's instructions go out, once with the site's share beside them.
+
+    A round in which images are made leaves the weights as they are.
+    """
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        self.settings = settings_of(run)
+        _ = run.image_shape
+        self.inner = self.strategy_of(self.settings.inner)
+        self.contrast = self.inner.contrast  # type: ignore[misc]
+        self.needs_class_counts = self.inner.needs_class_counts
+        self._pool = ShuffledPool()
+        self._parcels = Parcels()
+        self._ready: set[str] = set()
+        self._vain: dict[str, int] = {}
+        self._done: dict[str, float] = {}
+        self._size = 0
+        self._began = time.monotonic()
+        self._gathering = self.settings.images != "none"
+        self._new: dict[str, Pixels] = {}
+        self._gaps, self._told = GradientGaps(), dict[str, float]()
+
+    # ---- who is asked for what ------------------------------------------------------------------------
+
+    def choose(self, server_round: int) -> list[Site]:
+        """Return all sites whose images are missing while images are made, and the round's sites from then on."""
+        if self._gathering:
+            return [site for site in self.sites if site.name not in self._ready | self._given_up]
+        return super().choose(server_round)
+
+    @property
+    def _given_up(self) -> set[str]:
+        return {site for site, times in self._vain.items() if times >= self.settings.tries}
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Compose the round's messages; where only sites that are away lack images, wait for one to come back."""
+        self.ensure_roll_call(grid)
+        if self._gathering and not self.choose(server_round):
+            self._wait_for_somebody(grid)
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def _wait_for_somebody(self, grid: Grid) -> None:
+        here = set(grid.get_node_ids())
+        while set(grid.get_node_ids()) <= here and not self._late:
+            time.sleep(_LOOK)
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() - self._began > self.settings.deadline
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Ask for images, or give the inner method's instructions, each with the share that the site does not have.
+
+        Raises
+        ------
+        FederationError
+            If real images are to be shuffled in a real federation.
+        """
+        if self._gathering:
+            asked = Numbers({SIZE: self._images_a_site()})
+            expects = made_spec(self.run, asked.values[SIZE])
+            return {site.name: Instruction(SYNTHESIZE, asked, expects) for site in sites}
+        plan = self.inner.instructions(server_round, weights, sites)
+        return {site: self._with_share(site, what) for site, what in plan.items()}
+
+    def _images_a_site(self) -> int:
+        """Return n_tilde, the same for every site and every round: N / K where it is not set."""
+        if self.settings.images == "real-shuffled" and engine_of(self.sites) == SUPERLINK:
+            raise FederationError(
+                "fedssyn.images=real-shuffled gives real images away, for study: no real federation does that; choose "
+                "fedssyn.images=shuffled"
+            )
+        if not self._size:
+            examples, sites = sum(site.examples for site in self.sites), len(self.sites)
+            self._size = self.settings.size or max(1, examples // sites)
+        return self._size
+
+    def _with_share(self, site: str, what: Instruction) -> Instruction:
+        parts: dict[str, Payload] = {INNER: what.payload}
+        if self._pool.closed and self._parcels.owed(site, 1):
+            parts[SHARE] = self._pool.share_of(site)
+        return Instruction(what.phase, Bundle(parts), replied_spec(self.run, what.expects))
+
+    # ---- what comes back ------------------------------------------------------------------------------
+
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Let the inner method judge what is its own."""
+        if not self._gathering:
+            if self.settings.diagnostics and isinstance(upload.payload, Bundle):
+                self._gaps.take(upload)
+                upload = replace(upload, payload=upload.payload.parts[INNER])
+            return self.inner.prepare(server_round, weights, upload)
+        done = upload.metrics.get(DONE, 0.0)
+        if not 0 <= done <= 1:
+            raise PayloadError(f"its {DONE} is {done:g}, which is a share from 0 to 1")
+        return upload
+
+    def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
+        """Return the inner method's answer; images lead to no model by themselves."""
+        return None if self._gathering else self.inner.leads_to(weights, upload)
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Keep the images, and shuffle them when all are there; or let the inner method learn."""
+        self._new = {}
+        if not self._gathering:
+            updated = self.inner.advance(server_round, weights, uploads)
+            self._parcels.settle(self.outcome)
+            if self.settings.diagnostics:
+                self._told = self._gaps.told(self.outcome.accepted, self._at_the_pool(weights))
+            return updated
+        asked = {site.name for site in self.choose(server_round)}
+        for upload in uploads:
+            self._take(upload)
+        for site in asked - self.outcome.accepted.keys():
+            self._vain[site] = self._vain.get(site, 0) + 1
+        if self._complete() or self._late:
+            self._close()
+        return weights
+
+    def require_quorum(self, server_round: int) -> None:
+        """Ask for none while images are made: who has sent none is asked again."""
+        if not self._gathering:
+            super().require_quorum(server_round)
+
+    def _take(self, upload: Upload) -> None:
+        assert isinstance(upload.payload, Bundle)
+        name = upload.site.name
+        if IMAGES in upload.payload.parts:
+            images = upload.payload.part(IMAGES, Pixels)
+            self._pool.add(name, images)
+            self._new[name] = images
+        done = upload.metrics.get(DONE, 0.0)
+        if done >= 1:
+            self._ready.add(name)
+            return
+        further = done > self._done.get(name, 0.0)
+        self._vain[name] = 0 if further else self._vain.get(name, 0) + 1
+        self._done[name] = done
+        logger.info("%s has done %.0f %% of its generator's training", name, 100 * done)
+
+    def _complete(self) -> bool:
+        settled = len(self._ready | self._given_up)
+        return settled >= max(self.members.counted_on, len(self.sites))
+
+    def _close(self) -> None:
+        """End the gathering: mix what there is.
+
+        Raises
+        ------
+        FederationError
+            If no site has made any.
+        """
+        if not self._ready:
+            raise FederationError(
+                f"no site made images within fedssyn.deadline={self.settings.deadline:g} s and "
+                f"fedssyn.tries={self.settings.tries} ({self._why()})"
+            )
+        missing = [site.name for site in self.sites if site.name not in self._ready]
+        if missing:
+            logger.warning("the images of %s are missing from the shares", ", ".join(missing))
+        if self._pool.sent:
+            names = [site.name for site in self.sites]
+            parts = max(self.members.counted_on, len(names))
+            self._pool.close(names, parts, generator(self.run.config.seed, "shuffle"))
+        self._gathering = False
+
+    def _why(self) -> str:
+        reasons = [f"{site}: {why}" for site, why in self.outcome.rejected.items()]
+        return "; ".join(reasons) or "they were away"
+
+    # ---- what is told and kept ------------------------------------------------------------------------
+
+    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return what the inner method learned."""
+        return self.inner.learned(arrays)
+
+    def notes(self) -> Mapping[str, Any]:
+        """Return the inner method's, and under ``diagnostics`` how far the sites' gradients lie apart."""
+        apart = {"gradients": self._told} if self._told else {}
+        return {**self.inner.notes(), **apart}
+
+    def _at_the_pool(self, weights: Weights) -> Tensor | None:
+        """Return the mean gradient over all synthetic images."""
+        if not self._pool.closed:
+            return None
+        model, compute = self.run.build_model(), self.run.config.evaluation
+        weights.load_into(model)
+        images = self._pool.everything
+        mean_gradient(
+            model.eval(),
+            Samples.of(images.examples, images.labels).to(self.run.device),
+            self.run.task,
+            compute.batch,
+            "float32",
+        )
+        found = [p.grad for p in model.parameters() if p.grad is not None]
+        return torch.cat([gradient.flatten() for gradient in found]).double().cpu()
+
+    def pictures(self) -> Mapping[str, SyntheticImages]:
+        """Return a few of each class of what every site sent in this round, or the inner method's pictures."""
+        if self._new:
+            return {site: _a_few(images) for site, images in self._new.items()}
+        return {} if self._gathering else self.inner.pictures()
+
+    def state_dict(self) -> State:
+        """Return the images, who has made and got some, and what the inner method keeps."""
+        inner = dict(self.inner.checkpoint())
+        models = {LEARNED: inner.pop(LEARNED)} if LEARNED in inner else {}
+        return {
+            _POOL: self._pool.state_dict(),
+            _HELD: dict(self._parcels.held),
+            _SIZE: self._size,
+            _READY: None if not self._gathering else sorted(self._ready),
+            _VAIN: dict(self._vain),
+            _DONE: dict(self._done),
+            INNER: inner,
+            **models,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it back."""
+        info = self.run.info
+        self._pool.load_state_dict(state[_POOL], tuple(info.mean), tuple(info.std))
+        self._parcels = Parcels(state[_HELD])
+        self._size = int(state[_SIZE])
+        self._gathering = state[_READY] is not None
+        self._ready = set(state[_READY] or ())
+        self._vain, self._done = dict(state[_VAIN]), dict(state[_DONE])
+        models = {LEARNED: state[LEARNED]} if LEARNED in state else {}
+        self.inner.restore({**state[INNER], **models})
+
+
+def _a_few(images: Pixels) -> SyntheticImages:
+    """Return the first images of each class as a model takes them."""
+    member = images.labels[:, None] == torch.unique(images.labels)
+    few = member & (member.cumsum(0) <= _SHOWN)
+    shown = images.at(few.any(1).nonzero().flatten())
+    return SyntheticImages(shown.examples, shown.labels)

@@ -1,0 +1,416 @@
+"""Fedssyn in rounds: what travels when, what equals the inner method, what becomes of lost replies and late sites."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import MissingGrid, TamperedGrid, numbers, run
+from tampering import with_arrays
+
+import client_app.generators
+import client_app.synthesis
+from common import tensor_file
+from common.config import load
+from common.data import samples
+from common.errors import ConfigError, FederationError
+from common.methods import METHODS
+from common.run import Run
+from common.specs.fedssyn import DONE, WITHOUT_SHARE
+from nectar.resume import with_recorded
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+
+Small = Callable[..., dict[str, Any]]
+
+#: a generator that is trained in a moment and draws nothing that anybody would know
+TINY = (
+    "data.images=200 fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
+    "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order"
+)
+LOSS, UP, DOWN = "loss", "up", "down"
+
+
+def losses(record: Record) -> list[float]:
+    return [line["test"]["loss"] for line in record.metrics()]
+
+
+def bytes_of(record: Record, way: str, server_round: int) -> dict[str, int]:
+    found: dict[str, int] = record.metrics()[server_round]["bytes"][way]
+    return found
+
+
+def held(record: Record) -> dict[str, int]:
+    sites = json.loads((record.directory / "partition.json").read_text())["sites"]
+    return {name: site["examples"] for name, site in sites.items()}
+
+
+def last(record: Record) -> dict[str, torch.Tensor]:
+    return dict(Checkpoint.load(record.last).weights)
+
+
+# ---- what equals the inner method -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inner", [name for name in METHODS if name != "fedssyn"])
+def test_around_any_method_nothing_shared_is_that_method_to_the_bit(
+    small: Small, inner: str
+) -> None:
+    vae = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
+    text = f"data.images=200 {vae if inner in ('fedvae', 'feddpms') else ''}"
+    alone = run(small(method=inner, set=text))
+    around = run(small(method="fedssyn", set=f"{text} fedssyn.inner={inner} fedssyn.images=none"))
+    one, other = last(alone), last(around)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    for a, b in zip(numbers(alone)[1:], numbers(around)[1:], strict=True):
+        assert (a["test"], a.get("notes"), a["floats_up"]) == (
+            b["test"],
+            b.get("notes"),
+            b["floats_up"],
+        )
+
+
+def test_shares_change_what_is_learned_from_the_round_after_the_images(small: Small) -> None:
+    record = run(small(method="fedssyn", rounds=3, set=TINY))
+    curve = losses(record)
+    assert curve[0] == curve[1], "while images are made the weights stay"
+    assert len(set(curve[1:])) == 3
+    assert [line["floats_up"] for line in record.metrics()][1] == 3 * (180 // 3) * 64
+
+
+# ---- what travels -----------------------------------------------------------------------------------------
+
+
+def test_images_travel_once_up_and_once_down_a_byte_a_value(small: Small) -> None:
+    """2 M_s + 2 R M_c: n_tilde = N / K images of 64 bytes and a label each way, in rounds 1 and 2."""
+    record = run(small(method="fedssyn", rounds=4, set=TINY))
+    plain = run(small(method="fedavg", rounds=4, set="data.images=200"))
+    total = sum(held(record).values())
+    each = total // 3 * (64 + 1)
+    for sent in bytes_of(record, UP, 1).values():
+        assert each < sent < each + 2_000
+    for site in held(record):
+        more = bytes_of(record, DOWN, 2)[site] - bytes_of(record, DOWN, 3)[site]
+        assert each <= more < each + 1_000
+        wrapped = bytes_of(record, DOWN, 3)[site] - bytes_of(plain, DOWN, 3)[site]
+        assert 0 <= wrapped < 1_000
+    assert sum(bytes_of(record, DOWN, 1).values()) < 3 * 3_000
+
+
+def test_shares_are_equal_and_together_what_was_sent(small: Small) -> None:
+    record = run(small(method="fedssyn", rounds=2, set=f"{TINY} fedssyn.size=31"))
+    versions = sorted((record.directory / "state").rglob("000002.safetensors"))
+    shares = [tensor_file.load(path)[0] for path in versions]
+    kept = [share["share/images"] for share in shares]
+    assert [len(images) for images in kept] == [31, 31, 31]
+    assert all(images.dtype == torch.uint8 for images in kept)
+    pool = Checkpoint.load(record.last).strategy["pool"]["images"][""]
+    assert torch.equal(torch.cat(kept), pool)
+
+
+def test_a_site_draws_labels_by_its_own_class_frequencies(small: Small) -> None:
+    """A site with one class sends that class alone; every site sends as many images."""
+    text = f"{TINY} partition.kind=by_class partition.classes_per_client=1 federation.clients=10 fedssyn.rho=1"
+    record = run(small(method="fedssyn", rounds=1, set=text))
+    sent = record.directory / "synthetic"
+    found = next(iter(sorted(sent.rglob("*.safetensors"))))
+    tensors = tensor_file.load(found)[0]
+    labels = [tensors[f"{i}.labels"] for i in range(10)]
+    assert all(len(each.unique()) == 1 for each in labels)
+    assert len(torch.cat(labels).unique()) == 10
+
+
+def test_the_sites_own_synthetic_images_never_leave_it(small: Small) -> None:
+    record = run(small(method="fedssyn", rounds=3, set=f"{TINY} fedssyn.images=local"))
+    plain = run(small(method="fedavg", rounds=2, set="data.images=200"))
+    assert max(bytes_of(record, UP, 1).values()) < 3_000
+    assert record.metrics()[1]["floats_up"] == 0
+    assert losses(record)[2] != losses(plain)[1]
+    kept = tensor_file.load(next((record.directory / "state").rglob("000003.safetensors")))[0]
+    assert len(kept["share/images"]) == sum(held(record).values()) // 3
+
+
+def test_an_epoch_is_as_many_steps_as_without_unless_set_otherwise(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import common.training
+
+    passes: list[tuple[int, int]] = []
+    real = common.training.batches
+
+    def counted(n: int, *rest: Any) -> Any:
+        passes.append((n, rest[-1]))
+        return real(n, *rest)
+
+    monkeypatch.setattr(common.training, "batches", counted)
+    for scaled in ("on", "off"):
+        passes.clear()
+        text = f"{TINY} fedssyn.scaled={scaled}"
+        sizes = list(held(run(small(method="fedssyn", rounds=2, set=text))).values())
+        share = sum(sizes) // 3
+        assert passes == [(n + share, n if scaled == "on" else n + share) for n in sizes]
+
+
+def test_real_images_are_exchanged_and_every_site_keeps_its_size(small: Small) -> None:
+    text = "data.images=200 fedssyn.images=real-shuffled fedssyn.mixed=0.5"
+    record = run(small(method="fedssyn", rounds=2, set=text))
+    sizes = held(record)
+    away = {name: round(0.5 * n) for name, n in sizes.items()}
+    pool = Checkpoint.load(record.last).strategy["pool"]["labels"][""]
+    assert len(pool) == sum(away.values())
+    for site, sent in bytes_of(record, UP, 1).items():
+        assert 65 * away[site] < sent < 65 * away[site] + 2_000
+
+
+def test_the_record_says_how_far_the_gradients_lie_apart(small: Small) -> None:
+    """zeta^2 and sigma^2 of round 1, at the start, worked out beside by one backward pass for each image."""
+    text = "data.images=60 fedssyn.images=none fedssyn.diagnostics=on"
+    config = small(method="fedssyn", rounds=1, set=text)
+    told = run(config).metrics()[1]["notes"]["gradients"]
+    here = Run(load(config))
+    model, means, noises = here.build_model().eval(), [], []
+    for i, part in enumerate(here.partition(3)):
+        own = samples(
+            here.dataset.train, here.info, here.share(f"partition-{i}", here.dataset, part)[0]
+        )
+        each = []
+        for j in range(len(own)):
+            loss = here.task.loss(model(own.inputs(slice(j, j + 1))), own.labels[j : j + 1])
+            found = torch.autograd.grad(loss, list(model.parameters()))
+            each.append(torch.cat([g.flatten() for g in found]).double())
+        gradients = torch.stack(each)
+        means.append(gradients.mean(0))
+        noises.append((gradients - gradients.mean(0)).square().sum(1).mean())
+    apart = torch.stack(means)
+    zeta2 = (apart - apart.mean(0)).square().sum(1).mean()
+    assert told["zeta2"] == pytest.approx(float(zeta2), rel=1e-4)
+    assert told["sigma2"] == pytest.approx(float(torch.stack(noises).mean()), rel=1e-4)
+    assert set(told) == {"zeta2", "sigma2"}
+
+
+def test_shares_bring_the_sites_gradients_together(small: Small) -> None:
+    text = "data.images=200 fedssyn.images=real-shuffled fedssyn.mixed=0.5 fedssyn.diagnostics=on partition.alpha=0.1"
+    told = run(small(method="fedssyn", rounds=2, set=text)).metrics()[2]["notes"]["gradients"]
+    assert set(told) == {"zeta2", "sigma2", "delta2"}, "no site has more images than before"
+    text = f"{TINY} fedssyn.diagnostics=on partition.alpha=0.1"
+    told = run(small(method="fedssyn", rounds=2, set=text)).metrics()[2]["notes"]["gradients"]
+    assert told["zeta2-mixed"] < told["zeta2"]
+    assert told["delta2"] > 0
+
+
+def test_a_beta_vae_makes_the_images_where_it_is_chosen(small: Small) -> None:
+    text = f"{TINY} fedssyn.generator=beta-vae fedssyn.latent=3 fedssyn.lr=0.001"
+    records = [
+        run(small(method="fedssyn", rounds=2, set=text) | {"output-dir": str(where)})
+        for where in _two_places(small)
+    ]
+    pools = [Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in records]
+    assert torch.equal(*pools)
+    assert losses(records[0])[2] != losses(records[0])[1]
+
+
+def _two_places(small: Small) -> list[Path]:
+    root = Path(small()["output-dir"])
+    return [root / "one", root / "other"]
+
+
+# ---- a generator is trained once --------------------------------------------------------------------------
+
+
+def test_rows_of_one_table_train_their_generators_once(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(small(method="fedssyn", rounds=2, set=TINY))
+
+    def never(*_: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(client_app.generators.Training, "run", never)
+    again = run(small(method="fedssyn", rounds=2, set=f"{TINY} fedssyn.inner=scaffold"))
+    pools = [Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in (first, again)]
+    assert torch.equal(*pools)
+
+
+@pytest.mark.parametrize("change", ["fedssyn.epochs=3", "fedssyn.rho=0.5", "fedssyn.size=40"])
+def test_other_settings_make_other_images(small: Small, change: str) -> None:
+    records = [
+        run(small(method="fedssyn", rounds=1, set=f"{TINY} {more}")) for more in ("", change)
+    ]
+    pools = [Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in records]
+    assert pools[0].shape != pools[1].shape or not torch.equal(*pools)
+
+
+class _Killed(Exception):
+    """A process that dies."""
+
+
+@pytest.mark.parametrize("dies_after", [1, 3])
+def test_a_training_that_is_killed_goes_on_to_the_bit(
+    small: Small, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dies_after: int
+) -> None:
+    """Every step is kept; the process dies behind some; the next one takes the others, and draws the same images."""
+    monkeypatch.setattr(client_app.synthesis, "_SAVED_EVERY", 0.0)
+    whole = run(small(method="fedssyn", rounds=1, set=TINY))
+    real, steps = client_app.generators.Training._take_step, [0]
+
+    def dying(self: Any, *rest: Any) -> None:
+        steps[0] += 1
+        if steps[0] == dies_after + 1:
+            raise _Killed
+        real(self, *rest)
+
+    monkeypatch.setattr(client_app.generators.Training, "_take_step", dying)
+    other = small(method="fedssyn", rounds=2, set=TINY) | {"output-dir": str(tmp_path / "other")}
+    broken = run(other)
+    assert "_Killed" in broken.metrics()[1]["rejected"]["partition-0"]
+    assert list(bytes_of(broken, UP, 2)) == ["partition-0"]
+    pools = [Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in (whole, broken)]
+    assert torch.equal(*pools)
+    assert steps[0] > dies_after + 1
+
+
+def test_a_damaged_copy_of_a_training_is_begun_again(small: Small, tmp_path: Path) -> None:
+    first = run(small(method="fedssyn", rounds=1, set=TINY))
+    shelf = next(path for path in first.directory.parent.iterdir() if path.name == ".nectar-made")
+    for path in shelf.glob("*.images"):
+        path.write_bytes(path.read_bytes()[:-5])
+    again = run(small(method="fedssyn", rounds=1, set=TINY))
+    pools = [Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in (first, again)]
+    assert torch.equal(*pools)
+
+
+# ---- lost and spoilt replies, absent sites, killed servers ------------------------------------------------
+
+
+def test_a_site_is_asked_again_until_its_images_are_there(small: Small) -> None:
+    """Site 1's first images are spoilt, site 2 is away twice: round 4 is the first of the inner method."""
+    spoiled = with_arrays(lambda a: [a[0], *(x[:1] for x in a[1:])])
+
+    def once(message: Any, reply: Any) -> Any:
+        return spoiled(message, reply) if message.metadata.group_id == "1" else reply
+
+    record = run(small(method="fedssyn", rounds=3, set=TINY), TamperedGrid, tampers={1: once})
+    assert list(record.metrics()[1]["rejected"]) == ["partition-1"]
+    assert list(bytes_of(record, UP, 2)) == ["partition-1"]
+    assert len(bytes_of(record, UP, 3)) == 3
+    away = {("partition-2", 1), ("partition-2", 2)}
+    late = run(small(method="fedssyn", rounds=4, set=TINY), MissingGrid, absent=away, lost=set())
+    assert [sorted(bytes_of(late, DOWN, r)) for r in (2, 3)] == [["partition-2"]] * 2
+    curve = losses(late)
+    assert len(set(curve[:4])) == 1
+    assert curve[4] != curve[3]
+    pools = [Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in (record, late)]
+    assert torch.equal(*pools), "the same images, the same shares, whoever came when"
+
+
+def test_a_site_that_never_sends_is_given_up_and_gets_a_share_all_the_same(small: Small) -> None:
+    away = {("partition-2", r) for r in range(1, 4)}
+    text = f"{TINY} fedssyn.tries=3"
+    record = run(small(method="fedssyn", rounds=5, set=text), MissingGrid, absent=away, lost=set())
+    sizes = held(record)
+    pool = Checkpoint.load(record.last).strategy["pool"]["labels"][""]
+    assert len(pool) == 2 * (sum(sizes.values()) // 3)
+    kept = tensor_file.load(record.directory / "state" / "partition-2" / "000005.safetensors")[0]
+    assert len(kept["share/labels"]) in (len(pool) // 3, len(pool) // 3 + 1)
+
+
+def test_a_run_to_which_nobody_sends_images_ends_with_the_reason(small: Small) -> None:
+    away = {(f"partition-{i}", r) for i in range(3) for r in (1, 2)}
+    text = f"{TINY} fedssyn.tries=2"
+    with pytest.raises(FederationError, match=r"no site made images within .*fedssyn\.tries=2"):
+        run(small(method="fedssyn", rounds=3, set=text), MissingGrid, absent=away, lost=set())
+
+
+def test_a_share_is_sent_again_to_a_site_that_lost_its_own(small: Small) -> None:
+    """Site 0 loses what it remembers behind round 2: it learns without a share in 3, and has it again in 4."""
+
+    def loses(message: Any, reply: Any) -> Any:
+        if message.metadata.group_id == "2":
+            for path in Path(output).rglob("state/partition-0/*.safetensors"):
+                path.unlink()
+        return reply
+
+    config = small(method="fedssyn", rounds=4, set=TINY)
+    output = config["output-dir"]
+    record = run(config, TamperedGrid, tampers={0: loses})
+    figures = [line.get("devices", {}).get("partition-0", {}) for line in record.metrics()]
+    assert figures[3][WITHOUT_SHARE] == 1
+    assert not any(WITHOUT_SHARE in figures[r] for r in (2, 4))
+    sent = [bytes_of(record, DOWN, r)["partition-0"] for r in (2, 3, 4)]
+    assert sent[0] == pytest.approx(sent[2], abs=64)
+    assert sent[1] < sent[0] - 3_000
+
+
+@pytest.mark.parametrize("stood", [1, 2, 3])
+def test_resumed_it_is_an_unbroken_run(small: Small, stood: int) -> None:
+    """Behind round 1 the images are shuffled, behind 2 the shares are out and control variates have moved."""
+    text = f"{TINY} fedssyn.inner=scaffold federation.participation=0.67"
+    whole = run(small(method="fedssyn", rounds=4, set=text))
+    part = run(small(method="fedssyn", rounds=stood, set=text))
+    run(with_recorded({"resume": str(part.directory), "rounds": 4}))
+    assert numbers(part) == numbers(whole)
+
+
+def test_partial_participation_asks_everybody_for_images(small: Small) -> None:
+    text = f"{TINY} federation.clients=5 federation.participation=0.4"
+    record = run(small(method="fedssyn", rounds=3, set=text))
+    assert [len(bytes_of(record, DOWN, r)) for r in (1, 2, 3)] == [5, 2, 2]
+
+
+def test_a_share_out_of_range_of_progress_is_refused(small: Small) -> None:
+    def claims(message: Any, reply: Any) -> Any:
+        if message.metadata.group_id == "1":
+            next(iter(reply.content.metric_records.values()))[DONE] = 7.0
+        return reply
+
+    record = run(small(method="fedssyn", rounds=2, set=TINY), TamperedGrid, tampers={1: claims})
+    assert "share from 0 to 1" in record.metrics()[1]["rejected"]["partition-1"]
+
+
+# ---- settings ---------------------------------------------------------------------------------------------
+
+
+def test_the_inner_methods_settings_are_resolved_shown_and_hashed(small: Small) -> None:
+    config = load(small(method="fedssyn", set="fedssyn.inner=scaffold scaffold.lr=0.05"))
+    assert config.of("scaffold").settings.lr == 0.05  # type: ignore[attr-defined]
+    assert "scaffold:" in config.dump_yaml()
+    other = load(small(method="fedssyn", set="fedssyn.inner=scaffold scaffold.lr=0.06"))
+    assert config.digest() != other.digest()
+    again = load(config.to_run_config())
+    assert again.digest() == config.digest()
+    assert again.of("scaffold") == config.of("scaffold")
+
+
+def test_a_method_that_is_not_in_use_decides_nothing(small: Small) -> None:
+    one, other = (
+        load(small(method="fedssyn", set=f"fedssyn.inner=scaffold feddyn.alpha={alpha}"))
+        for alpha in (0.1, 0.2)
+    )
+    assert one.digest() == other.digest()
+    with pytest.raises(ConfigError, match="does not use feddyn"):
+        one.of("feddyn")
+
+
+@pytest.mark.parametrize("inner", ["fedssyn", "scafold", "flwr.serverapp.strategy:FedAdam"])
+def test_an_inner_method_that_there_is_not_is_refused(small: Small, inner: str) -> None:
+    with pytest.raises(ConfigError, match=r"fedssyn\.inner=.*another method"):
+        load(small(method="fedssyn", set=f"fedssyn.inner={inner}"))
+
+
+def test_what_the_inner_method_cannot_hold_together_is_refused(small: Small) -> None:
+    text = "fedssyn.inner=feddm model.statistics=local evaluation.on=none"
+    with pytest.raises(ConfigError, match="method=feddm does not"):
+        load(small(method="fedssyn", set=text))
+
+
+def test_the_images_of_a_generator_that_learned_differ_from_noise(small: Small) -> None:
+    """Uniform noise has mean 127.5 and deviation 73.6; what was drawn is no constant and no such noise."""
+    pool = Checkpoint.load(run(small(method="fedssyn", rounds=1, set=TINY)).last).strategy["pool"]
+    values = pool["images"][""].float().numpy()
+    assert values.shape[1:] == (1, 8, 8)
+    assert np.ptp(values) > 100
