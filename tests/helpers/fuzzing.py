@@ -49,7 +49,11 @@ from common.wire import (
     LatentMeansSpec,
     MaskedUpdate,
     MaskedUpdateSpec,
+    Numbers,
+    NumbersSpec,
     Payload,
+    Pixels,
+    PixelsSpec,
     Spec,
     SyntheticBatches,
     SyntheticBatchesSpec,
@@ -112,7 +116,15 @@ def _kinds() -> list[Kind]:
     made: list[tuple[str, Payload, Spec]] = [
         ("of three", ClassList((4, 0, 2)), ClassListSpec(5, 4)),
         ("of none", ClassList(()), ClassListSpec(5, 4)),
+        ("of one", Numbers({"size": 5}), NumbersSpec({"size": (1, 9)})),
     ]
+    bytewise = PixelsSpec((1, 4, 4), 5, 9, (0.5,), (0.25,))
+    pixels = Pixels(
+        torch.randint(256, (9, 1, 4, 4), dtype=torch.uint8), torch.arange(9) % 5, (0.5,), (0.25,)
+    )
+    inner = BundleSpec({"inner": BundleSpec({"weights": spec}), "share": bytewise})
+    nested = Bundle({"inner": Bundle({"weights": Weights.of(model)}), "share": pixels})
+    made += [("of nine", pixels, bytewise), ("in a bundle", nested, inner)]
     latents, pairs = LatentMeansSpec(6, 5, 3, 2), torch.tensor([3, 1, 3, 1])
     for codec in ("float32", "float16"):
         made += [
@@ -202,6 +214,18 @@ def faults(payload: Payload, spec: Any) -> list[str]:
             within(payload.labels, spec.classes)
             need(len(counts) <= spec.kinds, "too many classes")
             need(max(counts.values(), default=0) <= spec.each, "too many of one class")
+        case Pixels(), PixelsSpec():
+            need(1 <= len(payload.values) <= spec.most, "too many images")
+            need(tuple(payload.values.shape[1:]) == spec.shape, "images of another shape")
+            need(payload.values.dtype == torch.uint8, "images of another type")
+            need(payload.labels.shape == (len(payload.values),), "labels of another shape")
+            within(payload.labels, spec.classes)
+        case Numbers(), NumbersSpec():
+            need(set(payload.values) == set(spec.bounds), "other names")
+            for name, (least, most_of_it) in spec.bounds.items():
+                value = payload.values[name]
+                need(type(value) is int, "no whole number")
+                need(least <= value <= most_of_it, f"{name} out of its bounds")
         case ClassList(), ClassListSpec():
             within(torch.tensor(payload.classes, dtype=torch.int64), spec.classes)
             need(len(set(payload.classes)) == len(payload.classes) <= spec.most, "other classes")
