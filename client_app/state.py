@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
 
 from client_app.releases import ReleaseLog
-from common import tensor_file
+from common import tensor_file, tensors_apart
 from common.errors import FederationError
 from common.files import collect_leftovers
 from common.tensor_file import TensorFileError
@@ -106,8 +106,9 @@ class DirectoryState:
     def _read(self, server_round: int) -> tuple[Tensors, Mapping[str, Any]]:
         path = self._path(server_round)
         try:
-            return tensor_file.load(path)
-        except TensorFileError as error:
+            tensors, about = tensor_file.load(path)
+            return tensors | tensors_apart.read(self._directory, about), about
+        except (TensorFileError, TypeError, ValueError) as error:
             logger.error("the state %s cannot be read: %s", path, error)
             raise FederationError(
                 f"what this site remembers of round {server_round} cannot be read: restore it at the site, or delete "
@@ -117,20 +118,26 @@ class DirectoryState:
     def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
         """Write version ``server_round`` by rename and let go of later ones, and of the oldest but ``taken``.
 
+        A tensor of a megabyte or more is written once, however many versions hold it.
+
         Raises
         ------
         FederationError
             If it cannot be written.
         """
-        about = {"round": server_round, "taken": taken}
+        apart = tensors_apart.names_of_large(tensors)
+        about = {"round": server_round, "taken": taken, tensors_apart.APART: apart}
+        small = {name: tensor for name, tensor in tensors.items() if name not in apart}
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             collect_leftovers(self._directory)
-            tensor_file.save(self._path(server_round), tensors, about)
+            tensors_apart.write(self._directory, tensors, apart)
+            tensor_file.save(self._path(server_round), small, about)
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
         for old in _surplus(self.rounds(), server_round, taken):
             self._path(old).unlink(missing_ok=True)
+        tensors_apart.collect(self._directory)
 
     def shelf(self) -> Path:
         """Return the folder beside the runs' own."""

@@ -72,6 +72,25 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return tensors, meta
 
 
+def meta_of(path: Path) -> dict[str, Any]:
+    """Return a file's description alone, without reading its tensors, and so without the checksum's say.
+
+    Raises
+    ------
+    TensorFileError
+        If it cannot be read.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            head = dict(file.metadata() or {})
+        meta = json.loads(head.get(_CHECKED, f" {head.get(_PLAIN, '{}')}").partition(" ")[2])
+    except (SafetensorError, ValueError, OSError, RecursionError) as error:
+        raise TensorFileError(str(error)) from None
+    if not isinstance(meta, dict):
+        raise TensorFileError("its description is no table")
+    return meta
+
+
 def reason_of(error: Exception) -> str:
     """Return in the system's words why a file could not be written, also where safetensors wrote it."""
     number = error.errno if isinstance(error, OSError) else None

@@ -9,13 +9,16 @@ from typing import Any
 
 import torch
 
-from common import tensor_file
+from common import tensor_file, tensors_apart
 from common.errors import ConfigError, FederationError, one_line
 from common.tensor_file import TensorFileError
 from common.tensor_tree import pack, unpack
 from strategies.base import GLOBAL, LEARNED
 
 SCHEMA = 1
+
+#: the key under which a file's description has the SHA-256 of the strategy's large tensors, stored apart or not
+_LARGE = "large"
 
 #: what reading a description raises that has other values than were written
 _ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError)
@@ -63,6 +66,8 @@ class Checkpoint:
     def save(self, path: Path) -> None:
         """Write to ``path``, whole or not at all.
 
+        A large tensor of the strategy's that stood in the file before is stored beside it once, until it changes.
+
         Raises
         ------
         FederationError
@@ -78,10 +83,17 @@ class Checkpoint:
             "line": self.line,
             "taken": None if self.taken is None else dict(self.taken),
         }
+        kept = {f"state.{k}": t for k, t in state.items()}
+        large = tensors_apart.names_of_large(kept)
+        before = tensors_apart.known(path, _LARGE)
+        apart = {name: digest for name, digest in large.items() if digest in before}
+        meta |= {_LARGE: large, tensors_apart.APART: apart}
         tensors = {f"weights.{k}": t for k, t in self.weights.items()}
-        tensors |= {f"state.{k}": t for k, t in state.items()}
+        tensors |= {name: t for name, t in kept.items() if name not in apart}
         path.parent.mkdir(parents=True, exist_ok=True)
+        tensors_apart.write(path.parent, kept, apart)
         tensor_file.save(path, tensors, meta)
+        tensors_apart.collect(path.parent)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -98,6 +110,7 @@ class Checkpoint:
             )
         try:
             tensors, meta = tensor_file.load(path)
+            tensors |= tensors_apart.read(path.parent, meta)
             if meta.get("schema") != SCHEMA:
                 raise TensorFileError(
                     f"it has schema {meta.get('schema')}, this release reads {SCHEMA}"
