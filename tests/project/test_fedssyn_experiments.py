@@ -1,0 +1,96 @@
+"""``conf/experiment/fedssyn-*``: every row of the paper's table A.1 resolves to its settings and can be built."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from client_app.generators import Diffusion
+from common.config import load
+from common.config.layers import CONF, names
+from common.run import Run
+from nectar.compare.request import parse
+from nectar.compare.tuning import searches_of
+from server_app.app import make_strategy
+
+#: sites and the share of them that a round asks
+SIZES = {
+    "": (10, 1.0),
+    "-participation0.4": (10, 0.4),
+    "-clients40": (40, 0.2),
+    "-clients100": (100, 0.1),
+}
+ROWS = {
+    f"fedssyn-{dataset}-alpha{alpha}{end}": (dataset, alpha, *sizes)
+    for dataset in ("cifar10", "cifar100")
+    for alpha in (0.01, 0.1)
+    for end, sizes in SIZES.items()
+}
+
+
+def test_there_is_a_file_and_a_twin_for_each_row_and_no_other() -> None:
+    there = {name for name in names("experiment") if name.startswith("fedssyn-")}
+    assert there == {name + end for name in ROWS for end in ("", "-small")}
+
+
+@pytest.mark.parametrize("end", ["", "-small"])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_has_the_papers_settings_and_can_be_built(name: str, end: str) -> None:
+    dataset, alpha, clients, participation = ROWS[name]
+    config = load({"experiment": name + end})
+    assert (config.method, config.dataset) == ("fedssyn", dataset)
+    assert (config.partition.kind, config.partition.alpha) == ("dirichlet", alpha)
+    assert config.federation.clients == clients
+    assert config.federation.participation == participation
+    make_strategy(Run(config))
+    own = config.settings.model_dump()
+    assert (own["images"], own["size"], own["rho"], own["scaled"]) == ("shuffled", 0, 0.75, True)
+    inner = config.of("fedavg").settings.model_dump()
+    expected = {"weighting": "uniform", "augment": "flip_crop", "local_optimizer": "sgd"}
+    assert {key: inner[key] for key in expected} == expected
+    for method in ("scaffold", "fedprox", "feddyn", "fedpvr"):
+        rival = load({"experiment": name + end, "method": method}).settings.model_dump()
+        shared = ("lr", "batch", "epochs", "weighting", "augment")
+        assert {key: rival[key] for key in shared} == {key: inner[key] for key in shared}
+    if end:
+        assert (config.rounds, config.data.images, inner["epochs"]) == (21, 5000, 2)
+        return
+    assert config.model.name == "vgg11"
+    assert (config.rounds, inner["epochs"], inner["batch"]) == (101, 10, 256)
+    assert {key: own[key] for key in ("epochs", "batch", "lr", "diffusion_steps")} == {
+        "epochs": 500,
+        "batch": 256,
+        "lr": 1e-4,
+        "diffusion_steps": 1000,
+    }
+
+
+def test_the_papers_network_has_14_million_parameters() -> None:
+    """Counted in tests/synth/test_unet.py; here that the file's settings are those."""
+    import torch
+
+    settings = load({"experiment": "fedssyn-cifar10-alpha0.01"}).settings
+    made = Diffusion(
+        settings,  # type: ignore[arg-type]
+        10,
+        torch.zeros(1, 3, 32, 32),
+        torch.zeros(1, dtype=torch.int64),
+        torch.Generator(),
+        lambda _: torch.Generator(),
+        "float32",
+    )
+    weights = {n: t for n, t in made.state().items() if n.startswith("model.")}
+    assert sum(t.numel() for t in weights.values()) == 14_419_651
+
+
+def test_the_comparison_that_the_file_writes_down_can_be_typed() -> None:
+    text = (CONF / "experiment" / "fedssyn-cifar10-alpha0.01.yaml").read_text(encoding="utf-8")
+    lines = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
+    start = next(i for i, line in enumerate(lines) if line.startswith("nectar compare"))
+    words = shlex.split(" ".join(line.rstrip("\\") for line in lines[start:]))
+    request = parse(words[2:])
+    assert len(request.variants) == 10
+    assert len(searches_of(request)) == 5
+    for variant in request.variants:
+        load({"experiment": "fedssyn-cifar10-alpha0.01", "method": variant.method})
