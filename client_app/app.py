@@ -22,6 +22,7 @@ from client_app.device import DeviceClient, Metrics, client_class
 from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.reasons import reason_of
 from client_app.releases import ReleaseLog, payload_line, refusal_line
+from client_app.review import Review
 from client_app.site import (
     engine_of,
     is_simulated,
@@ -110,7 +111,8 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     state = state_of(run, record_id, site, context)
     cls = client_class(run.config.method)
     own_data = own_folder(run, context) is not None
-    return cls(run, site, train, holdout, state, own_data=own_data)
+    review = None if is_simulated(context) else Review.of(context.node_config)
+    return cls(run, site, train, holdout, state, own_data=own_data, review=review)
 
 
 def figures(metrics: Metrics, examples: int) -> MetricRecord:

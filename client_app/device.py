@@ -23,6 +23,7 @@ from client_app.deadline import Deadline
 from client_app.memory import Memory
 from client_app.noise import is_seeded
 from client_app.releases import payload_line
+from client_app.review import Review
 from client_app.state import DeviceState, Tensors
 from common.data import Samples
 from common.entropy import system_normal
@@ -89,6 +90,8 @@ class DeviceClient(NumPyClient):
     own_data : bool
         Whether the images are the site's own and no partition of the run's data set. Where nobody says, they count
         as its own.
+    review : Review, optional
+        How the site's owner looks at images before they leave; None where nobody asks for it.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class DeviceClient(NumPyClient):
         state: DeviceState,
         *,
         own_data: bool = True,
+        review: Review | None = None,
     ) -> None:
         self.run = run
         self.site = site
@@ -107,6 +111,7 @@ class DeviceClient(NumPyClient):
         self.holdout = holdout
         self.state = state
         self.own_data = own_data
+        self.review = review
         self.server_round = 0
         self.deadline = Deadline()
         self.taken = 0
@@ -272,7 +277,7 @@ class DeviceClient(NumPyClient):
         self._metrics = {}
         self.__dict__.pop("_of_the_round", None)
         started = time.perf_counter()
-        payload = work(given)
+        payload = self._let_through(work(given), str(config.get("record", "run")))
         self._memory.save(self.server_round)
         self._metrics |= self._memory.figures
         copies = count_copies(payload, self.samples, self.run.info)
@@ -309,6 +314,13 @@ class DeviceClient(NumPyClient):
         )
         self.release("evaluate", None, ["accuracy", "loss", "num-examples"])
         return figures.loss, figures.examples, {"accuracy": figures.accuracy}
+
+    def _let_through(self, payload: Payload, record: str) -> Payload:
+        """Return of ``payload`` what the site's owner lets leave."""
+        if self.review is None:
+            return payload
+        info = self.run.info
+        return self.review.kept(payload, f"{record}-{self.site}", info, lambda: self.deadline.left)
 
     # ---- the one way out ------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ AMOUNT_KEYS = {f"max-{amount}": amount for amount in AMOUNTS}
 KEYS = (
     *("site", "partition-id", "num-partitions", "data", "state-dir", "data-root", "device"),
     *("cores", "allow-imports", "allow-download", "allow-methods", "allow-start"),
-    *(*AMOUNT_KEYS, "max-parameters", "min-class", "simulated"),
+    *(*AMOUNT_KEYS, "max-parameters", "min-class"),
+    *("review-dir", "review-command", "review-seconds", "simulated"),
 )
 """Every key that there is; ``simulated`` is the in-process engine's own."""
 

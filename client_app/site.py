@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.node_config import absolute, check_keys, number, switch
 from client_app.noise import refuse_seeded
+from client_app.review import Review
 from client_app.state import SHELF, ContextState, DeviceState, DirectoryState
 from client_app.vetoes import Vetoes
 from common.compute import torch_device
@@ -74,6 +75,7 @@ class Owner:
             If it has a key that there is not, or a value that cannot be.
         """
         check_keys(node)
+        Review.of(node)
         paths = {key: absolute(key, node[key]) for key in ("data-root", "state-dir") if key in node}
         return cls(
             imports=allowed_imports(node),

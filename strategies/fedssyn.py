@@ -95,6 +95,10 @@ class Fedssyn(Strategy):
 
     def _wait_for_somebody(self, grid: Grid) -> None:
         here = set(grid.get_node_ids())
+        logger.warning(
+            "%d of %d sites have made images; the others are away and waited for, up to fedssyn.deadline=%g s",
+            *(len(self._ready), self.members.counted_on, self.settings.deadline),
+        )
         while set(grid.get_node_ids()) <= here and not self._late:
             time.sleep(_LOOK)
 

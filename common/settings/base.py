@@ -6,7 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from common.settings.disclosure import Disclosure
 
-AMOUNTS = ("iterations", "epochs", "ipc", "size", "cores")
+AMOUNTS = ("iterations", "epochs", "ipc", "images", "size", "cores")
 """What a site's owner can bound of any method: settings say by ``amount`` which of them they are."""
 
 _SWITCH = {"on": True, "off": False}

@@ -34,7 +34,7 @@ class FedssynSettings(GenerationSettings):
         "synthetic images a site makes; 0: as many as the sites have together, divided by their number",
         symbol="n_tilde",
         ge=0,
-        amount="size",
+        amount="images",
         open_at=0,
     )
     mixed: float = setting(

@@ -202,6 +202,31 @@ VETOES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"max-epochs": 10},
         "topk.epochs=11",
     ),
+    "an inner method": (
+        {"method": "fedssyn", "set": "fedssyn.inner=scaffold"},
+        {"allow-methods": "fedssyn fedavg"},
+        "method=scaffold",
+    ),
+    "what is around an inner method": (
+        {"method": "fedssyn"},
+        {"allow-methods": "fedavg"},
+        "method=fedssyn",
+    ),
+    "an inner method's epochs": (
+        {"method": "fedssyn", "set": "fedssyn.epochs=5 fedavg.epochs=11"},
+        {"max-epochs": 10},
+        "fedavg.epochs=11",
+    ),
+    "as many images as the server says": (
+        {"method": "fedssyn"},
+        {"max-images": 100},
+        "fedssyn.size=0, as many as the server says",
+    ),
+    "images": (
+        {"method": "fedssyn", "set": "fedssyn.size=101"},
+        {"max-images": 100},
+        "fedssyn.size=101",
+    ),
     "ipc": ({"method": "real", "set": "real.ipc=500"}, {"max-ipc": 50}, "real.ipc=500"),
     "cores": ({"set": "compute.client_cores=4096"}, {"max-cores": 4}, "compute.client_cores=4096"),
     "size": (
