@@ -45,13 +45,17 @@ class Central(Strategy):
         """Return the weights behind the round's steps."""
         for _ in uploads:
             raise RuntimeError("nobody was asked")
+        return self.trained_on(self._union(), server_round, weights)
+
+    def trained_on(self, samples: Samples, server_round: int, weights: Weights) -> Weights:
+        """Return the weights behind as many steps on ``samples`` as FedAvg's sites take together in a round."""
         settings, config = self.run.config.settings, self.run.config
         assert isinstance(settings, CentralSettings)
         model = self.run.build_model()
         weights.load_into(model)
         train(
             model,
-            self._union(),
+            samples,
             settings,
             self.run.task,
             generator(config.seed, "central", server_round, device=self.run.device),

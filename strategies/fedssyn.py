@@ -32,6 +32,7 @@ from common.specs.fedssyn import (
 from common.training import mean_gradient
 from common.wire import Bundle, Numbers, Payload, Pixels, SyntheticImages, Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
+from strategies.central import Central
 from strategies.exchange.replies import Upload
 from strategies.gradient_gaps import GradientGaps
 from strategies.parcels import Parcels
@@ -120,6 +121,8 @@ class Fedssyn(Strategy):
             asked = Numbers({SIZE: self._images_a_site()})
             expects = made_spec(self.run, asked.values[SIZE])
             return {site.name: Instruction(SYNTHESIZE, asked, expects) for site in sites}
+        if self.settings.images == "central":
+            return {}
         plan = self.inner.instructions(server_round, weights, sites)
         return {site: self._with_share(site, what) for site, what in plan.items()}
 
@@ -163,7 +166,7 @@ class Fedssyn(Strategy):
         """Keep the images, and shuffle them when all are there; or let the inner method learn."""
         self._new = {}
         if not self._gathering:
-            updated = self.inner.advance(server_round, weights, uploads)
+            updated = self._advanced(server_round, weights, uploads)
             self._parcels.settle(self.outcome)
             if self.settings.diagnostics:
                 self._told = self._gaps.told(self.outcome.accepted, self._at_the_pool(weights))
@@ -176,6 +179,19 @@ class Fedssyn(Strategy):
         if self._complete() or self._late:
             self._close()
         return weights
+
+    def _advanced(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        if self.settings.images != "central":
+            return self.inner.advance(server_round, weights, uploads)
+        assert isinstance(self.inner, Central)
+        for _ in uploads:
+            raise RuntimeError("nobody was asked")
+        return self.inner.trained_on(self._everything(), server_round, weights)
+
+    def _everything(self) -> Samples:
+        """Return all synthetic images."""
+        images = self._pool.everything
+        return Samples.of(images.examples, images.labels).to(self.run.device)
 
     def require_quorum(self, server_round: int) -> None:
         """Ask for none while images are made: who has sent none is asked again."""
@@ -245,10 +261,9 @@ class Fedssyn(Strategy):
             return None
         model, compute = self.run.build_model(), self.run.config.evaluation
         weights.load_into(model)
-        images = self._pool.everything
         mean_gradient(
             model.eval(),
-            Samples.of(images.examples, images.labels).to(self.run.device),
+            self._everything(),
             self.run.task,
             compute.batch,
             "float32",

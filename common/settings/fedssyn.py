@@ -1,8 +1,8 @@
 """Fedssyn's settings (synthetic images shuffled among the sites, under any algorithm), with the paper's values."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import field_validator
+from pydantic import field_validator, model_validator
 
 from common.config.problems import nearest
 from common.methods import METHODS
@@ -24,10 +24,11 @@ class FedssynSettings(GenerationSettings):
         "the method that learns from a site's own images and its share of the others'",
         allowed="the name of another method",
     )
-    images: Literal["shuffled", "local", "none", "real-shuffled"] = setting(
+    images: Literal["shuffled", "local", "none", "real-shuffled", "central"] = setting(
         "shuffled",
         "what is added to a site's own images: a share of everybody's synthetic ones, its own synthetic ones, nothing, "
-        "or (a study of what shuffling brings, in simulation alone) a share of everybody's real ones",
+        "or (a study of shuffling, in simulation alone) a share of everybody's real ones; central: nothing, "
+        "and the server trains on all synthetic ones in one place, by inner=central's settings (a bound)",
     )
     size: int = setting(
         0,
@@ -80,6 +81,12 @@ class FedssynSettings(GenerationSettings):
             raise ValueError(f"it is one of {', '.join(inner)}{hint}")
         return value
 
+    @model_validator(mode="after")
+    def _central_inside_central(self) -> Self:
+        if self.images == "central" and self.inner != "central":
+            raise ValueError("images=central trains at the server and needs inner=central")
+        return self
+
     def uses(self) -> tuple[str, ...]:
         """Name the inner method."""
         return (self.inner,)
@@ -88,6 +95,6 @@ class FedssynSettings(GenerationSettings):
         """State what leaves a device beside what the inner method sends, which says so itself."""
         if self.images == "real-shuffled":
             return Disclosure("real images", began_as="real examples", unchanged=True, labels=True)
-        if self.images == "shuffled":
+        if self.images in ("shuffled", "central"):
             return Disclosure("synthetic images", began_as="noise", labels=True)
         return Disclosure("nothing", update=True)

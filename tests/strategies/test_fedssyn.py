@@ -17,11 +17,15 @@ import client_app.generators
 import client_app.synthesis
 from common import tensor_file
 from common.config import load
-from common.data import samples
+from common.data import Samples, samples
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS
 from common.run import Run
+from common.seeding import generator
+from common.settings.central import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
+from common.training import train
+from common.wire import Pixels
 from nectar.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
@@ -217,6 +221,32 @@ def test_a_beta_vae_makes_the_images_where_it_is_chosen(small: Small) -> None:
 def _two_places(small: Small) -> list[Path]:
     root = Path(small()["output-dir"])
     return [root / "one", root / "other"]
+
+
+def test_the_central_bound_trains_on_all_synthetic_images_and_asks_nobody(small: Small) -> None:
+    text = f"{TINY} fedssyn.images=central fedssyn.inner=central central.epochs=1 central.batch=64"
+    config = small(method="fedssyn", rounds=2, set=text)
+    record = run(config)
+    assert bytes_of(record, DOWN, 2) == {}
+    here = Run(load(config)).of("central")
+    pool = Checkpoint.load(record.last).strategy["pool"]
+    info = here.info
+    images = Pixels(pool["images"][""], pool["labels"][""], tuple(info.mean), tuple(info.std))
+    model = here.build_model()
+    steps = sum(-(-n // 64) for n in held(record).values())
+    draws = generator(here.config.seed, "central", 2)
+    everything = Samples.of(images.examples, images.labels)
+    settings = here.config.settings
+    assert isinstance(settings, CentralSettings)
+    train(model, everything, settings, here.task, draws, server_round=2, steps=steps)
+    found = last(record)
+    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("inner", ["fedavg", "scaffold"])
+def test_the_central_bound_needs_the_central_method(small: Small, inner: str) -> None:
+    with pytest.raises(ConfigError, match="needs inner=central"):
+        load(small(method="fedssyn", set=f"fedssyn.images=central fedssyn.inner={inner}"))
 
 
 # ---- a generator is trained once --------------------------------------------------------------------------
