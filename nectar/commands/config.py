@@ -37,6 +37,9 @@ own may state a few settings only, as an experiment does; its `base: NAME` depar
 
 _RUN = "run"
 _SMALL = "-small"
+
+#: of the column of names; a longer one pushes its own line to the right
+_WIDEST = 26
 _WRAPPER = textwrap.TextWrapper(96, initial_indent=" " * 6, subsequent_indent=" " * 6)
 _PATHS = (
     Description(
@@ -94,7 +97,7 @@ def _catalogue() -> str:
         "Sections": {_RUN: _first_line(RunSettings)}
         | {name: _first_line(cls) for name, cls in SECTIONS.items()},
     }
-    width = max(len(name) for group in groups.values() for name in group)
+    width = min(_WIDEST, max(len(name) for group in groups.values() for name in group))
     blocks = [
         "\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in group.items())])
         for title, group in groups.items()

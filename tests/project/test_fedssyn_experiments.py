@@ -17,7 +17,7 @@ from server_app.app import make_strategy
 #: sites and the share of them that a round asks
 SIZES = {
     "": (10, 1.0),
-    "-participation0.4": (10, 0.4),
+    "-of4": (10, 0.4),
     "-clients40": (40, 0.2),
     "-clients100": (100, 0.1),
 }
