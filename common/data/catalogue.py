@@ -71,6 +71,10 @@ _KNOWN = {
             255.0,
         ),
         DatasetInfo("femnist", (1, 28, 28), _CHARACTERS, (0.9637,), (0.1592,), 255.0),
+        # the constants of its 46,080 images with every other place and every fourth angle
+        DatasetInfo(
+            "dsprites", (1, 64, 64), ("square", "ellipse", "heart"), (0.0425,), (0.2017,), 1.0
+        ),
         _text("reddit", WHOLE),
         _text("reddit2k", FREQUENT),
     )
@@ -78,7 +82,7 @@ _KNOWN = {
 
 NAMES: tuple[str, ...] = tuple(_KNOWN)
 
-NATURAL = ("femnist", "reddit", "reddit2k")
+NATURAL = ("dsprites", "femnist", "reddit", "reddit2k")
 """Those whose training samples have owners, for ``partition.kind=natural``."""
 
 

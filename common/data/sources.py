@@ -10,6 +10,7 @@ from functools import partial
 from typing import Literal
 
 from common.data.cifar import read_cifar10, read_cifar100
+from common.data.dsprites import SpritesSource
 from common.data.files import Source, SourceFile
 from common.data.idx import read_idx_splits
 from common.data.leaf import LeafSource
@@ -44,7 +45,7 @@ def _cifar(
     ) + tuple(SourceFile(f"{folder}/{name}", "test", md5, address) for name, md5 in test.items())
 
 
-SOURCES: dict[str, Source | LeafSource] = {
+SOURCES: dict[str, Source | LeafSource | SpritesSource] = {
     "mnist": Source(
         "MNIST",
         _idx(
@@ -99,6 +100,7 @@ SOURCES: dict[str, Source | LeafSource] = {
         ),
         read_cifar100,
     ),
+    "dsprites": SpritesSource(),
     "femnist": LeafSource("femnist", read_femnist),
     "reddit": LeafSource("reddit", read_reddit, (VOCABULARY,)),
     "reddit2k": LeafSource("reddit", partial(read_reddit, most=FREQUENT), (VOCABULARY,)),

@@ -39,6 +39,7 @@ def test_describe_needs_no_files() -> None:
         "fashionmnist": ((1, 28, 28), 10),
         "cifar10": ((3, 32, 32), 10),
         "cifar100": ((3, 32, 32), 100),
+        "dsprites": ((1, 64, 64), 3),
         "femnist": ((1, 28, 28), 62),
         "reddit": ((10,), 9999),
         "reddit2k": ((10,), 2000),

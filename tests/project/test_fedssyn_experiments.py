@@ -1,4 +1,4 @@
-"""``conf/experiment/fedssyn-*``: every row of the paper's table A.1 resolves to its settings and can be built."""
+"""``conf/experiment/fedssyn-*``: every row of the paper's table A.1, and dSprites, resolves to its settings and can be built."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS = {
 
 def test_there_is_a_file_and_a_twin_for_each_row_and_no_other() -> None:
     there = {name for name in names("experiment") if name.startswith("fedssyn-")}
-    assert there == {name + end for name in ROWS for end in ("", "-small")}
+    assert there == {name + end for name in (*ROWS, "fedssyn-dsprites") for end in ("", "-small")}
 
 
 @pytest.mark.parametrize("end", ["", "-small"])
@@ -84,13 +84,35 @@ def test_the_papers_network_has_14_million_parameters() -> None:
     assert sum(t.numel() for t in weights.values()) == 14_419_651
 
 
-def test_the_comparison_that_the_file_writes_down_can_be_typed() -> None:
-    text = (CONF / "experiment" / "fedssyn-cifar10-alpha0.01.yaml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("end", ["", "-small"])
+def test_dsprites_has_the_papers_twelve_clients_and_generator(end: str) -> None:
+    config = load({"experiment": f"fedssyn-dsprites{end}"})
+    assert (config.method, config.dataset, config.partition.kind) == (
+        "fedssyn",
+        "dsprites",
+        "natural",
+    )
+    assert config.federation.clients == 12
+    make_strategy(Run(config))
+    own = config.settings.model_dump()
+    assert (own["generator"], own["latent"], own["rho"]) == ("beta-vae", 10, 1.0)
+    if not end:
+        assert (own["epochs"], own["batch"]) == (360, 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "searches"),
+    [("fedssyn-cifar10-alpha0.01", 10, 5), ("fedssyn-dsprites", 10, 0)],
+)
+def test_the_comparison_that_the_file_writes_down_can_be_typed(
+    name: str, rows: int, searches: int
+) -> None:
+    text = (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8")
     lines = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
     start = next(i for i, line in enumerate(lines) if line.startswith("nectar compare"))
     words = shlex.split(" ".join(line.rstrip("\\") for line in lines[start:]))
     request = parse(words[2:])
-    assert len(request.variants) == 10
-    assert len(searches_of(request)) == 5
+    assert len(request.variants) == rows
+    assert len(searches_of(request)) == searches
     for variant in request.variants:
-        load({"experiment": "fedssyn-cifar10-alpha0.01", "method": variant.method})
+        load({"experiment": name, "method": variant.method})
