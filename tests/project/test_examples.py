@@ -9,6 +9,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 from nbclient import NotebookClient
 from places import ROOT
 
@@ -65,3 +66,40 @@ def test_the_study_of_quadratics_prints_its_table_and_draws_its_figure(
     for row in rows[1:]:
         assert float(row[2]) < float(row[3]), "fewer rounds are left than pairs stay at home"
     assert (tmp_path / "quadratics.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_study_of_memorisation_tells_copies_from_new_images() -> None:
+    """By hand, in the plane of two pixels: a quarter of the way to the next trained image is a copy."""
+    study = runpy.run_path(str(ROOT / "examples" / "memorisation.py"))
+
+    def image(x: float, y: float) -> torch.Tensor:
+        return torch.tensor([float(x), float(y)]).reshape(1, 1, 1, 2)
+
+    held = torch.cat([image(0, 0), image(5, 0)])
+    others = torch.cat([image(0, 2), image(5, 100)])
+    drawn = torch.cat([image(1, 0), image(2, 0), image(0, 1.5), image(5, 1)])
+    row = study["judged"](7, drawn, held, others)
+    assert (row.size, row.steps) == (2, 7)
+    # 1 of 4, 2 of 3, 1.5 of 5.22 and 1 of 5.10
+    assert row.copies == 3 / 4
+    # of the others 2 of 5.39, and 100 of 100.1
+    assert row.real_copies == 0
+    # the third is .5 from (0, 2)
+    assert row.nearer == 3 / 4
+    assert torch.equal(row.images[1, :, 0, 0, 0], torch.tensor([0.0, 0, 0, 5]))
+    assert "75%" in study["table"]([row])
+
+
+def test_the_study_of_memorisation_draws_its_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = runpy.run_path(str(ROOT / "examples" / "memorisation.py"))
+    study["main"](["--output", str(tmp_path), "--sizes", "4,8", "--steps", "1,2", "--drawn", "10"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [
+        ["4", "1"],
+        ["4", "2"],
+        ["8", "1"],
+        ["8", "2"],
+    ]
+    assert (tmp_path / "memorisation.png").is_file()

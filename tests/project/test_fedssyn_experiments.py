@@ -1,4 +1,4 @@
-"""``conf/experiment/fedssyn-*``: every row of the paper's table A.1, and dSprites, resolves to its settings and can be built."""
+"""``conf/experiment/fedssyn-*``: the rows of table A.1, and dSprites, resolve to their settings and can be built."""
 
 from __future__ import annotations
 
