@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -33,6 +33,7 @@ from common.imports import load as load_path
 from common.models import own
 from common.models.building import outline
 from common.seeding import derive, generator, process_wide
+from common.settings.sections import ModelSettings
 from common.sites import folder_sites
 from common.task import Task, task_of
 from common.wire import WeightsSpec
@@ -69,6 +70,32 @@ class Run:
 
     @cached_property
     def _inner(self) -> dict[str, Run]:
+        return {}
+
+    def with_model(self, name: str) -> Run:
+        """Return the run with the architecture ``name`` of its method in its own's place, the same object each time.
+
+        A name that is none of these is of a model of the run's own architecture, such as one of several sites'.
+
+        Raises
+        ------
+        ConfigError
+            If the architecture cannot hold together with the run's other settings.
+        """
+        if name not in self.architectures:
+            return self
+        if name not in self._others:
+            config = replace(self.config, model=self.architectures[name])
+            self._others[name] = Run(config, self.bounds)
+        return self._others[name]
+
+    @cached_property
+    def architectures(self) -> Mapping[str, ModelSettings]:
+        """The architectures that are learned beside the run's own, by name."""
+        return self.config.settings.models(self.config.model)
+
+    @cached_property
+    def _others(self) -> dict[str, Run]:
         return {}
 
     @property

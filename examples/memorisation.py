@@ -127,7 +127,8 @@ def figure(rows: list[Row]) -> Figure:
     """Draw each row's images above their nearest ones."""
     drawing = Figure(figsize=(8, 2.6 * len(rows)), layout="constrained")
     for place, row in zip(drawing.subplots(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
-        strips = torch.cat([torch.cat(list(strip[:, 0]), 1) for strip in row.images], 0)
+        framed = torch.nn.functional.pad(row.images[:, :, 0], (1, 1, 1, 1), value=0.5)
+        strips = torch.cat([torch.cat(list(strip), 1) for strip in framed], 0)
         place.imshow(strips.numpy(), cmap="gray_r", vmin=0, vmax=1)
         place.set_title(
             f"{row.size} images, {row.steps} steps: drawn; nearest trained on; nearest of others",

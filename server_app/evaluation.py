@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from statistics import fmean
+from types import MappingProxyType
 
 from flwr.app import ArrayRecord
 
 from common.data import Samples, samples
+from common.models import Classifier
 from common.run import Run
 from common.task import Evaluation
 from common.training import evaluate
@@ -23,27 +26,35 @@ def server_judge(run: Run) -> Judge:
         If the server is to evaluate and the data set is not there.
     """
     if run.config.evaluation.on not in ("server", "both"):
-        return lambda learned: Judgement()
+        return lambda learned, beside: Judgement()
     test = samples(run.dataset.test, run.info).to(run.device)
     held = samples(run.dataset.train, run.info, run.validation).to(run.device)
-    model = run.build_model()
     settings = run.config
 
-    def on(part: Samples, arrays: ArrayRecord) -> Evaluation:
+    @cache
+    def model_of(architecture: str) -> Classifier:
+        return run.with_model(architecture).build_model()
+
+    def on(part: Samples, name: str, arrays: ArrayRecord) -> Evaluation:
+        model = model_of(name if name in run.architectures else "")
         model.load_state_dict(arrays.to_torch_state_dict(keep_input=True))
         return evaluate(
             model, part, run.task, settings.evaluation.batch, settings.compute.precision
         )
 
-    def judge(learned: Mapping[str, ArrayRecord]) -> Judgement:
-        on_test = {name: on(test, arrays) for name, arrays in learned.items()}
-        on_held = [on(held, arrays) for arrays in learned.values()] if len(held) else []
+    def judge(
+        learned: Mapping[str, ArrayRecord], beside: Mapping[str, ArrayRecord] = MappingProxyType({})
+    ) -> Judgement:
+        on_test = {name: on(test, name, arrays) for name, arrays in learned.items()}
+        on_held = [on(held, *model) for model in learned.items()] if len(held) else []
+        others = {name: on(test, name, arrays) for name, arrays in beside.items()}
         return Judgement(
             mean_of([*on_test.values()]),
             mean_of(on_held) if on_held else None,
-            on_test if len(on_test) > 1 else {},
+            {**on_test, **others} if len(on_test) + len(others) > 1 else {},
         )
 
+    model_of("")  # so that one that cannot be built shows early
     return judge
 
 

@@ -63,15 +63,18 @@ class SitesFigures:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the server makes of a round: the mean over the models that were learned, and each one's, if several."""
+    """What the server makes of a round: the mean over the models that were learned, and each one's, if several.
+
+    ``models`` has those judged beside them, too.
+    """
 
     test: Evaluation | None = None
     validation: Evaluation | None = None
     models: Mapping[str, Evaluation] = field(default_factory=dict)
 
 
-#: evaluates at the server what was learned, by name
-Judge = Callable[[Mapping[str, ArrayRecord]], Judgement]
+#: evaluates at the server what was learned, and what is judged beside it, by name
+Judge = Callable[[Mapping[str, ArrayRecord], Mapping[str, ArrayRecord]], Judgement]
 #: is told of a round that is done; the sites' figures follow if it ``awaits_sites``
 Callback = Callable[[RoundResult], None]
 #: is told the sites' figures of a round that was told before
@@ -106,7 +109,7 @@ def federate(
         If a round ends with fewer valid replies than ``federation.min_replies``.
     """
     if first_round == 1:
-        judged = judge(strategy.learned(arrays))
+        judged = judge(strategy.learned(arrays), strategy.beside(arrays))
         _tell(callbacks, RoundResult(0, arrays, judged.test, judged.validation))
     rounds = _Rounds(strategy, grid, federation, judge, callbacks, figures_callbacks)
     if unjudged:
@@ -175,7 +178,7 @@ class _Rounds:
         judged = Judgement()
         if evaluated:
             self.ask_for_evaluation(server_round, arrays)
-            judged = self._judge(strategy.learned(arrays))
+            judged = self._judge(strategy.learned(arrays), strategy.beside(arrays))
         clock.lap("evaluate")
         result = RoundResult(
             server_round,

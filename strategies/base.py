@@ -165,9 +165,14 @@ class Strategy(FlowerStrategy):
     def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return what was learned by name: the models whose mean figures are a round's, the weights where not said.
 
-        A method with several keeps them under ``LEARNED`` in its ``state_dict``, by name, as mappings of tensors.
+        A method with several keeps them under ``LEARNED`` in its ``state_dict``, by name, as mappings of tensors. One
+        named as one of the settings' ``models`` has its architecture, any other the run's own.
         """
         return {GLOBAL: arrays}
+
+    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return models by name that are judged beside what was learned, and count in no figure of the round's."""
+        return {}
 
     # ---- Flower's hooks -------------------------------------------------------------------------------
 

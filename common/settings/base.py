@@ -1,10 +1,16 @@
 """What every settings class is, and how a setting states its default, range, meaning and symbol."""
 
-from typing import Annotated, Any
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from common.settings.disclosure import Disclosure
+
+if TYPE_CHECKING:
+    from common.settings.sections import ModelSettings
 
 AMOUNTS = ("iterations", "epochs", "ipc", "images", "size", "cores")
 """What a site's owner can bound of any method: settings say by ``amount`` which of them they are."""
@@ -35,6 +41,10 @@ class Settings(BaseModel):
     def uses(self) -> tuple[str, ...]:
         """Name the methods inside this one: their sections are then resolved, shown, recorded and hashed too."""
         return ()
+
+    def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
+        """Name the architectures that a run learns beside ``model``, the run's own."""
+        return {}
 
     def disclosure(self) -> Disclosure | None:
         """State what leaves a device under these settings; None where they are no method's, or say nothing.

@@ -55,7 +55,7 @@ def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
         If the model cannot be built, the weights do not fit it, or there is no model of that name.
     """
     on_cpu = run.config.compute.model_copy(update={"device": "cpu"})
-    network = Run(replace(run.config, compute=on_cpu)).build_model()
+    network = Run(replace(run.config, compute=on_cpu)).with_model(name).build_model()
     weights = dict(checkpoint.model(name))
     try:
         network.load_state_dict(weights)

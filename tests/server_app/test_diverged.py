@@ -31,8 +31,8 @@ def diverging(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:
     def judge_of(run: Any) -> Any:
         judge, asked = made(run), iter(range(1000))
 
-        def judge_or_not(learned: Any) -> Any:
-            judged = judge(learned)
+        def judge_or_not(*models: Any) -> Any:
+            judged = judge(*models)
             diverged = replace(judged, test=replace(judged.test, loss=math.nan))
             return diverged if next(asked) in rounds else judged
 
