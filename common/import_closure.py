@@ -62,9 +62,15 @@ class Sources:
     root: Path = ROOT
     again: bool = False
     _read: dict[Path, tuple[tuple[int, int], Source]] = field(default_factory=dict)
+    _found: dict[str, Path | None] = field(default_factory=dict)
 
     def path(self, module: str) -> Path | None:
         """Return a module's file; None for what is installed, built in or not there."""
+        if module not in self._found:
+            self._found[module] = self._sought(module)
+        return self._found[module]
+
+    def _sought(self, module: str) -> Path | None:
         top, _, rest = module.partition(".")
         home = self.root if top in PACKAGES else _home(top)
         if home is None:
@@ -104,6 +110,7 @@ class Sources:
         windows : bool
             Whether all is followed that an import executes: every ``__init__.py``, with all that it hands on.
         """
+        self._found = {}  # a file may have come or gone since; within one closure it is asked for many times
         found: dict[str, Path] = {}
         queue = [target for start in starts for target in self._targets(Import(start), windows)]
         while queue:
