@@ -58,6 +58,28 @@ def loss_of(model: nn.Module, criterion: Callable[[Tensor, Tensor], Tensor]) -> 
     return loss
 
 
+def gradient(
+    loss: Loss, w: Parameters, inputs: Tensor, labels: Tensor, *, create_graph: bool
+) -> dict[str, Tensor]:
+    """Return grad_w F((x, y); w) by name: zero for a parameter that the loss does not use.
+
+    Args:
+        loss: F.
+        w: Where the gradient is taken; every parameter requires one.
+        inputs: x.
+        labels: y.
+        create_graph: Whether the gradient can be differentiated in its turn.
+    """
+    slopes = torch.autograd.grad(
+        loss(w, inputs, labels),
+        list(w.values()),
+        create_graph=create_graph,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return dict(zip(w, slopes, strict=True))
+
+
 def client_update(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tensor]:
     """Return ClientUpdate(S; w), differentiable with respect to S.
 
@@ -76,17 +98,8 @@ def client_update(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tens
     here = {name: value.detach().requires_grad_() for name, value in w.items()}
     for inputs, labels in zip(batches.inputs, batches.labels, strict=True):
         with torch.enable_grad():
-            slopes = torch.autograd.grad(
-                loss(here, inputs, labels),
-                list(here.values()),
-                create_graph=tracked,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-            moved = {
-                name: value - batches.step_size * slope
-                for (name, value), slope in zip(here.items(), slopes, strict=True)
-            }
+            slopes = gradient(loss, here, inputs, labels, create_graph=tracked)
+            moved = {name: value - batches.step_size * slopes[name] for name, value in here.items()}
         here = moved if tracked else {k: v.detach().requires_grad_() for k, v in moved.items()}
     return here if tracked else {name: value.detach() for name, value in here.items()}
 
