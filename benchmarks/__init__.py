@@ -6,5 +6,6 @@ ENTRIES = {
     "round_cost": "benchmarks.round_cost",
     "synthetic_update": "benchmarks.synthetic_update",
     "diffusion_step": "benchmarks.diffusion_step",
+    "trajectory_step": "benchmarks.trajectory_step",
 }
 """Entries by name: modules with ``rows(pairs: int) -> Iterator[Row]``, imported when asked for."""

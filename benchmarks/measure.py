@@ -6,9 +6,13 @@ ratio is taken pair by pair; its median is the result and its spread says how fa
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 
 LEAST_PAIRS = 7
@@ -105,6 +109,30 @@ def compare(
         ratios=tuple(claim.ratio(*pair) for pair in both),
         claim=claim,
     )
+
+
+def figure_elsewhere(module: str, *words: str) -> float:
+    """Return the number that ``python -m module words`` prints: a peak of memory needs a new process."""
+    # one arena a process: with several, glibc's own layout moves the peak by tens of MB
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parent.parent,
+        env=os.environ | {"MALLOC_ARENA_MAX": "1"},
+    )
+    return float(done.stdout)
+
+
+def peak_memory() -> float:
+    """Return the most memory that this process has had, in MB (Linux).
+
+    getrusage's figure will not do: a new process takes its parent's over.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    return int(kilobytes) * 1024 / 1e6
 
 
 def table(rows: list[Row]) -> str:

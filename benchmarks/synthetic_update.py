@@ -9,18 +9,15 @@ not to grow with E. Linux is needed, for the peaks.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from statistics import median
 
 import torch
 from flwr.app import RecordDict
 
-from benchmarks.measure import Claim, Row, compare
+from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory
 from client_app.device import DeviceClient
 from client_app.fedavg import FedAvgClient
 from client_app.fedsynth import FedSynthClient
@@ -120,18 +117,7 @@ def _memory(pairs: int) -> Row:
 
 def peak_elsewhere(iterations: int) -> float:
     """Return what a distillation of ``iterations`` added to the peak of a new process, in MB."""
-    command = [sys.executable, "-m", "benchmarks.synthetic_update", str(iterations)]
-    where = Path(__file__).resolve().parent.parent
-    # one arena a process: with several, glibc's own layout moves the peak by tens of MB
-    done = subprocess.run(
-        command,
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=where,
-        env=os.environ | {"MALLOC_ARENA_MAX": "1"},
-    )
-    return float(done.stdout)
+    return figure_elsewhere("benchmarks.synthetic_update", str(iterations))
 
 
 def peak_here(iterations: int) -> float:
@@ -139,19 +125,9 @@ def peak_here(iterations: int) -> float:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as directory:
         work = one_round(fedsynth("loss", _STEPS, iterations, directory))
-        before = _peak()
+        before = peak_memory()
         work(1)
-        return _peak() - before
-
-
-def _peak() -> float:
-    """Return the most memory that this process has had, in MB (Linux).
-
-    getrusage's figure will not do: a new process takes its parent's over.
-    """
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
-    return int(kilobytes) * 1024 / 1e6
+        return peak_memory() - before
 
 
 if __name__ == "__main__":
