@@ -1,0 +1,1 @@
+"""Class-conditional generators whose latents FedDGM's server optimises in the images' place."""
