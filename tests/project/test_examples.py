@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import runpy
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 import nbformat
 import pytest
 import torch
+from data_files import forget_loaded, small_mnist, write_source
 from nbclient import NotebookClient
 from places import ROOT
+
+from synth.generators.style_weights import decoded
 
 NOTEBOOK = ROOT / "examples" / "first-run.ipynb"
 
@@ -103,3 +107,37 @@ def test_the_study_of_memorisation_draws_its_figure(
         ["8", "2"],
     ]
     assert (tmp_path / "memorisation.png").is_file()
+
+
+def train_prior() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "examples" / "train_prior.py"))
+
+
+def test_a_digit_of_mnist_is_framed_by_its_ink() -> None:
+    """Rows 3 to 10 and columns 20 to 23 of 28 come to 6 to 13 and 8 to 11 of 20; ink at the border as well."""
+    images = torch.zeros(2, 28, 28, dtype=torch.uint8)
+    images[0, 3:11, 20:24] = 7
+    images[1, 27, 0] = 9
+    expected = torch.zeros(2, 1, 20, 20)
+    expected[0, 0, 6:14, 8:12] = 7
+    expected[1, 0, 10, 10] = 9
+    found = train_prior()["framed"](images)
+    assert torch.equal(found, expected)
+
+
+def test_the_digits_prior_is_trained_drawn_and_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget_loaded(monkeypatch)
+    write_source(monkeypatch, tmp_path, "mnist", small_mnist())
+    main = train_prior()["main"]
+    monkeypatch.setitem(main.__globals__, "STEPS", 2)
+    main(["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--steps", "2"])
+    sha256, share = re.findall(r"SHA-256 (\w+), .*\nrecognised: (0\.\d+)", capsys.readouterr().out)[
+        0
+    ]
+    content = (tmp_path / "out" / "digits_prior.json").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == sha256
+    assert decoded(content, sha256).form.shape == (1, 8, 8)
+    assert (tmp_path / "out" / "digits_prior.png").read_bytes().startswith(b"\x89PNG")
+    assert 0 < float(share) < 0.5, "two steps teach nothing"
