@@ -92,6 +92,7 @@ METHODS: dict[str, Method] = {
         _own("fedvae", "FedVAE"),
         _own("feddpms", "FedDPMS"),
         _own("fedssyn", "Fedssyn"),
+        _own("feddgm", "FedDGM"),
         _own("central", "Central"),
         _own("local", "Local"),
         _own("fedsynth", "FedSynth"),

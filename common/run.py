@@ -91,8 +91,10 @@ class Run:
 
     @cached_property
     def architectures(self) -> Mapping[str, ModelSettings]:
-        """The architectures that are learned beside the run's own, by name."""
-        return self.config.settings.models(self.config.model)
+        """The architectures that are learned beside the run's own, by the method or one inside it, by name."""
+        config = self.config
+        several = (settings.models(config.model) for settings in config.methods.values())
+        return {name: model for models in several for name, model in models.items()}
 
     @cached_property
     def _others(self) -> dict[str, Run]:

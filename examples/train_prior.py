@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from style_training import Plan, train_prior
 from torch import Tensor
 
 from common.data import Split, load
@@ -23,7 +24,6 @@ from common.models import Classifier, build
 from common.seeding import generator
 from synth.descent import Adam
 from synth.generators.style import Form, StyleNetwork
-from synth.generators.style_training import Plan, train_prior
 from synth.generators.style_weights import encoded
 
 ABOUT = "A style-based generator of 8x8 digits, trained on MNIST by examples/train_prior.py"

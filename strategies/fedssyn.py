@@ -250,6 +250,10 @@ class Fedssyn(Strategy):
         """Return what the inner method learned."""
         return self.inner.learned(arrays)
 
+    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return what the inner method has judged beside that."""
+        return self.inner.beside(arrays)
+
     def notes(self) -> Mapping[str, Any]:
         """Return the inner method's, and under ``diagnostics`` how far the sites' gradients lie apart."""
         apart = {"gradients": self._told} if self._told else {}

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
+from style_training import Encoder, Plan, negative_bound, train_prior
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from synth.generators.equalised import begin
 from synth.generators.style import Form
-from synth.generators.style_training import Encoder, Plan, negative_bound, train_prior
 
 FORM = Form((1, 4, 4), 2, width=8, depth=1, latent=4)
 BRIEF = Plan(steps=3, batch=8)

@@ -1,0 +1,152 @@
+"""FedDGM's settings (federated learning with a deep generative model, Jia et al., 2023), with the paper's values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import field_validator
+
+from common.models.registry import MODELS
+from common.settings.base import Switch, setting
+from common.settings.disclosure import Disclosure
+from common.settings.fedavg import FedAvgSettings
+from common.settings.feddm import TRANSFORMS
+
+if TYPE_CHECKING:
+    from common.settings.sections import ModelSettings
+
+
+class FedDGMSettings(FedAvgSettings):
+    """Sites train surrogates, the run's model; the server makes images of what each has learned, and learns from those.
+
+    What is learned are the global models, whatever their architecture; the surrogate is judged beside them.
+    """
+
+    epochs: int = setting(
+        20, "passes over the site's images a round", symbol="T_l", ge=1, amount="epochs"
+    )
+    ipc: int = setting(
+        10, "images of a class that the server distils of each site", symbol="ipc", ge=1
+    )
+    classes: Literal["all", "known"] = setting(
+        "all", "of which classes images are distilled: of all, or of those that a site holds"
+    )
+    iterations: int = setting(100, "steps on the images of a site", symbol="T_d", ge=0)
+    inner_epochs: int = setting(
+        20, "passes of the student over a site's images in such a step", symbol="T_s", ge=1
+    )
+    inner_batch: int = setting(0, "images a step of the student; 0: all of a site's", ge=0)
+    step_size: float = setting(
+        0.01, "learning rate that the student begins with", source="the released code", gt=0
+    )
+    step_lr: float = setting(
+        1e-5, "learning rate of the student's learning rate", source="the released code", ge=0
+    )
+    gradient: Literal["exact", "released", "unrolled"] = setting(
+        "exact",
+        "how the matching loss is differentiated: back through the student's steps; as the released code does, which "
+        "leaves out how a step moves the later ones; or by one graph of all steps, with their memory",
+    )
+    dsa: str = setting(
+        "color_crop_flip_scale_rotate",
+        "differentiable augmentation of the student's batches; empty: off",
+        allowed=f"any of {', '.join(TRANSFORMS)} joined by _",
+        source="the released code, which has cutout too",
+    )
+    generator: Literal["pixels", "digits"] = setting(
+        "pixels",
+        "what makes the images: pixels, nothing but themselves; digits, the small generator for 8x8 digits that comes "
+        "with Nectar and has learned from MNIST",
+    )
+    space: int = setting(
+        2,
+        "the generator's space: 0 optimises its styles, n the feature maps behind layer n and the styles that follow",
+        symbol="n",
+        source="5 in the paper, of a generator of some twenty layers",
+        ge=0,
+    )
+    latent_lr: float = setting(
+        1.0, "learning rate of the styles, or of the pixels", source="the released code", gt=0
+    )
+    feature_lr: float = setting(
+        1000.0, "learning rate of the feature maps", source="the released code", gt=0
+    )
+    latent_momentum: float = setting(
+        0.5, "momentum of these", source="the released code", ge=0, lt=1
+    )
+    together: int = setting(
+        1,
+        "sites whose images are distilled side by side, with the same draws: several times as fast where networks and "
+        "images are small, slower where they are large",
+        ge=1,
+    )
+    warm: Switch = setting(
+        False, "go on from a site's latents of the last round; the paper draws them anew"
+    )
+    global_models: str = setting(
+        "convnet",
+        "architectures that the server learns; the first gives the run's figures, others are judged beside it",
+        allowed=f"some of {', '.join(MODELS)}, joined by commas",
+    )
+    global_epochs: int = setting(
+        1000, "the server's passes over the distilled images a round", symbol="T_g", ge=0
+    )
+    global_batch: int = setting(256, "images a step of the server", ge=1)
+    global_lr: float = setting(0.01, "learning rate of the server's SGD", ge=0)
+    global_momentum: float = setting(0.9, "momentum of the server's SGD", ge=0, lt=1)
+    surrogate_epochs: int = setting(
+        1000, "the server's passes for the surrogate; the paper does not say", ge=0
+    )
+    depths: str = setting(
+        "",
+        "model.depth of sites whose surrogates are deeper or shallower than the run's; the server learns one surrogate "
+        "of each",
+        allowed="site:depth, joined by commas",
+        pattern=r"^([^:,\s]+:[1-8](,[^:,\s]+:[1-8])*)?$",
+    )
+
+    @field_validator("dsa")
+    @classmethod
+    def _known_transforms(cls, value: str) -> str:
+        names = value.split("_") if value else []
+        if any(name not in TRANSFORMS for name in names) or len(set(names)) < len(names):
+            raise ValueError("unknown or repeated transform")
+        return value
+
+    @field_validator("global_models")
+    @classmethod
+    def _known_models(cls, value: str) -> str:
+        names = value.split(",")
+        if any(name not in MODELS for name in names) or len(set(names)) < len(names):
+            raise ValueError("an unknown or repeated architecture")
+        return value
+
+    def learned(self) -> tuple[str, ...]:
+        """Return the names of the global models."""
+        return tuple(self.global_models.split(","))
+
+    def depth_of(self, site: str) -> int:
+        """Return the depth of a site's surrogate where it is its own; 0 for the run's."""
+        own = dict(pair.rsplit(":", 1) for pair in self.depths.split(",") if pair)
+        return int(own.get(site, 0))
+
+    def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
+        """Name the global models, and the surrogates of other depths than the run's."""
+        depths = {int(pair.rsplit(":", 1)[1]) for pair in self.depths.split(",") if pair}
+        models = {
+            name: model.model_copy(update={"name": name, "start": ""}) for name in self.learned()
+        }
+        return models | {
+            surrogate(depth): model.model_copy(update={"depth": depth, "start": ""})
+            for depth in sorted(depths - {model.depth})
+        }
+
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device."""
+        return Disclosure("weights", update=True, class_counts=self.classes == "known")
+
+
+def surrogate(depth: int) -> str:
+    """Return the name of the surrogate of a depth of its own."""
+    return f"depth-{depth}"

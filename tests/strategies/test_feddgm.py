@@ -1,0 +1,197 @@
+"""FedDGM in rounds: which models travel, which are learned of what is distilled, and what is kept between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import TamperedGrid, numbers, run
+from flwr.app import Message
+from tampering import with_arrays
+
+from common.config import load
+from common.data import Samples
+from common.errors import ConfigError
+from common.run import Run
+from common.sites import Site
+from common.wire import Weights
+from nectar.resume import with_recorded
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+from strategies import feddgm
+from strategies.exchange.replies import Upload
+from strategies.feddgm import SURROGATE, FedDGM
+
+Small = Callable[..., dict[str, Any]]
+
+#: what runs in a moment: two images a class, three steps of a student of three, two global models
+TINY = (
+    "feddgm.together=2 data.images=200 model.depth=2 feddgm.epochs=2 feddgm.ipc=2 feddgm.iterations=3 "
+    "feddgm.inner_epochs=3 "
+    "feddgm.global_epochs=2 feddgm.surrogate_epochs=2 feddgm.global_models=mlp,convnet feddgm.generator=pixels"
+)
+DEPTHS = "feddgm.depths=partition-1:1"
+#: bytes of an array that travels besides its numbers: NumPy's header
+HEADER = 128
+
+
+def last(record: Record) -> Checkpoint:
+    return Checkpoint.load(record.last)
+
+
+def test_the_first_global_model_gives_the_figures_and_the_others_stand_beside(small: Small) -> None:
+    record = run(small(method="feddgm", set=f"{TINY} {DEPTHS}"))
+    for line in record.metrics()[1:]:
+        assert set(line["models"]) == {"mlp", "convnet", SURROGATE, "depth-1"}
+        assert line["test"] == line["models"]["mlp"]
+    assert set(last(record).models) == {"mlp", "convnet"}
+
+
+def test_each_site_trains_the_surrogate_of_its_depth(small: Small) -> None:
+    """In bytes: a network of one block has fewer weights in its convolutions, and more in its last layer."""
+    config = small(method="feddgm", rounds=1, set=f"{TINY} {DEPTHS}")
+    record = run(config)
+    a_run = Run(load(config))
+    expected = {
+        name: sum(4 * int(np.prod(shape)) + HEADER for shape in shapes_of(a_run.with_model(name)))
+        for name in ("", "depth-1")
+    }
+    up = record.metrics()[1]["bytes"]["up"]
+    assert up["partition-1"] - up["partition-0"] == pytest.approx(
+        expected["depth-1"] - expected[""], abs=40
+    )
+
+
+def shapes_of(a_run: Run) -> list[tuple[int, ...]]:
+    return [tuple(t.shape) for t in a_run.build_model().state_dict().values()]
+
+
+@pytest.mark.parametrize("warm", ["on", "off"])
+def test_resumed_it_is_an_unbroken_run(small: Small, warm: str) -> None:
+    """Two global models, a surrogate of another depth and, where they are kept, the latents."""
+    text = f"{TINY} {DEPTHS} feddgm.warm={warm}"
+    whole = run(small(method="feddgm", rounds=3, set=text))
+    part = run(small(method="feddgm", rounds=1, set=text))
+    run(with_recorded({"resume": str(part.directory), "rounds": 3}))
+    assert numbers(part) == numbers(whole)
+    one, other = last(part), last(whole)
+    for name in one.models:
+        assert all(torch.equal(t, other.models[name][n]) for n, t in one.models[name].items())
+
+
+def test_matching_is_noted_by_site_and_falls(small: Small) -> None:
+    record = run(
+        small(method="feddgm", rounds=1, set=f"{TINY} feddgm.iterations=60 feddgm.latent_lr=50")
+    )
+    noted = record.metrics()[1]["notes"]["matching"]
+    assert set(noted) == set(record.metrics()[1]["accepted"])
+    for site in noted.values():
+        first, final = site["loss"]
+        assert final < first
+        assert site["step-size"] > 0
+
+
+def test_weights_that_come_back_as_they_were_sent_cost_the_site_its_place(small: Small) -> None:
+    def echo(instruction: Message, reply: Message) -> Message:
+        sent = next(iter(instruction.content.array_records.values())).to_numpy_ndarrays()
+        return with_arrays(lambda arrays: sent)(instruction, reply)
+
+    record = run(small(method="feddgm", rounds=1, set=TINY), TamperedGrid, tampers={0: echo})
+    (reason,) = record.metrics()[1]["rejected"].values()
+    assert "nothing can be distilled of a site that has not trained" in reason
+    assert len(record.metrics()[1]["accepted"]) == 2
+
+
+def test_side_by_side_is_one_after_the_other_but_for_the_draws(small: Small) -> None:
+    """Without augmentation nothing but the latents is drawn, and those by site: equal to rounding."""
+    text = f"{TINY} feddgm.dsa= feddgm.iterations=5 feddgm.latent_lr=20"
+    alone = run(small(method="feddgm", rounds=1, set=f"{text} feddgm.together=1"))
+    beside = run(small(method="feddgm", rounds=1, set=f"{text} feddgm.together=2"))
+    one, other = (record.metrics()[1]["notes"]["matching"] for record in (alone, beside))
+    assert one.keys() == other.keys()
+    for site, noted in one.items():
+        assert other[site]["loss"] == pytest.approx(noted["loss"], rel=1e-4)
+    weights = last(alone).weights
+    for name, tensor in last(beside).weights.items():
+        assert torch.allclose(tensor, weights[name], atol=1e-4)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_weights_that_lead_out_of_the_numbers_cost_the_site_its_place(
+    small: Small, together: int
+) -> None:
+    """A trajectory of absurd length is no update that a judge of lengths could compare, where two sites are asked."""
+
+    def far(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return [arrays[0], *(np.where(a == 0, a, np.float32(3e38)) for a in arrays[1:])]
+
+    config = small(
+        method="feddgm", rounds=1, set=f"{TINY} federation.max_update=0 feddgm.together={together}"
+    )
+    record = run(config, TamperedGrid, tampers={0: with_arrays(far)})
+    assert len(record.metrics()[1]["accepted"]) == 2
+    assert len(record.metrics()[1]["rejected"]) == 1
+
+
+class Spy:
+    """Notes what is trained on what."""
+
+    def __init__(self) -> None:
+        self.labels: list[torch.Tensor] = []
+
+    def __call__(self, model: Any, samples: Samples, *rest: Any, **named: Any) -> None:
+        self.labels.append(samples.labels)
+
+
+def uploads(run_: Run, *held: list[int]) -> list[Upload]:
+    """Return a site for each list of class counts, its weights a little off the start."""
+    start = Weights.of(run_.build_model()).tensors
+    sent = Weights({name: tensor + 0.01 for name, tensor in start.items()})
+    return [
+        Upload(
+            Site(f"partition-{i}", i + 1, examples=sum(counts), class_counts=counts), sent, 1, {}
+        )
+        for i, counts in enumerate(held)
+    ]
+
+
+@pytest.mark.parametrize(("classes", "each"), [("all", [20, 20]), ("known", [4, 2])])
+def test_the_union_has_ipc_images_of_all_classes_or_of_those_a_site_holds(
+    monkeypatch: pytest.MonkeyPatch, classes: str, each: list[int]
+) -> None:
+    spy = Spy()
+    monkeypatch.setattr(feddgm, "train", spy)
+    a_run = Run(load({"method": "feddgm", "set": f"model.width=8 {TINY} feddgm.classes={classes}"}))
+    server = FedDGM(a_run)
+    holds = [[5, 0, 0, 3, *[0] * 6], [*[0] * 9, 1]]
+    server.update(1, Weights.of(a_run.build_model()), uploads(a_run, *holds))
+    assert len(spy.labels) == 3, "two global models and the surrogate"
+    assert all(len(labels) == sum(each) for labels in spy.labels)
+    if classes == "known":
+        assert spy.labels[0].tolist() == [0, 0, 3, 3, 9, 9]
+    assert {s: len(p.labels) for s, p in server.pictures().items()} == dict(
+        zip(("partition-0", "partition-1"), each, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("model.norm=batch", "running statistics"),
+        ("feddgm.generator=digits dataset=mnist", "makes 8x8 digits"),
+        ("feddgm.generator=digits feddgm.space=99", "feddgm.space=99 is not there"),
+        ("evaluation.on=sites data.site_holdout=0.2", "set evaluation.on=server"),
+        ("feddgm.global_models=mlp,mlp", "repeated architecture"),
+        ("feddgm.global_models=oracle", "unknown or repeated architecture"),
+        ("feddgm.depths=partition-1", "site:depth"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_a_sentence(words: str, said: str) -> None:
+    keys = {"method": "feddgm", "set": " ".join(w for w in words.split() if "dataset" not in w)}
+    if "dataset" in words:
+        keys["dataset"] = "mnist"
+    with pytest.raises(ConfigError, match=said):
+        FedDGM(Run(load(keys)))
