@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 APPS = ("server_app.app", "client_app.app")
 """The modules of the two apps."""
 
-_SUFFIXES = (".py", ".yaml")
+_SUFFIXES = {".py", ".yaml", ".json"}
 
 #: what no number of a run hangs on, though the apps import it
 _NOT_IN_NUMBERS = (
