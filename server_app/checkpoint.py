@@ -46,7 +46,17 @@ class Checkpoint:
         return several or {GLOBAL: self.weights}
 
     def model(self, name: str = GLOBAL) -> Mapping[str, torch.Tensor]:
-        """Return the tensors of the model ``name``.
+        """Return the tensors of the model ``name``, or of the only one.
+
+        Raises
+        ------
+        ConfigError
+            If none of that name was learned, or several were and none is named.
+        """
+        return self.models[self.named(name)]
+
+    def named(self, name: str = GLOBAL) -> str:
+        """Return the name under which the model ``name``, or the only one, was learned.
 
         Raises
         ------
@@ -54,7 +64,9 @@ class Checkpoint:
             If none of that name was learned, or several were and none is named.
         """
         if name in self.models:
-            return self.models[name]
+            return name
+        if name == GLOBAL and len(self.models) == 1:
+            return next(iter(self.models))
         there = ", ".join(self.models)
         if not there:
             raise ConfigError(f"the run learned one model, and none is called '{name}': name none")

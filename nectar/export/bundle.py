@@ -109,9 +109,9 @@ def export(
         If the run has no such checkpoint, or something of the record that the export holds cannot be read.
     """
     require_packages(formats)
-    run = Run(past.config)
-    require_images(past, run)
+    require_images(past, Run(past.config))
     checkpoint = checkpoint_of(past, best=best)
+    run = Run(past.config).with_model(checkpoint.named(model))
     which = f"-{model}" if model else ""
     name = f"{'best-' if best else ''}round-{checkpoint.server_round:03d}{which}"
     folder = _free(Path(output or past.directory / "export" / name))

@@ -47,7 +47,7 @@ def checkpoint_of(past: PastRun, *, best: bool) -> Checkpoint:
 def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
     """Return the run's model with the checkpoint's weights, on the CPU, in evaluation mode.
 
-    Where the run learned several, ``name`` is that of one of them.
+    Where the run learned several, ``name`` is that of one of them, and its architecture that one's own.
 
     Raises
     ------
@@ -55,6 +55,7 @@ def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
         If the model cannot be built, the weights do not fit it, or there is no model of that name.
     """
     on_cpu = run.config.compute.model_copy(update={"device": "cpu"})
+    name = checkpoint.named(name)
     network = Run(replace(run.config, compute=on_cpu)).with_model(name).build_model()
     weights = dict(checkpoint.model(name))
     try:
