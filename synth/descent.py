@@ -67,6 +67,19 @@ class SGD:
         )
         self._buffers.update(zip(moved, buffers, strict=True))
 
+    def state(self) -> list[Tensor]:
+        """Return a copy of each parameter's momentum, zero for one that has not moved yet."""
+        buffers = [self._buffers.get(i) for i in range(len(self._parameters))]
+        return [
+            torch.zeros_like(p) if buffer is None else buffer.clone()
+            for p, buffer in zip(self._parameters, buffers, strict=True)
+        ]
+
+    def load(self, state: Sequence[Tensor]) -> None:
+        """Go on from a `state` of the same parameters."""
+        pairs = zip(self._parameters, state, strict=True)
+        self._buffers = {i: value.to(p, copy=True) for i, (p, value) in enumerate(pairs)}
+
 
 class Adam:
     """The steps of ``torch.optim.Adam`` with its defaults, to the bit, by its own functional form.
@@ -74,6 +87,7 @@ class Adam:
     Args:
         parameters: What is moved, in place; one without a gradient stays.
         lr: The learning rate; it may be set anew between steps.
+        betas: The decays of the two moments.
         weight_decay: The L2 penalty's factor.
         fused: Whether each parameter's step is one pass over memory, as with ``fused=True`` of torch's:
             several times as fast on a CPU, and other numbers in the last bit.
@@ -84,11 +98,13 @@ class Adam:
         parameters: Iterable[Tensor],
         lr: float,
         *,
+        betas: tuple[float, float] = (0.9, 0.999),
         weight_decay: float = 0.0,
         fused: bool = False,
     ) -> None:
         self._parameters = list(parameters)
-        self.lr, self._weight_decay, self._fused = lr, weight_decay, fused
+        self.lr, self._betas = lr, betas
+        self._weight_decay, self._fused = weight_decay, fused
         self._means = [torch.zeros_like(p) for p in self._parameters]
         self._squares = [torch.zeros_like(p) for p in self._parameters]
         # The fused form counts where the parameter lies, the other one on the host.
@@ -113,8 +129,8 @@ class Adam:
             [],
             [self._steps[i] for i in moved],
             amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
             lr=self.lr,
             weight_decay=self._weight_decay,
             eps=1e-8,
