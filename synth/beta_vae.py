@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from synth.descent import Adam
+from synth.initial import allocate, fill_uniform
+from synth.states import in_order, numbered, under
 from synth.vae import divergence, sampled
 
 LATENT, BETA, LEARNING_RATE, BATCH = 10, 4.0, 5e-4, 256
@@ -94,13 +96,10 @@ def start(shape: tuple[int, int, int], generator: torch.Generator, latent: int =
     """
     with torch.device("meta"):  # torch's own start would draw from the process-wide generator
         model = BetaVAE(shape, latent)
+    allocate(model, generator.device)
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
-            bound = 1 / math.sqrt(module.weight[0].numel())
-            for name, parameter in list(module.named_parameters()):
-                drawn = torch.empty(parameter.shape, device=generator.device)
-                drawn.uniform_(-bound, bound, generator=generator)
-                setattr(module, name, nn.Parameter(drawn))
+            fill_uniform(module, generator)
     return model
 
 
@@ -211,20 +210,14 @@ class Training:
     def state(self) -> dict[str, Tensor]:
         """Return a copy of the weights, of what Adam keeps, and the epochs that are done, by name."""
         weights = {f"model.{n}": t.clone() for n, t in self._model.state_dict().items()}
-        adam = {f"adam.{i}": tensor for i, tensor in enumerate(self._adam.state())}
+        adam = numbered("adam.", self._adam.state())
         return {**weights, **adam, "epoch": torch.tensor(self.epoch)}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take back what ``state`` returned, into a model of the same form."""
-        self._model.load_state_dict(_under("model.", state))
-        kept = _under("adam.", state)
-        self._adam.load([kept[str(i)] for i in range(len(kept))])
+        self._model.load_state_dict(under("model.", state))
+        self._adam.load(in_order("adam.", state))
         self.epoch = int(state["epoch"])
-
-
-def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what has names that begin with ``prefix``, without it."""
-    return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
 
 
 @torch.no_grad()

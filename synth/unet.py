@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from synth.initial import allocate, fill_uniform
 from synth.unet_blocks import HEAD, Attention, ResidualBlock, Stage, norm
 
 _LONGEST_PERIOD = 10_000
@@ -203,17 +204,10 @@ def _fill(model: UNet, generator: torch.Generator) -> None:
     Convolutions and linear layers are uniform in +-1/sqrt(fan in), embeddings standard normal. The last
     layer of every residual branch and of the network is 0, so it starts by predicting 0.
     """
-    # As Module.to_empty, whose empty_like is slow to import for a tensor on "meta".
-    empty = {
-        name: torch.empty(value.shape, device=generator.device)
-        for name, value in model.state_dict().items()
-    }
-    model.load_state_dict(empty, assign=True)
+    allocate(model, generator.device)
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            bound = 1 / math.sqrt(module.weight[0].numel())
-            for parameter in module.parameters():
-                parameter.uniform_(-bound, bound, generator=generator)
+            fill_uniform(module, generator)
         elif isinstance(module, nn.Embedding):
             module.weight.normal_(generator=generator)
         elif isinstance(module, nn.GroupNorm):
