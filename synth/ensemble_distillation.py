@@ -1,0 +1,293 @@
+"""DENSE's mathematics (Zhang et al., 2022): one model distilled from many, on images that a generator makes up.
+
+The server has the devices' models and no data. An iteration trains a new generator of images that the ensemble takes
+for given classes, that look to its batch norms like what they were trained on, and on which the student still decides
+otherwise; it puts one batch of them into a pool, and trains the student on the pool to answer as the ensemble does.
+
+Settings are those that the released code's README passes (its defaults switch the generator's three losses off). Two
+of its traps are not here: an ensemble of five models whatever their number, and a student that judges the generator's
+images in training mode, which moves its batch norms' statistics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from synth.dense_generator import ImageGenerator, crop_flip
+from synth.descent import SGD, Adam
+from synth.ensemble import Ensemble
+from synth.states import in_order, numbered, under
+
+BETAS = 0.5, 0.999
+"""Of the generator's Adam."""
+
+_LEVELS = 255
+"""An image of the pool is kept in bytes, as the released code keeps its in PNG files."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How DENSE distils; the defaults are those of the released code's README.
+
+    Attributes
+    ----------
+    steps, lr : int, float
+        The generator's steps in an iteration, and its learning rate.
+    batch : int
+        Images of a step, and of those that an iteration adds to the pool.
+    matching, statistics, adversarial : float
+        The weights of L_CE, L_BN and L_div.
+    padding, flip : int, bool
+        How images are cropped and mirrored, as `crop_flip` takes it, ahead of both the ensemble and the student. The
+        released code does not crop what the student learns from unless it is CIFAR.
+    student_batch, student_lr, momentum : int, float, float
+        Of the student's SGD.
+    temperature : float
+        T of the student's loss.
+    """
+
+    steps: int = 30
+    lr: float = 1e-3
+    batch: int = 256
+    matching: float = 1.0
+    statistics: float = 1.0
+    adversarial: float = 1.0
+    padding: int = 4
+    flip: bool = True
+    student_batch: int = 256
+    student_lr: float = 0.005
+    momentum: float = 0.9
+    temperature: float = 20.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be distilled by."""
+        if min(self.steps, self.batch, self.student_batch) < 1 or self.padding < 0:
+            raise ValueError(
+                f"DENSE needs steps and batches of at least 1 and no negative padding, not {self.steps}, {self.batch}, "
+                f"{self.student_batch} and {self.padding}"
+            )
+        if not self.temperature > 0:
+            raise ValueError(f"a temperature is above 0, not {self.temperature}")
+
+
+def divergence(student: Tensor, ensemble: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return T^2 KL(softmax(ensemble / T) || softmax(student / T)) of each example, float [n].
+
+    Parameters
+    ----------
+    student, ensemble : Tensor
+        Logits, float [n, classes].
+    temperature : float
+        T; its square keeps the size of the gradients (Hinton et al., 2015).
+    """
+    ours = (student / temperature).log_softmax(1)
+    target = (ensemble / temperature).log_softmax(1)
+    errors = F.kl_div(ours, target, reduction="none", log_target=True).sum(1)
+    return errors * temperature**2
+
+
+def adversarial_loss(student: Tensor, ensemble: Tensor) -> Tensor:
+    """Return L_div = -mean_i w_i KL(ensemble_i || student_i), w_i being 1 where the two decide otherwise, else 0.
+
+    The mean is over the whole batch, as in the paper and the released code: an image on which the two agree adds 0
+    to it and counts. The direction is also theirs; the released function only names the student first.
+
+    Parameters
+    ----------
+    student, ensemble : Tensor
+        Logits, float [n, classes].
+    """
+    differ = student.argmax(1) != ensemble.argmax(1)
+    return -(divergence(student, ensemble) * differ).mean()
+
+
+def generator_loss(
+    student: Tensor, ensemble: Tensor, statistics: Tensor, labels: Tensor, plan: Plan
+) -> Tensor:
+    """Return L_CE + L_BN + L_div, each with its weight in ``plan``.
+
+    Parameters
+    ----------
+    student, ensemble : Tensor
+        Logits of the generator's images, float [n, classes].
+    statistics : Tensor
+        L_BN, a scalar.
+    labels : Tensor
+        The classes that the images are to have, int64 [n].
+    plan : Plan
+        The weights.
+    """
+    return (
+        plan.matching * F.cross_entropy(ensemble, labels)
+        + plan.statistics * statistics
+        + plan.adversarial * adversarial_loss(student, ensemble)
+    )
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What an iteration came to: the generator's loss of the batch that it kept, and the student's mean one."""
+
+    generator: float
+    student: float
+
+
+class Distillation:
+    """Distils an ensemble into a student, an iteration at a time; what it keeps between two, ``state`` returns.
+
+    The generator begins anew in each iteration and is not kept. The pool is: an iteration adds batch C H W bytes, so
+    that 200 of the paper's add up to 157 MB for 3x32x32 and to 40 MB for 1x28x28, of which a pass over them takes a
+    copy. All draws of an iteration come from a generator of its own, so that a distillation that was interrupted and
+    restored ends with the same bits as one that was not. Layers of the student that draw by themselves, such as
+    dropout, do so from the process-wide generator, which is its caller's to seed.
+
+    Parameters
+    ----------
+    student : nn.Module
+        Images [n, C, H, W] -> logits [n, classes]; is trained in place.
+    ensemble : Ensemble
+        Its teacher.
+    generator : ImageGenerator
+        Makes the images; its weights are drawn anew in each iteration.
+    classes : int
+        How many there are; the images' classes are uniform over them.
+    normalise : callable
+        Images in [0, 1], float [n, C, H, W] -> what the models take; gradients pass through it.
+    draws : callable
+        Iteration, from 0 on -> the generator of its draws, on the models' device.
+    plan : Plan
+        The settings.
+    before_step : callable, optional
+        Called ahead of every step, such as one that raises when the time is over.
+
+    Attributes
+    ----------
+    iteration : int
+        Those that are done.
+    pool : list of Tensor
+        The images of each iteration, uint8 [batch, C, H, W], 0 to 255.
+    """
+
+    def __init__(
+        self,
+        student: nn.Module,
+        ensemble: Ensemble,
+        generator: ImageGenerator,
+        classes: int,
+        normalise: Callable[[Tensor], Tensor],
+        draws: Callable[[int], torch.Generator],
+        *,
+        plan: Plan = Plan(),
+        before_step: Callable[[], None] | None = None,
+    ) -> None:
+        self.iteration = 0
+        self.pool: list[Tensor] = []
+        self._student, self._ensemble, self._generator = student, ensemble, generator
+        self._classes, self._normalise, self._draws, self._plan = classes, normalise, draws, plan
+        self._before_step = before_step or (lambda: None)
+        self._sgd = SGD(student.parameters(), plan.student_lr, momentum=plan.momentum)
+
+    def run_iteration(self) -> Losses:
+        """Train a generator, add its best batch to the pool and train the student on the pool once.
+
+        Raises
+        ------
+        FloatingPointError
+            A loss left the finite numbers.
+        """
+        draws = self._draws(self.iteration)
+        images, best = self._synthesise(draws)
+        made = self._finite(best, "generator")
+        self.pool.append((images * _LEVELS).round().to(torch.uint8))
+        learned = self._finite(self._train_student(draws), "student")
+        self.iteration += 1
+        return Losses(made, learned)
+
+    def _finite(self, loss: Tensor, whose: str) -> float:
+        value = float(loss)
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"the {whose}'s loss left the finite numbers in iteration {self.iteration + 1} of DENSE: lower its "
+                "learning rate"
+            )
+        return value
+
+    def _synthesise(self, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return the batch of images, of those of all steps, whose loss was the lowest, and that loss."""
+        plan, model = self._plan, self._generator
+        model.reset(draws)
+        shape = (plan.batch, model.noise)
+        z = torch.randn(shape, generator=draws, device=draws.device).requires_grad_()
+        labels = torch.randint(self._classes, shape[:1], generator=draws, device=draws.device)
+        moved = [*model.parameters(), z]
+        adam = Adam(moved, plan.lr, betas=BETAS)
+        model.train()
+        self._student.eval()
+        best = torch.full((), math.inf, device=draws.device)
+        kept = torch.zeros((), device=draws.device)
+        for _ in range(plan.steps):
+            self._before_step()
+            images = model(z)
+            loss = self._judged(images, labels, draws)
+            # On the device: to ask which is lower would wait for every step.
+            kept = torch.where(loss < best, images.detach(), kept)
+            best = torch.minimum(loss.detach(), best)
+            for tensor, gradient in zip(moved, torch.autograd.grad(loss, moved), strict=True):
+                tensor.grad = gradient
+            adam.step()
+        return kept, best
+
+    def _judged(self, images: Tensor, labels: Tensor, draws: torch.Generator) -> Tensor:
+        """Return the generator's loss of its images."""
+        x = self._seen(images, draws)
+        ensemble, statistics = self._ensemble.judge(x)
+        return generator_loss(self._student(x), ensemble, statistics, labels, self._plan)
+
+    def _train_student(self, draws: torch.Generator) -> Tensor:
+        """Take the student through the pool once, in a random order, and return the mean of its loss."""
+        plan, pool = self._plan, torch.cat(self.pool)
+        order = torch.randperm(len(pool), generator=draws, device=draws.device)
+        total = torch.zeros((), device=draws.device)
+        self._student.train()
+        # Batches that differ by one at most: a single image is no batch for a batch norm.
+        for at in torch.tensor_split(order, math.ceil(len(pool) / plan.student_batch)):
+            self._before_step()
+            x = self._seen(pool[at].float() / _LEVELS, draws)
+            with torch.no_grad():
+                target = self._ensemble(x)
+            loss = divergence(self._student(x), target, plan.temperature).mean()
+            self._sgd.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._sgd.step()
+            total += loss.detach() * len(at)
+        return total / len(pool)
+
+    def _seen(self, images: Tensor, draws: torch.Generator) -> Tensor:
+        """Return images as the models see them: cropped, mirrored and normalised."""
+        return self._normalise(crop_flip(images, draws, self._plan.padding, self._plan.flip))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of the student and its momentum, the pool, and the iterations that are done, by name.
+
+        The images of an iteration are a tensor of their own, the pool's, which stays the same from then on.
+        """
+        return {
+            **{f"student.{n}": t.clone() for n, t in self._student.state_dict().items()},
+            **numbered("momentum.", self._sgd.state()),
+            **numbered("pool.", self.pool),
+            "iteration": torch.tensor(self.iteration),
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Take back what ``state`` returned, into a student of the same form."""
+        self._student.load_state_dict(under("student.", state))
+        self._sgd.load(in_order("momentum.", state))
+        device = next(self._student.parameters()).device
+        self.pool = [images.to(device) for images in in_order("pool.", state)]
+        self.iteration = int(state["iteration"])
