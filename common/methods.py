@@ -89,6 +89,7 @@ METHODS: dict[str, Method] = {
         _own("fedpvr", "FedPVR"),
         _own("moon", "MOON"),
         _own("fedmix", "FedMix"),
+        _own("fedgen", "FedGEN"),
         _own("fedvae", "FedVAE"),
         _own("feddpms", "FedDPMS"),
         _own("fedssyn", "Fedssyn"),

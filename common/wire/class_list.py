@@ -1,4 +1,4 @@
-"""A few classes in an order that means something: those that a site has fewest of, fewest first."""
+"""Some of the classes in their sender's order, such as those that a site has fewest of, fewest first."""
 
 from __future__ import annotations
 

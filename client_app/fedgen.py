@@ -1,0 +1,111 @@
+"""FedGEN on the device (Zhu, Hong and Zhou, 2021): local training, guided by latents that a generator draws."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import torch
+from torch import Tensor, nn
+
+from client_app.device import DeviceClient, phase
+from client_app.local_training import train_locally
+from common.models import Classifier
+from common.settings.fedgen import FedGENSettings
+from common.specs.fedgen import CLASSES, GENERATOR, WEIGHTS, new_generator, sent_spec
+from common.task import Task
+from common.training import Local, Objective
+from common.wire import Bundle, ClassList, Weights
+from synth.feature_generator import FeatureGenerator, device_loss, device_weight, draw_latents
+
+
+class FedGENClient(DeviceClient):
+    """Trains as FedAvg's device does, with two terms on latents in the first epochs of a round that has a generator."""
+
+    @phase("train", takes=sent_spec)
+    def train(self, given: Bundle) -> Weights:
+        """Return w_k, trained on the site's images from the weights that were sent."""
+        w, settings = given.part(WEIGHTS, Weights), self.settings(FedGENSettings)
+        guided = GENERATOR in given.parts and settings.strength > 0
+        model, trained = train_locally(self, w, self._guided(given) if guided else Local())
+        self.report(train_loss=trained.loss)
+        return Weights.of(model, w.codec)
+
+    def _guided(self, given: Bundle) -> Local:
+        settings, feature_generator = self.settings(FedGENSettings), new_generator(self.run)
+        given.part(GENERATOR, Weights).load_into(feature_generator)
+        classes = torch.tensor(given.part(CLASSES, ClassList).classes, device=self.run.device)
+        # The released code counts rounds from 0.
+        weight = device_weight(
+            self.server_round - 1, settings.strength, decay=settings.strength_decay
+        )
+        draws = self.generator("fedgen")
+        return Local(
+            objective=guided_objective(
+                self.run.task,
+                feature_generator,
+                classes,
+                draws,
+                weight=weight,
+                drawn=settings.drawn,
+                steps=settings.epochs_with_latents * self._steps_an_epoch,
+            )
+        )
+
+    @property
+    def _steps_an_epoch(self) -> int:
+        examples = min(self.examples_an_epoch, len(self.samples))
+        return -(-examples // self.settings(FedGENSettings).batch)
+
+
+def guided_objective(
+    task: Task,
+    feature_generator: FeatureGenerator,
+    classes: Tensor,
+    draws: torch.Generator,
+    *,
+    weight: float,
+    drawn: int,
+    steps: int,
+) -> Objective:
+    """Return the task's loss with `device_loss` beside it in the first ``steps`` calls, and alone in later ones.
+
+    Parameters
+    ----------
+    task : Task
+        Gives the mean loss of the site's own images.
+    feature_generator : FeatureGenerator
+        G; no gradient reaches it.
+    classes : Tensor
+        Those that y' is uniform over, int64 [k].
+    draws : torch.Generator
+        The source of y' and of G's noise, on the model's device.
+    weight : float
+        a_r = b_r.
+    drawn : int
+        B_g, the latents of any class; 0: as many as there are images.
+    steps : int
+        The calls that have latents.
+    """
+    calls = count()
+
+    def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        assert isinstance(model, Classifier)
+        if next(calls) >= steps:
+            return task.loss(model(x), targets)
+        logits, size = model(x), drawn or len(x)
+        at = torch.randint(len(classes), (size,), generator=draws, device=draws.device)
+        labels = classes[at]
+        with torch.no_grad():
+            matched = model.classify(draw_latents(feature_generator, targets, draws))
+        own = task.loss(logits, targets)
+        return own + device_loss(
+            logits,
+            matched,
+            model.classify(draw_latents(feature_generator, labels, draws)),
+            labels,
+            alpha=weight,
+            beta=weight,
+            ratio=size / len(x),
+        )
+
+    return objective

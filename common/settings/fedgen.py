@@ -1,0 +1,60 @@
+"""FedGEN's settings (Zhu, Hong and Zhou, 2021), with the values of the released code for MNIST."""
+
+from common.settings.base import setting
+from common.settings.disclosure import Disclosure
+from common.settings.fedavg import FedAvgSettings
+
+
+class FedGENSettings(FedAvgSettings):
+    """Sites train on latents beside their images; the server learns to draw these from the heads that it gets."""
+
+    hidden: int = setting(256, "hidden units of the generator", source="the released code", ge=1)
+    noise: int = setting(
+        32, "dimensions of the generator's noise", source="the released code", ge=1
+    )
+    generator_lr: float = setting(
+        3e-4, "learning rate of the generator's Adam", source="the released code", gt=0
+    )
+    generator_weight_decay: float = setting(
+        1e-2, "L2 penalty of the generator's Adam", source="the released code", ge=0
+    )
+    generator_lr_decay: float = setting(
+        0.98,
+        "factor of the generator's learning rate after each round",
+        source="the released code",
+        gt=0,
+        le=1,
+    )
+    generator_steps: int = setting(
+        50, "steps of the generator a round", source="the released code", ge=1
+    )
+    generator_batch: int = setting(
+        128, "latents in each of these steps", source="the released code", ge=2
+    )
+    diversity: float = setting(
+        1.0, "weight of the generator's diversity", symbol="eta", source="the released code", ge=0
+    )
+    strength: float = setting(
+        10.0,
+        "weight of a site's two terms on latents, before it decays; 0: FedAvg",
+        symbol="alpha, beta",
+        source="the released code",
+        ge=0,
+    )
+    strength_decay: float = setting(
+        0.98,
+        "factor of the strength for each earlier round",
+        source="the released code",
+        gt=0,
+        le=1,
+    )
+    epochs_with_latents: int = setting(
+        20, "first epochs of a site's round that have latents", source="the released code", ge=1
+    )
+    drawn: int = setting(
+        0, "latents of any class in a site's step; 0: as many as its batch", symbol="B_g", ge=0
+    )
+
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device."""
+        return Disclosure("weights", class_counts=True, update=True)

@@ -1,0 +1,145 @@
+"""FedGEN on the server (Zhu, Hong and Zhou, 2021): FedAvg, and a generator of latents learned from the sites' heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.errors import DivergedError
+from common.run import Run
+from common.seeding import generator
+from common.sites import Site
+from common.specs.fedgen import (
+    CLASSES,
+    GENERATOR,
+    WEIGHTS,
+    Head,
+    head_of,
+    new_generator,
+    settings_of,
+)
+from common.wire import Bundle, ClassList, Weights
+from strategies.base import Instruction, State
+from strategies.exchange.replies import Upload
+from strategies.fedavg import FedAvg
+from synth.feature_generator import Training, linear_heads
+
+_TRAINING, _CLASSES = "training", "classes"
+
+
+class FedGEN(FedAvg):
+    """Averages as FedAvg, and trains G against the heads that came, each before it is averaged.
+
+    Of an upload the head alone is kept until the round's end: K C (d + 1) numbers beside the one copy of the model that
+    averaging takes. From when G has learned it travels with the weights, in the codec of theirs.
+    """
+
+    needs_class_counts = True
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        self.settings = settings_of(run)
+        self._head = head_of(run)
+        self._generator = new_generator(run)
+        self._training = Training(
+            self._generator,
+            lr=self.settings.generator_lr,
+            weight_decay=self.settings.generator_weight_decay,
+            decay=self.settings.generator_lr_decay,
+        )
+        self._classes: set[int] = set()
+        self._told: dict[str, float] = {}
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Send the weights, and G once it has learned; expect trained weights."""
+        train = Instruction("train", self._sent_with(weights), self.run.spec)
+        return {site.name: train for site in sites}
+
+    def _sent_with(self, weights: Weights) -> Bundle:
+        if not self._classes:
+            return Bundle({WEIGHTS: weights})
+        learned = Weights.of(self._generator, self.run.config.wire.weights)
+        classes = ClassList(tuple(sorted(self._classes)))
+        return Bundle({WEIGHTS: weights, GENERATOR: learned, CLASSES: classes})
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Average the weights as they come, then train G against their heads."""
+        heads = _Heads(self._head)
+        mean = super().update(server_round, weights, heads.noting(uploads))
+        self._learn(server_round, heads)
+        return mean
+
+    def _learn(self, server_round: int, heads: _Heads) -> None:
+        """Train G for a round.
+
+        Raises
+        ------
+        DivergedError
+            If that leaves the finite numbers.
+        """
+        settings, device = self.settings, self.run.device
+        counts = torch.tensor(heads.counts, dtype=torch.float32, device=device)
+        draws = generator(self.run.config.seed, "fedgen", server_round, device=device)
+        try:
+            loss = self._training.train_round(
+                linear_heads(
+                    torch.stack(heads.weights).to(device), torch.stack(heads.biases).to(device)
+                ),
+                counts,
+                draws,
+                steps=settings.generator_steps,
+                batch=settings.generator_batch,
+                eta=settings.diversity,
+            )
+        except FloatingPointError as error:
+            raise DivergedError(
+                f"round {server_round} is not kept: {error} (fedgen.generator_lr)"
+            ) from None
+        self._classes |= set(counts.sum(0).nonzero().flatten().tolist())
+        self._told = {"generator-loss": loss}
+
+    def notes(self) -> Mapping[str, Any]:
+        """Return the mean of the generator's loss over the round's steps."""
+        return self._told
+
+    def state_dict(self) -> State:
+        """Return G with what its training keeps, and the classes that it has learned of."""
+        return {_TRAINING: self._training.state(), _CLASSES: sorted(self._classes)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it back."""
+        self._training.restore(state[_TRAINING])
+        self._classes = set(state[_CLASSES])
+
+
+class _Heads:
+    """The heads of a round's accepted uploads, with their sites' class counts.
+
+    Attributes
+    ----------
+    weights, biases : list of Tensor
+        Of each device, [C, d] and [C].
+    counts : list of tuple of int
+        n_{k,y} of each device.
+    """
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self.weights: list[Tensor] = []
+        self.biases: list[Tensor] = []
+        self.counts: list[tuple[int, ...]] = []
+
+    def noting(self, uploads: Iterable[Upload]) -> Iterator[Upload]:
+        """Yield the uploads, and keep the head of each."""
+        for upload in uploads:
+            assert isinstance(upload.payload, Weights)
+            weight, bias = self._head.of(upload.payload)
+            self.weights.append(weight)
+            self.biases.append(bias)
+            self.counts.append(upload.site.class_counts)
+            yield upload
