@@ -90,6 +90,7 @@ METHODS: dict[str, Method] = {
         _own("moon", "MOON"),
         _own("fedmix", "FedMix"),
         _own("fedgen", "FedGEN"),
+        _own("dense", "DENSE"),
         _own("fedvae", "FedVAE"),
         _own("feddpms", "FedDPMS"),
         _own("fedssyn", "Fedssyn"),

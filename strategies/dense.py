@@ -1,0 +1,140 @@
+"""DENSE on the server (Zhang et al., 2022): the sites' models, as an ensemble, distilled into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.errors import ConfigError, DivergedError
+from common.models import Classifier
+from common.run import Run
+from common.seeding import generator, process_wide
+from common.settings.dense import DENSESettings
+from common.wire import Weights
+from strategies.exchange.replies import Upload
+from strategies.fedavg import FedAvg
+from synth.dense_generator import start
+from synth.ensemble import Ensemble
+from synth.ensemble_distillation import Distillation, Losses, Plan
+
+
+class DENSE(FedAvg):
+    """FedAvg, and at the end of the last round, or of each, the average distilled to answer as all models together.
+
+    A round that distils holds the models of all its sites at once, and takes the passes of all of them for each
+    gradient of an image. Nothing is kept from one distillation to the next.
+
+    A run of one round is the paper's. One that is resumed for more rounds goes on from the student that its last round
+    left.
+    """
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        settings = run.config.settings
+        assert isinstance(settings, DENSESettings)
+        self.settings = settings
+        if run.config.model.statistics == "local":
+            raise ConfigError(
+                f"model.statistics=local leaves batch norm's statistics at the sites, and method={run.config.method} "
+                "asks the sites' whole models at the server: set model.statistics=averaged"
+            )
+        try:
+            draws = generator(run.config.seed, "dense", device=run.device)
+            self._generator = start(run.image_shape, draws, settings.noise, settings.width)
+        except ValueError as error:
+            raise ConfigError(
+                f"method={run.config.method} does not fit the data: {error}"
+            ) from None
+        self._told: dict[str, float] = {}
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Average the weights as they come; in a round that distils, return what is then distilled of them."""
+        self._told = {}
+        if not self._distils(server_round):
+            return super().update(server_round, weights, uploads)
+        models: list[Classifier] = []
+        average = super().update(server_round, weights, self._building(uploads, models))
+        begun = average if self.settings.student_start == "average" else weights
+        return self._distilled(server_round, begun, Ensemble(models))
+
+    def _distils(self, server_round: int) -> bool:
+        return self.settings.distil == "every" or server_round == self.run.config.rounds
+
+    def _building(self, uploads: Iterable[Upload], models: list[Classifier]) -> Iterator[Upload]:
+        """Yield the uploads, and add the model of each to ``models``."""
+        for upload in uploads:
+            models.append(self._model(self.model_of(upload)))
+            yield upload
+
+    def _model(self, weights: Weights) -> Classifier:
+        model = self.run.build_model()
+        weights.load_into(model)
+        return model
+
+    def _distilled(self, server_round: int, begun: Weights, ensemble: Ensemble) -> Weights:
+        """Return the weights of a student that began with ``begun``.
+
+        Raises
+        ------
+        DivergedError
+            If a loss leaves the finite numbers.
+        """
+        student, seed = self._model(begun), self.run.config.seed
+        distillation = Distillation(
+            student,
+            ensemble,
+            self._generator,
+            len(self.run.info.classes),
+            self._normalised,
+            lambda i: generator(seed, "dense", server_round, i, device=self.run.device),
+            plan=_plan(self.settings),
+        )
+        # Of the student's layers that draw by themselves, such as dropout.
+        with process_wide(seed, "dense", server_round):
+            losses = self._iterated(server_round, distillation)
+        if losses is not None:
+            self._told = {"generator-loss": losses.generator, "student-loss": losses.student}
+        return Weights.of(student, begun.codec)
+
+    def _iterated(self, server_round: int, distillation: Distillation) -> Losses | None:
+        """Run all iterations and return the losses of the last one."""
+        losses = None
+        try:
+            for _ in range(self.settings.server_iterations):
+                losses = distillation.run_iteration()
+        except FloatingPointError as error:
+            raise DivergedError(
+                f"round {server_round} is not kept: {error} (dense.generator_lr, dense.student_lr)"
+            ) from None
+        return losses
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        info = self.run.info
+        mean, std = (
+            torch.tensor(v, device=images.device)[:, None, None] for v in (info.mean, info.std)
+        )
+        return (images - mean) / std
+
+    def notes(self) -> Mapping[str, Any]:
+        """Return the losses of the last iteration, where the round distilled."""
+        return self._told
+
+
+def _plan(settings: DENSESettings) -> Plan:
+    return Plan(
+        steps=settings.generator_steps,
+        lr=settings.generator_lr,
+        batch=settings.generator_batch,
+        matching=settings.matching,
+        statistics=settings.statistics,
+        adversarial=settings.adversarial,
+        padding=settings.padding,
+        flip=settings.flip,
+        student_batch=settings.student_batch,
+        student_lr=settings.student_lr,
+        momentum=settings.student_momentum,
+        temperature=settings.temperature,
+    )

@@ -1,0 +1,223 @@
+"""DENSE: when it distils and what into, FedAvg where it does not, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from federation import MissingGrid, TamperedGrid, numbers, run
+from tampering import nan
+from tampering import with_arrays as tampered
+from torch import Tensor, nn
+
+import strategies.dense
+from common.config import load
+from common.errors import ConfigError, FederationError
+from common.run import Run
+from common.sites import Site
+from common.wire import Weights
+from nectar.resume import with_recorded
+from server_app.app import make_strategy
+from server_app.checkpoint import Checkpoint
+from strategies.exchange.replies import Upload
+from synth.ensemble import Ensemble
+from synth.ensemble_distillation import Plan
+
+Small = Callable[..., dict[str, Any]]
+
+#: two iterations of two steps, on 8 images each
+TINY = (
+    "dense.server_iterations=2 dense.generator_steps=2 dense.generator_batch=8 dense.student_batch=8 dense.width=4 "
+    "dense.noise=4 dense.padding=1"
+)
+#: its devices as FedAvg's are by default
+AS_FEDAVG = "dense.momentum=0.0"
+
+
+def last(record: Any) -> dict[str, Tensor]:
+    return dict(Checkpoint.load(record.last).weights)
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return all(torch.equal(t, other[name]) for name, t in one.items())
+
+
+def losses(record: Any) -> list[float]:
+    return [line["test"]["loss"] for line in record.metrics()]
+
+
+# ---- what equals FedAvg -----------------------------------------------------------------------------------
+
+
+def test_without_an_iteration_it_is_fedavg_to_the_bit(small: Small) -> None:
+    settings = f"{TINY} {AS_FEDAVG} dense.server_iterations=0 dense.distil=every"
+    distilled = run(small(method="dense", rounds=2, set=settings))
+    assert equal(last(distilled), last(run(small(method="fedavg", rounds=2))))
+    assert [line.get("notes") for line in distilled.metrics()] == [None] * 3
+
+
+def test_without_an_iteration_a_student_from_the_current_weights_stays_there(small: Small) -> None:
+    settings = f"{TINY} dense.server_iterations=0 dense.student_start=current"
+    curve = losses(run(small(method="dense", rounds=2, set=settings)))
+    assert curve[2] == curve[1] != curve[0]
+
+
+# ---- when it distils --------------------------------------------------------------------------------------
+
+
+def test_by_default_the_last_round_alone_distils(small: Small) -> None:
+    record = run(small(method="dense", rounds=3, set=f"{TINY} {AS_FEDAVG}"))
+    plain = losses(run(small(method="fedavg", rounds=3)))
+    assert losses(record)[:3] == plain[:3]
+    assert losses(record)[3] != plain[3]
+    told = [sorted(line.get("notes", {})) for line in record.metrics()]
+    assert told == [[], [], [], ["generator-loss", "student-loss"]]
+
+
+def test_every_round_may_distil(small: Small) -> None:
+    settings = f"{TINY} {AS_FEDAVG} dense.distil=every"
+    record = run(small(method="dense", rounds=2, set=settings))
+    assert losses(record)[1] != losses(run(small(method="fedavg", rounds=1)))[1]
+    assert ["notes" in line for line in record.metrics()] == [False, True, True]
+
+
+# ---- what into, and of what -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("start", "value"), [("average", 2.0), ("current", 0.0)])
+def test_what_is_distilled(
+    small: Small, monkeypatch: pytest.MonkeyPatch, start: str, value: float
+) -> None:
+    """Models of all 1s and all 3s, from weights of all 0s: the ensemble is of these two."""
+    seen: dict[str, Any] = {}
+
+    class Noted:
+        def __init__(self, student: Any, ensemble: Any, *args: Any, **kwargs: Any) -> None:
+            seen["student"] = {k: v.clone() for k, v in student.state_dict().items()}
+            seen["ensemble"] = [float(m.head.bias.mean()) for m in ensemble._models]
+
+    monkeypatch.setattr(strategies.dense, "Distillation", Noted)
+    text = f"{TINY} dense.distil=every dense.server_iterations=0 dense.student_start={start}"
+    made = Run(load(small(method="dense", set=text)))
+
+    def all_of(number: float) -> Weights:
+        state = made.build_model().state_dict()
+        return Weights({name: torch.full_like(t, number) for name, t in state.items()})
+
+    uploads = (Upload(Site(n, 1, 5), all_of(v), 5, {}) for n, v in (("a", 1.0), ("b", 3.0)))
+    new = make_strategy(made).update(1, all_of(0.0), uploads)
+    assert seen["ensemble"] == [1.0, 3.0]
+    assert equal(seen["student"], dict(all_of(value).tensors))
+    assert equal(dict(new.tensors), dict(all_of(value).tensors))
+
+
+def test_the_images_that_a_model_sees_are_normalised_as_the_data(small: Small) -> None:
+    """0 and 1, the ends of an image's values, come to (0 - mean) / std and (1 - mean) / std."""
+    made = Run(load(small(method="dense", set=TINY)))
+    strategy, (mean,), (std,) = make_strategy(made), made.info.mean, made.info.std
+    found = strategy._normalised(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1))  # type: ignore[attr-defined]
+    torch.testing.assert_close(found.flatten(), torch.tensor([-mean / std, (1 - mean) / std]))
+
+
+def test_every_setting_of_the_plan_is_one_of_the_method(small: Small) -> None:
+    """Each has another value than by default, and arrives."""
+    given = {
+        "steps": ("generator_steps", 3),
+        "lr": ("generator_lr", 0.5),
+        "batch": ("generator_batch", 5),
+        "matching": ("matching", 0.25),
+        "statistics": ("statistics", 0.75),
+        "adversarial": ("adversarial", 2.5),
+        "padding": ("padding", 2),
+        "flip": ("flip", False),
+        "student_batch": ("student_batch", 6),
+        "student_lr": ("student_lr", 0.125),
+        "momentum": ("student_momentum", 0.375),
+        "temperature": ("temperature", 7.0),
+    }
+    text = " ".join(f"dense.{name}={str(value).lower()}" for name, value in given.values())
+    settings = load(small(method="dense", set=text)).settings
+    plan = strategies.dense._plan(settings)  # type: ignore[arg-type]
+    assert dataclasses.asdict(plan) == {field: value for field, (_, value) in given.items()}
+    defaults = strategies.dense._plan(type(settings)())  # type: ignore[arg-type]
+    assert defaults == Plan()
+
+
+def test_the_ensemble_is_of_the_models_that_were_accepted(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply that is lost and one that is spoilt leave two models, and the same student."""
+    sizes: list[int] = []
+
+    class Counted(Ensemble):
+        def __init__(self, models: Any) -> None:
+            sizes.append(len(models))
+            super().__init__(models)
+
+    monkeypatch.setattr(strategies.dense, "Ensemble", Counted)
+    config = small(method="dense", rounds=1, set=TINY)
+    lost = run(config, MissingGrid, absent=set(), lost={("partition-1", 1)})
+    spoilt = run(config, TamperedGrid, tampers={1: tampered(nan)})
+    whole = run(config)
+    assert sizes == [2, 2, 3]
+    assert equal(last(lost), last(spoilt))
+    assert not equal(last(lost), last(whole))
+
+
+# ---- what a run keeps, and what is refused ----------------------------------------------------------------
+
+
+class Dropping(nn.Module):
+    """A network of its user's own, which draws in training."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        sizes = math.prod(shape), classes
+        self.layers = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(*sizes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layers(x)
+        return logits
+
+
+@pytest.mark.parametrize("model", ["convnet", f"{__name__}:Dropping"])
+def test_continued_equals_unbroken(small: Small, model: str) -> None:
+    settings = f"{TINY} dense.distil=every model.name={model}"
+    whole = run(small(method="dense", rounds=3, set=settings))
+    part = run(small(method="dense", rounds=1, set=settings))
+    continued = run(with_recorded({"resume": str(part.directory), "rounds": 3}))
+    assert numbers(continued) == numbers(whole)
+    assert equal(last(continued), last(whole))
+
+
+@pytest.mark.parametrize("whose", ["generator", "student"])
+def test_a_distillation_that_diverges_ends_the_run_by_a_sentence(small: Small, whose: str) -> None:
+    config = small(method="dense", rounds=1, set=f"{TINY} dense.{whose}_lr=1e30")
+    with pytest.raises(FederationError, match=r"round 1 is not kept: the .* \(dense\.generator_lr"):
+        run(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            "dataset=images images.classes=a,b images.size=6 images.folder=/nowhere",
+            "method=dense does not fit the data: .* whose sides 4 divides, not 6x6",
+        ),
+        (
+            "model.norm=batch model.statistics=local evaluation.on=none",
+            "model.statistics=local .* set model.statistics=averaged",
+        ),
+    ],
+)
+def test_what_cannot_be_distilled_is_refused(small: Small, settings: str, said: str) -> None:
+    words = dict(word.split("=", 1) for word in settings.split())
+    keys = {"dataset": words.pop("dataset")} if "dataset" in words else {}
+    text = " ".join(f"{key}={value}" for key, value in words.items())
+    made = Run(load(small(method="dense", **keys, set=f"{text} model.depth=1")))
+    with pytest.raises(ConfigError, match=said):
+        make_strategy(made)
