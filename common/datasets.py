@@ -48,7 +48,9 @@ FORMS: dict[str, Form] = {
 """Every form by what kind of set it names."""
 
 
-PUBLIC = ("digits", "mnist", "fashionmnist", "cifar10", "cifar100", "femnist", "reddit", "reddit2k")
+PUBLIC = (
+    "digits", "mnist", "fashionmnist", "cifar10", "cifar100", "dsprites", "femnist", "reddit", "reddit2k",
+)  # fmt: skip
 """The sets known by name and published for anybody: what is sent of them gives nobody away."""
 
 

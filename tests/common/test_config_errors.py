@@ -127,7 +127,8 @@ def test_an_unknown_run_config_key_is_named_or_given_its_section() -> None:
     assert "the nearest is rounds" in sentence(roundss=3)
     assert "or write rounds" in sentence(round=3)
     assert (
-        sentence(ipc=3) == "ipc on the command line lacks its section: write feddm.ipc or real.ipc."
+        sentence(ipc=3)
+        == "ipc on the command line lacks its section: write feddm.ipc or real.ipc or feddgm.ipc."
     )
 
 
