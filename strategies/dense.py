@@ -48,6 +48,9 @@ class DENSE(FedAvg):
             raise ConfigError(
                 f"method={run.config.method} does not fit the data: {error}"
             ) from None
+        self._mean, self._std = (
+            torch.tensor(v, device=run.device)[:, None, None] for v in (run.info.mean, run.info.std)
+        )
         self._told: dict[str, float] = {}
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
@@ -112,11 +115,7 @@ class DENSE(FedAvg):
         return losses
 
     def _normalised(self, images: Tensor) -> Tensor:
-        info = self.run.info
-        mean, std = (
-            torch.tensor(v, device=images.device)[:, None, None] for v in (info.mean, info.std)
-        )
-        return (images - mean) / std
+        return (images - self._mean) / self._std
 
     def notes(self) -> Mapping[str, Any]:
         """Return the losses of the last iteration, where the round distilled."""

@@ -78,7 +78,9 @@ class FedDGM(Strategy):
         return Instruction("train", self._surrogate(weights, architecture), run.spec)
 
     def _surrogate(self, weights: Weights, architecture: str) -> Weights:
-        return self._surrogates[architecture] if architecture else weights
+        if not architecture:
+            return weights
+        return Weights(self._surrogates[architecture].tensors, weights.codec)
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
         """Return the site's surrogate; None of one of another architecture than the run's: there is none to compare."""

@@ -51,6 +51,9 @@ class SurrogateDistillation:
         self._run, self._settings = run, settings_of(run)
         self._generator = _generator(run)
         self._latents: dict[str, tuple[Tensor, ...]] = {}
+        self._mean, self._std = (
+            torch.tensor(v, device=run.device)[:, None, None] for v in (run.info.mean, run.info.std)
+        )
         self.notes: dict[str, Any] = {}
         """Of each site of the round, L_MTT before the first and the last step, and the student's step size."""
         if any(True for _ in run.build_model().buffers()):
@@ -155,11 +158,7 @@ class SurrogateDistillation:
 
     def _inputs(self, latents: Latents) -> Tensor:
         """Return G(Z) as a model takes it."""
-        info, images = self._run.info, self._generator.images(latents)
-        mean, std = (
-            torch.tensor(v, device=images.device)[:, None, None] for v in (info.mean, info.std)
-        )
-        return ((images + 1) / 2 - mean) / std
+        return ((self._generator.images(latents) + 1) / 2 - self._mean) / self._std
 
     def _note(self, site: str, losses: Tensor, step_size: Tensor) -> None:
         ends = [round(float(losses[i]), 6) for i in (0, -1)] if len(losses) else []

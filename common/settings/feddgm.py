@@ -11,7 +11,7 @@ from common.models.registry import MODELS
 from common.settings.base import Switch, setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
-from common.settings.feddm import TRANSFORMS
+from common.settings.feddm import TRANSFORMS, known_transforms
 
 if TYPE_CHECKING:
     from common.settings.sections import ModelSettings
@@ -109,10 +109,7 @@ class FedDGMSettings(FedAvgSettings):
     @field_validator("dsa")
     @classmethod
     def _known_transforms(cls, value: str) -> str:
-        names = value.split("_") if value else []
-        if any(name not in TRANSFORMS for name in names) or len(set(names)) < len(names):
-            raise ValueError("unknown or repeated transform")
-        return value
+        return known_transforms(value)
 
     @field_validator("global_models")
     @classmethod

@@ -12,6 +12,14 @@ TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 """The transforms of differentiable siamese augmentation (Zhao & Bilen, 2021)."""
 
 
+def known_transforms(value: str) -> str:
+    """Return the text that names transforms; ValueError where one is unknown or stands there twice."""
+    names = value.split("_") if value else []
+    if any(name not in TRANSFORMS for name in names) or len(set(names)) < len(names):
+        raise ValueError("unknown or repeated transform")
+    return value
+
+
 class FedDMSettings(SurrogateServerSettings):
     """Sites distil their images into a few synthetic ones; the server learns from those.
 
@@ -53,10 +61,7 @@ class FedDMSettings(SurrogateServerSettings):
     @field_validator("augment")
     @classmethod
     def _known_transforms(cls, value: str) -> str:
-        names = value.split("_") if value else []
-        if any(name not in TRANSFORMS for name in names) or len(set(names)) < len(names):
-            raise ValueError("unknown or repeated transform")
-        return value
+        return known_transforms(value)
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device; real images that no step has changed are sent as they are."""
