@@ -12,20 +12,16 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from common.data import Samples
-from common.errors import ConfigError, PayloadError
+from common.errors import PayloadError
 from common.run import Run
-from common.seeding import generator
-from common.settings.training import TrainingSettings
 from common.sites import Site
 from common.specs.feddgm import settings_of, surrogate_of
-from common.training import train
+from common.training import Local
 from common.wire import SyntheticImages, Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.exchange.replies import Upload
+from strategies.global_models import GlobalModels, initial
 from strategies.surrogate_distillation import Ended, SurrogateDistillation
-
-#: the name under which the run's own surrogate is judged beside the global models
-SURROGATE = "surrogate"
 
 
 @dataclass
@@ -50,16 +46,11 @@ class FedDGM(Strategy):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self.settings = settings_of(run)
-        if run.config.evaluation.on in ("sites", "both"):
-            raise ConfigError(
-                f"evaluation.on={run.config.evaluation.on} has the sites judge the model that they were sent, and "
-                "method=feddgm learns others at the server: set evaluation.on=server"
-            )
         self.needs_class_counts = self.settings.classes == "known"
         self._distillation = SurrogateDistillation(run)
-        self._models = {name: _start(run, name) for name in self.settings.learned()}
+        self._models = GlobalModels(run, self.settings)
         self._surrogates = {
-            name: _start(run, name) for name in run.architectures if name not in self._models
+            name: initial(run, name) for name in run.architectures if name not in self._models
         }
         self._pictures: dict[str, SyntheticImages] = {}
 
@@ -105,11 +96,13 @@ class FedDGM(Strategy):
                 self._pictures[upload.site.name] = SyntheticImages(images.cpu(), labels.cpu())
         self.require_quorum(server_round)
         samples = union.samples()
-        for name, held in self._models.items():
-            self._models[name] = self._learned(server_round, name, held, samples)
+        self._models.train(server_round, samples, Local())
+        epochs = self.settings.surrogate_epochs
         for name, held in self._surrogates.items():
-            self._surrogates[name] = self._learned(server_round, name, held, samples)
-        return self._learned(server_round, GLOBAL, weights, samples)
+            self._surrogates[name] = self._models.trained(
+                server_round, name, held, samples, epochs, Local()
+            )
+        return self._models.trained(server_round, GLOBAL, weights, samples, epochs, Local())
 
     def _groups(self, uploads: Iterable[Upload]) -> Iterator[list[Upload]]:
         """Yield the uploads, up to ``together`` of equal form and size at a time."""
@@ -140,41 +133,16 @@ class FedDGM(Strategy):
         for upload, (images, labels) in zip(group, sets, strict=True):
             yield upload, images, labels
 
-    def _learned(self, server_round: int, name: str, start: Weights, samples: Samples) -> Weights:
-        """Return a model trained from ``start`` on the round's images."""
-        s, config = self.settings, self.run.config
-        epochs = s.global_epochs if name in self._models else s.surrogate_epochs
-        if not epochs:
-            return start
-        model = self.run.with_model(name).build_model()
-        start.load_into(model)
-        train(
-            model,
-            samples,
-            TrainingSettings(
-                epochs=epochs,
-                lr=s.global_lr,
-                batch=s.global_batch,
-                momentum=s.global_momentum,
-            ),
-            self.run.task,
-            generator(config.seed, "feddgm", server_round, name, device=self.run.device),
-            precision=config.compute.precision,
-        )
-        return Weights.of(model, start.codec)
-
     # ---- what was learned -----------------------------------------------------------------------------
 
     def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the first of the global models."""
-        first, *_ = self._models
-        return {first: self.arrays_from(self._models[first])}
+        return self._models.learned(arrays)
 
     def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the other global models, and the surrogates."""
-        _, *others = self._models.items()
-        rest = [*others, *self._surrogates.items()]
-        return {SURROGATE: arrays, **{name: self.arrays_from(held) for name, held in rest}}
+        others = {name: self.arrays_from(held) for name, held in self._surrogates.items()}
+        return {**self._models.beside(arrays), **others}
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
         """Return what was distilled of each site's weights in the last round."""
@@ -187,14 +155,14 @@ class FedDGM(Strategy):
     def state_dict(self) -> State:
         """Return all models but the run's own surrogate, and the latents where the next round goes on from them."""
         return {
-            LEARNED: {name: dict(held.tensors) for name, held in self._models.items()},
+            LEARNED: self._models.state_dict(),
             "surrogates": {name: dict(held.tensors) for name, held in self._surrogates.items()},
             "distillation": self._distillation.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
         """Take them back."""
-        self._models = {name: Weights(dict(held)) for name, held in state[LEARNED].items()}
+        self._models.load_state_dict(state[LEARNED])
         self._surrogates = {name: Weights(dict(held)) for name, held in state["surrogates"].items()}
         self._distillation.load_state_dict(state["distillation"])
 
@@ -202,8 +170,3 @@ class FedDGM(Strategy):
 def _sent(upload: Upload) -> Weights:
     assert isinstance(upload.payload, Weights)
     return upload.payload
-
-
-def _start(run: Run, architecture: str) -> Weights:
-    """Return a model's initial weights."""
-    return Weights.of(run.with_model(architecture).build_model())

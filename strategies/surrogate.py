@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from common.data import Samples
@@ -14,10 +15,11 @@ from common.seeding import generator
 from common.settings.surrogate import SurrogateServerSettings
 from common.settings.training import TrainingSettings
 from common.sites import Site
-from common.training import Local, train, weighted
+from common.training import Local, Objective, train, weighted
 from common.wire import SyntheticImages, SyntheticImagesSpec, Weights
-from strategies.base import Instruction, State, Strategy
+from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.exchange.replies import Upload
+from strategies.global_models import GlobalModels
 from strategies.plausible import require_in_range
 from synth.distribution_matching import project_ball
 
@@ -41,6 +43,7 @@ class SurrogateServer(Strategy):
         settings = run.config.settings
         assert isinstance(settings, SurrogateServerSettings)
         self.settings = settings
+        self._models = GlobalModels(run, settings)
         self._shape = run.image_shape
         self.needs_class_counts = settings.weighting == "counts"
         self._last: dict[str, SyntheticImages] = {}
@@ -69,7 +72,10 @@ class SurrogateServer(Strategy):
         if self.settings.keep:
             del self._kept[: -self.settings.keep]
         images, labels, each = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
-        return self._train(server_round, weights, images, labels, each)
+        samples = Samples.of(images.to(self.run.device), labels.to(self.run.device))
+        objective = weighted(self.run.task, each.to(self.run.device))
+        self._models.train(server_round, samples, Local(objective=objective))
+        return self._train(server_round, weights, samples, objective)
 
     def _union(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor, Tensor]:
         """Return images, labels and each image's weight, scaled to a mean of one over the round."""
@@ -90,7 +96,7 @@ class SurrogateServer(Strategy):
         return counts[labels] / sent[labels]
 
     def _train(
-        self, server_round: int, weights: Weights, images: Tensor, labels: Tensor, each: Tensor
+        self, server_round: int, weights: Weights, samples: Samples, objective: Objective
     ) -> Weights:
         s, config = self.settings, self.run.config
         if s.server_epochs == s.server_steps == 0:
@@ -100,7 +106,7 @@ class SurrogateServer(Strategy):
         centre = [p.detach().clone() for p in model.parameters()]
         train(
             model,
-            Samples.of(images.to(self.run.device), labels.to(self.run.device)),
+            samples,
             TrainingSettings(
                 epochs=max(1, s.server_epochs),
                 lr=s.server_lr,
@@ -113,7 +119,7 @@ class SurrogateServer(Strategy):
             precision=config.compute.precision,
             steps=s.server_steps,
             local=Local(
-                objective=weighted(self.run.task, each.to(self.run.device)),
+                objective=objective,
                 after_step=lambda m: project_ball(m.parameters(), centre, s.rho),
             ),
         )
@@ -123,13 +129,24 @@ class SurrogateServer(Strategy):
         """Return the last round's sets by site."""
         return self._last
 
+    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the first of the global models; the model that travels where there are none."""
+        return self._models.learned(arrays)
+
+    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the other global models, and then the model that travels."""
+        return self._models.beside(arrays)
+
     def state_dict(self) -> State:
-        """Return the kept rounds' sets, which the next round trains on; none with ``keep`` = 1."""
+        """Return the kept rounds' sets, which the next round trains on, none with ``keep`` = 1; and global models."""
         older = [] if self.settings.keep == 1 else self._kept
-        return {"kept": [list(parts) for parts in older]}
+        kept = {"kept": [list(parts) for parts in older]}
+        models = self._models.state_dict()
+        return {**kept, LEARNED: models} if models else kept
 
     def load_state_dict(self, state: State) -> None:
-        """Take back the kept rounds' sets."""
+        """Take them back."""
+        self._models.load_state_dict(state.get(LEARNED, {}))
         kept: list[list[Any]] = list(state["kept"])
         self._kept = [(images, labels, each) for images, labels, each in kept]
 

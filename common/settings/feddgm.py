@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import field_validator
 
-from common.models.registry import MODELS
 from common.settings.base import Switch, setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
 from common.settings.feddm import TRANSFORMS, known_transforms
+from common.settings.global_models import ALLOWED, GlobalModelsSettings
 
 if TYPE_CHECKING:
     from common.settings.sections import ModelSettings
 
 
-class FedDGMSettings(FedAvgSettings):
+class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
     """Sites train surrogates, the run's model; the server makes images of what each has learned, and learns from those.
 
     What is learned are the global models, whatever their architecture; the surrogate is judged beside them.
@@ -87,14 +87,8 @@ class FedDGMSettings(FedAvgSettings):
     global_models: str = setting(
         "convnet",
         "architectures that the server learns; the first gives the run's figures, others are judged beside it",
-        allowed=f"some of {', '.join(MODELS)}, joined by commas",
+        allowed=ALLOWED,
     )
-    global_epochs: int = setting(
-        1000, "the server's passes over the distilled images a round", symbol="T_g", ge=0
-    )
-    global_batch: int = setting(256, "images a step of the server", ge=1)
-    global_lr: float = setting(0.01, "learning rate of the server's SGD", ge=0)
-    global_momentum: float = setting(0.9, "momentum of the server's SGD", ge=0, lt=1)
     surrogate_epochs: int = setting(
         1000, "the server's passes for the surrogate; the paper does not say", ge=0
     )
@@ -111,18 +105,6 @@ class FedDGMSettings(FedAvgSettings):
     def _known_transforms(cls, value: str) -> str:
         return known_transforms(value)
 
-    @field_validator("global_models")
-    @classmethod
-    def _known_models(cls, value: str) -> str:
-        names = value.split(",")
-        if any(name not in MODELS for name in names) or len(set(names)) < len(names):
-            raise ValueError("an unknown or repeated architecture")
-        return value
-
-    def learned(self) -> tuple[str, ...]:
-        """Return the names of the global models."""
-        return tuple(self.global_models.split(","))
-
     def depth_of(self, site: str) -> int:
         """Return the depth of a site's surrogate where it is its own; 0 for the run's."""
         own = dict(pair.rsplit(":", 1) for pair in self.depths.split(",") if pair)
@@ -131,10 +113,7 @@ class FedDGMSettings(FedAvgSettings):
     def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
         """Name the global models, and the surrogates of other depths than the run's."""
         depths = {int(pair.rsplit(":", 1)[1]) for pair in self.depths.split(",") if pair}
-        models = {
-            name: model.model_copy(update={"name": name, "start": ""}) for name in self.learned()
-        }
-        return models | {
+        return dict(super().models(model)) | {
             surrogate(depth): model.model_copy(update={"depth": depth, "start": ""})
             for depth in sorted(depths - {model.depth})
         }

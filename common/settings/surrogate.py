@@ -3,9 +3,10 @@
 from typing import Literal
 
 from common.settings.base import Settings, setting
+from common.settings.global_models import GlobalModelsSettings
 
 
-class SurrogateServerSettings(Settings):
+class UnionTrainingSettings(Settings):
     """Server training on the union of the received sets, inside a ball around the round's start."""
 
     ipc: int = setting(
@@ -37,3 +38,7 @@ class SurrogateServerSettings(Settings):
         "uniform", "weight of a received image: one (Eq. 10), or the real images it stands for"
     )
     keep: int = setting(1, "rounds whose sets the server trains on; 0: all so far", ge=0)
+
+
+class SurrogateServerSettings(GlobalModelsSettings, UnionTrainingSettings):
+    """The same, and models of other architectures that the server learns of the union beside the run's own."""

@@ -21,9 +21,10 @@ from common.wire import Weights
 from nectar.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from strategies import feddgm
+from strategies import global_models
 from strategies.exchange.replies import Upload
-from strategies.feddgm import SURROGATE, FedDGM
+from strategies.feddgm import FedDGM
+from strategies.global_models import SURROGATE
 
 Small = Callable[..., dict[str, Any]]
 
@@ -163,7 +164,7 @@ def test_the_union_has_ipc_images_of_all_classes_or_of_those_a_site_holds(
     monkeypatch: pytest.MonkeyPatch, classes: str, each: list[int]
 ) -> None:
     spy = Spy()
-    monkeypatch.setattr(feddgm, "train", spy)
+    monkeypatch.setattr(global_models, "train", spy)
     a_run = Run(load({"method": "feddgm", "set": f"model.width=8 {TINY} feddgm.classes={classes}"}))
     server = FedDGM(a_run)
     holds = [[5, 0, 0, 3, *[0] * 6], [*[0] * 9, 1]]

@@ -1,0 +1,51 @@
+"""Settings of a server that learns models of any architecture from images, beside the one that travels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import field_validator
+
+from common.models.registry import MODELS
+from common.settings.base import Settings, setting
+
+if TYPE_CHECKING:
+    from common.settings.sections import ModelSettings
+
+ALLOWED = f"some of {', '.join(MODELS)}, joined by commas"
+
+
+class GlobalModelsSettings(Settings):
+    """What the server learns of the images that it has, and how; the run's model is what the sites have to do with."""
+
+    global_models: str = setting(
+        "",
+        "architectures that the server learns; the first gives the run's figures, others are judged beside it; empty: "
+        "the run's model, which the sites have too",
+        allowed=ALLOWED,
+    )
+    global_epochs: int = setting(
+        1000, "the server's passes over the images a round", symbol="T_g", ge=0
+    )
+    global_batch: int = setting(256, "images a step of the server", ge=1)
+    global_lr: float = setting(0.01, "learning rate of the server's SGD", ge=0)
+    global_momentum: float = setting(0.9, "momentum of the server's SGD", ge=0, lt=1)
+
+    @field_validator("global_models")
+    @classmethod
+    def _known_models(cls, value: str) -> str:
+        names = value.split(",") if value else []
+        if any(name not in MODELS for name in names) or len(set(names)) < len(names):
+            raise ValueError("an unknown or repeated architecture")
+        return value
+
+    def learned(self) -> tuple[str, ...]:
+        """Return the names of the global models."""
+        return tuple(self.global_models.split(",")) if self.global_models else ()
+
+    def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
+        """Name the global models."""
+        return {
+            name: model.model_copy(update={"name": name, "start": ""}) for name in self.learned()
+        }

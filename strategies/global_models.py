@@ -1,0 +1,109 @@
+"""Models of any architecture that a server learns from images, while the run's own travels to the sites and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flwr.app import ArrayRecord
+
+from common.data import Samples
+from common.errors import ConfigError
+from common.run import Run
+from common.seeding import generator
+from common.settings.global_models import GlobalModelsSettings
+from common.settings.training import TrainingSettings
+from common.training import Local, train
+from common.wire import Weights
+from strategies.base import GLOBAL, State
+
+#: the name under which the model that travels is judged beside the global ones
+SURROGATE = "surrogate"
+
+
+class GlobalModels:
+    """The global models w_g by name, each trained from its values of the last round; the first is the headline.
+
+    Raises
+    ------
+    ConfigError
+        If there are some, and the sites are to judge: they have another model.
+    """
+
+    def __init__(self, run: Run, settings: GlobalModelsSettings) -> None:
+        self._run, self._settings = run, settings
+        self._held = {name: initial(run, name) for name in settings.learned()}
+        if self._held and run.config.evaluation.on in ("sites", "both"):
+            raise ConfigError(
+                f"evaluation.on={run.config.evaluation.on} has the sites judge the model that they were sent, and "
+                f"method={run.config.method} learns others at the server: set evaluation.on=server"
+            )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._held
+
+    def train(self, server_round: int, samples: Samples, local: Local) -> None:
+        """Train each of them on the round's images."""
+        epochs = self._settings.global_epochs
+        for name, held in self._held.items():
+            self._held[name] = self.trained(server_round, name, held, samples, epochs, local)
+
+    def trained(
+        self,
+        server_round: int,
+        name: str,
+        start: Weights,
+        samples: Samples,
+        epochs: int,
+        local: Local,
+    ) -> Weights:
+        """Return a model trained as the global ones are; ``name`` is its architecture, as `Run.with_model` takes it."""
+        if not epochs:
+            return start
+        s, config = self._settings, self._run.config
+        model = self._run.with_model(name).build_model()
+        start.load_into(model)
+        train(
+            model,
+            samples,
+            TrainingSettings(
+                epochs=epochs,
+                lr=s.global_lr,
+                batch=s.global_batch,
+                momentum=s.global_momentum,
+            ),
+            self._run.task,
+            generator(config.seed, config.method, server_round, name, device=self._run.device),
+            precision=config.compute.precision,
+            local=local,
+        )
+        return Weights.of(model, start.codec)
+
+    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the headline: the first of them, or what travels where there is none."""
+        for name, held in self._held.items():
+            return {name: _arrays(held)}
+        return {GLOBAL: arrays}
+
+    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the others, and what travels."""
+        if not self._held:
+            return {}
+        _, *others = self._held.items()
+        return {SURROGATE: arrays, **{name: _arrays(held) for name, held in others}}
+
+    def state_dict(self) -> State:
+        """Return them by name."""
+        return {name: dict(held.tensors) for name, held in self._held.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take them back."""
+        self._held = {name: Weights(dict(held)) for name, held in state.items()}
+
+
+def initial(run: Run, name: str) -> Weights:
+    """Return the initial weights of an architecture."""
+    return Weights.of(run.with_model(name).build_model())
+
+
+def _arrays(held: Weights) -> ArrayRecord:
+    return ArrayRecord(dict(held.tensors))

@@ -1,0 +1,100 @@
+"""FedDM with global models of other architectures: sites distil on the run's model, the server learns others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from federation import numbers, run
+
+from common.config import load
+from common.errors import ConfigError
+from common.run import Run
+from common.sites import Site
+from common.wire import SyntheticImages, Weights
+from nectar.resume import with_recorded
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+from strategies.exchange.replies import Upload
+from strategies.feddm import FedDM
+from strategies.global_models import SURROGATE
+
+Small = Callable[..., dict[str, Any]]
+
+TWO = "feddm.global_models=mlp,convnet feddm.global_epochs=3"
+
+
+def last(record: Record) -> Checkpoint:
+    return Checkpoint.load(record.last)
+
+
+@pytest.mark.parametrize("method", ["feddm", "real"])
+def test_the_first_gives_the_figures_and_what_travels_is_what_it_would_be_without(
+    small: Small, method: str
+) -> None:
+    record = run(small(method=method, set=TWO.replace("feddm", method)))
+    alone = run(small(method=method))
+    for line, without in zip(record.metrics()[1:], alone.metrics()[1:], strict=True):
+        assert set(line["models"]) == {"mlp", "convnet", SURROGATE}
+        assert line["test"] == line["models"]["mlp"]
+        assert line["models"][SURROGATE] == without["test"]
+        assert line["bytes"] == without["bytes"]
+    assert set(last(record).models) == {"mlp", "convnet"}
+    weights = last(alone).weights
+    assert all(torch.equal(t, weights[name]) for name, t in last(record).weights.items())
+
+
+def test_resumed_it_is_an_unbroken_run(small: Small) -> None:
+    whole = run(small(rounds=3, set=TWO))
+    part = run(small(rounds=1, set=TWO))
+    run(with_recorded({"resume": str(part.directory), "rounds": 3}))
+    assert numbers(part) == numbers(whole)
+    one, other = last(part), last(whole)
+    for name in one.models:
+        assert all(torch.equal(t, other.models[name][n]) for n, t in one.models[name].items())
+
+
+def test_its_step_is_of_the_loss_by_the_real_images_that_each_stands_for() -> None:
+    """Of two sites with 9 and 1 images of a class, who sent one each: w - eta grad of (1.8 l_1 + 0.2 l_2) / 2."""
+    words = (
+        "model.width=8 feddm.global_models=mlp feddm.global_epochs=1 feddm.global_lr=0.5 "
+        "feddm.global_momentum=0 feddm.weighting=counts feddm.server_epochs=0"
+    )
+    a_run = Run(load({"set": words}))
+    server = FedDM(a_run)
+    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    sent = [
+        Upload(
+            Site(f"partition-{i}", i + 1, examples=n, class_counts=[0, n, *[0] * 8]),
+            SyntheticImages(images[i : i + 1], torch.tensor([1])),
+            1,
+            {},
+        )
+        for i, n in enumerate((9, 1))
+    ]
+    model = a_run.with_model("mlp").build_model()
+    losses = F.cross_entropy(model(images), torch.tensor([1, 1]), reduction="none")
+    ((1.8 * losses[0] + 0.2 * losses[1]) / 2).backward()  # type: ignore[no-untyped-call]
+    expected = {n: p.detach() - 0.5 * p.grad for n, p in model.named_parameters()}  # type: ignore[operator]
+    weights = Weights.of(a_run.build_model())
+    assert server.update(1, weights, sent) is weights
+    held = server.state_dict()["learned"]["mlp"]
+    for name, tensor in expected.items():
+        assert torch.allclose(held[name], tensor, atol=1e-6)
+
+
+def test_sites_that_are_to_judge_another_model_are_refused_and_the_sites_own_is_not() -> None:
+    judged = "evaluation.on=sites data.site_holdout=0.2"
+    with pytest.raises(
+        ConfigError, match=r"method=feddm learns others .* set evaluation\.on=server"
+    ):
+        FedDM(Run(load({"set": f"{judged} {TWO}"})))
+    FedDM(Run(load({"set": judged})))
+
+
+def test_an_unknown_architecture_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"unknown or repeated architecture"):
+        load({"set": "feddm.global_models=oracle"})
