@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import field_validator
 
@@ -24,6 +24,11 @@ class GlobalModelsSettings(Settings):
         "architectures that the server learns; the first gives the run's figures, others are judged beside it; empty: "
         "the run's model, which the sites have too",
         allowed=ALLOWED,
+    )
+    global_norm: Literal["as model", "instance", "group", "batch", "none"] = setting(
+        "as model",
+        "normalisation in the global models: model.norm's, or one of their own; they never travel, so that batch does "
+        "not mix what sites have",
     )
     global_epochs: int = setting(
         1000, "the server's passes over the images a round", symbol="T_g", ge=0
@@ -46,6 +51,8 @@ class GlobalModelsSettings(Settings):
 
     def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
         """Name the global models."""
+        norm = model.norm if self.global_norm == "as model" else self.global_norm
         return {
-            name: model.model_copy(update={"name": name, "start": ""}) for name in self.learned()
+            name: model.model_copy(update={"name": name, "norm": norm, "start": ""})
+            for name in self.learned()
         }

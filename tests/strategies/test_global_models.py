@@ -95,6 +95,16 @@ def test_sites_that_are_to_judge_another_model_are_refused_and_the_sites_own_is_
     FedDM(Run(load({"set": judged})))
 
 
+def test_their_normalisation_may_be_their_own(small: Small) -> None:
+    """A ResNet of 8x8 digits cannot have the instance norm that the sites' ConvNet has."""
+    words = "feddm.global_models=resnet18 feddm.global_epochs=1 feddm.global_norm="
+    with pytest.raises(ConfigError, match="choose group or batch"):
+        run(small(rounds=1, set=f"{words}instance"))
+    for norm, statistics in (("group", 0), ("batch", 20)):
+        models = last(run(small(rounds=1, set=f"{words}{norm}"))).models["resnet18"]
+        assert sum("running_mean" in name for name in models) == statistics
+
+
 def test_an_unknown_architecture_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"unknown or repeated architecture"):
         load({"set": "feddm.global_models=oracle"})
