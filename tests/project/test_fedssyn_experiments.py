@@ -66,6 +66,29 @@ def test_a_row_has_the_papers_settings_and_can_be_built(name: str, end: str) -> 
     }
 
 
+@pytest.mark.parametrize("end", ["", "-small"])
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row[2:] == SIZES[""]])
+def test_table_2s_rivals_have_their_released_codes_values_and_can_be_built(
+    name: str, end: str
+) -> None:
+    fedgen = load({"experiment": name + end, "method": "fedgen"})
+    make_strategy(Run(fedgen))
+    own = fedgen.settings.model_dump()
+    assert (own["hidden"], own["noise"], own["strength"], own["diversity"]) == (512, 64, 10, 1)
+    assert (own["weighting"], own["augment"]) == ("uniform", "flip_crop")
+    dense = load({"experiment": name + end, "method": "dense", "rounds": 10})
+    make_strategy(Run(dense))
+    own = dense.settings.model_dump()
+    assert (own["distil"], own["student_start"]) == ("last", "average")
+    if not end:
+        assert (own["server_iterations"], own["generator_steps"], own["temperature"]) == (
+            200,
+            30,
+            20,
+        )
+        assert own["epochs"] == 10
+
+
 def test_the_papers_network_has_14_million_parameters() -> None:
     """Counted in tests/synth/test_unet.py; here that the file's settings are those."""
     import torch
