@@ -17,11 +17,9 @@ from common.sites import Site
 from common.specs.feddgm import settings_of
 from common.wire import Weights
 from strategies.base import State
+from strategies.image_generators import image_generator
 from synth import augmentation
-from synth.generators.feature_space import FeatureSpace
-from synth.generators.latents import ImageGenerator, Latents
-from synth.generators.pixels import Pixels
-from synth.generators.style_weights import digits_prior
+from synth.generators.latents import Latents
 from synth.inner_steps import InnerTraining
 from synth.synthetic_updates import loss_of
 from synth.trajectory_distillation import distil
@@ -49,7 +47,6 @@ class SurrogateDistillation:
 
     def __init__(self, run: Run) -> None:
         self._run, self._settings = run, settings_of(run)
-        self._generator = _generator(run)
         self._latents: dict[str, tuple[Tensor, ...]] = {}
         self._mean, self._std = (
             torch.tensor(v, device=run.device)[:, None, None] for v in (run.info.mean, run.info.std)
@@ -61,6 +58,7 @@ class SurrogateDistillation:
                 "method=feddgm differentiates the surrogate's training, which a model with running statistics does "
                 "not allow: set model.norm to instance, group or none, or choose another model.name"
             )
+        self._generator = image_generator(run)
 
     def distil(
         self, server_round: int, architecture: str, start: Weights, ended: Sequence[Ended]
@@ -116,6 +114,7 @@ class SurrogateDistillation:
             momentum=s.latent_momentum,
             generator=self._draws("matching", server_round, ended[0].site.name),
             form=_FORMS[s.gradient],
+            chunk=self._rows(labels),
         )
         latents = zip(*(unpack(tensor) for tensor in found.latents), strict=True)
         losses = unpack(found.losses.movedim(0, -1))
@@ -125,6 +124,11 @@ class SurrogateDistillation:
             if s.warm:
                 self._latents[one.site.name] = kept
         return list(zip(unpack(found.data.images), labels, strict=True))
+
+    def _rows(self, labels: Sequence[Tensor]) -> int:
+        """Return the rows that hold ``chunk`` images; a row is an image, of several sites a whole set."""
+        chunk = self._settings.chunk
+        return chunk if len(labels) == 1 or not chunk else max(1, chunk // len(labels[0]))
 
     def _renderer(self, like: Latents, *, several: bool) -> Callable[..., Tensor]:
         """Return G for latents of one site, or of several in front, as a model takes its images."""
@@ -184,19 +188,3 @@ def _packing(
 
 def _on(weights: Weights, device: torch.device) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in weights.tensors.items()}
-
-
-def _generator(run: Run) -> ImageGenerator:
-    settings, shape = settings_of(run), run.image_shape
-    if settings.generator == "pixels":
-        return Pixels(shape, settings.latent_lr)
-    network = digits_prior().to(run.device)
-    if network.form.shape != shape or network.form.classes != len(run.info.classes):
-        raise ConfigError(
-            f"feddgm.generator={settings.generator} makes 8x8 digits of ten classes, and {run.info.name} has images of "
-            f"{'x'.join(map(str, shape))} of {len(run.info.classes)} classes: set feddgm.generator=pixels"
-        )
-    try:
-        return FeatureSpace(network, settings.space, settings.latent_lr, settings.feature_lr)
-    except ValueError as error:
-        raise ConfigError(f"feddgm.space={settings.space} is not there: {error}.") from None
