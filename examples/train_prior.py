@@ -1,16 +1,20 @@
-"""The generator of 8x8 digits that comes with the app, trained on MNIST once more.
+"""A small generator for FedDGM, trained on a public set: by default that of 8x8 digits which comes with the app.
 
     python examples/train_prior.py [--data DIR] [--output DIR]
+    python examples/train_prior.py --dataset fashionmnist [--data DIR] [--output DIR]
 
-It writes digits_prior.json, which belongs into synth/generators, and digits_prior.png, ten images of every class; it
-prints the SHA-256 that synth/generators/style_weights.py states, and the share of scikit-learn's digits that a
-classifier recognises which has seen generated digits alone. Another processor's rounding gives other weights, as good.
+The first writes digits_prior.json, which belongs into synth/generators, of MNIST made small; the second
+fashionmnist_prior.json, which `feddgm.generator` names by its absolute path. Beside it lies a picture of ten images of
+each class. It prints the file's SHA-256, which `feddgm.generator_sha256` and style_weights.py ask for, and the share of
+real test images (of the digits, scikit-learn's) that a classifier recognises which has seen generated ones alone.
+Another processor's rounding gives other weights, as good.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,19 +23,35 @@ from PIL import Image
 from style_training import Plan, train_prior
 from torch import Tensor
 
-from common.data import Split, load
+from common.data import Split, describe, load
+from common.errors import NectarError
+from common.files import write_atomically
 from common.models import Classifier, build
 from common.seeding import generator
 from synth.descent import Adam
 from synth.generators.style import Form, StyleNetwork
 from synth.generators.style_weights import encoded
 
-ABOUT = "A style-based generator of 8x8 digits, trained on MNIST by examples/train_prior.py"
+DIGITS = "digits"
 SIDE, CLASSES, LEVELS = 8, 10, 16
 #: a digit of MNIST lies in a box of this side
 BOX = 20
-#: the classifier's
+#: the classifier's; and how many real images it is tried on, and rows and columns the picture has, at most
 GENERATED, STEPS, BATCH, LR = 10_000, 600, 128, 2e-3
+TRIED, SHOWN = 2_000, 10
+
+Labelled = tuple[Tensor, Tensor]
+"""Images in [-1, 1], float [n, C, H, W], and their labels, int64 [n]."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a generator learns from, in words too, and real images of the same kind to try it on."""
+
+    about: str
+    learned: Labelled
+    tried: Labelled
+    classes: int
 
 
 def framed(images: Tensor) -> Tensor:
@@ -55,7 +75,7 @@ def _middle(inked: Tensor) -> Tensor:
     return (first + last + 1) // 2
 
 
-def as_digits(split: Split) -> tuple[Tensor, Tensor]:
+def as_digits(split: Split) -> Labelled:
     """Return a split of MNIST as scikit-learn's digits are, 8x8 of 0 to 16, here in [-1, 1]; and the labels."""
     pieces = []
     for raw in torch.from_numpy(split.images[:, 0].copy()).split(5000):
@@ -65,17 +85,50 @@ def as_digits(split: Split) -> tuple[Tensor, Tensor]:
     return torch.cat(pieces), torch.from_numpy(split.labels.copy())
 
 
-def generated(network: StyleNetwork, each: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return ``each`` images of every class, cut to [-1, 1], and their labels."""
-    labels = torch.arange(CLASSES).repeat(each)
+def as_they_are(split: Split, scale: float, most: int = 0) -> Labelled:
+    """Return a split's first ``most`` images, or all for 0, their raw values 0 to ``scale`` in [-1, 1]."""
+    end = most or len(split)
+    images = torch.from_numpy(split.images[:end].copy()).float() / (scale / 2) - 1
+    return images, torch.from_numpy(split.labels[:end].copy())
+
+
+def material(name: str, data: Path) -> Material:
+    """Return what the generator of a public set learns from; of ``digits`` that is MNIST, in their form.
+
+    Raises
+    ------
+    NectarError
+        If the set is not there, or has no images of classes.
+    """
+    if name == DIGITS:
+        mnist, digits = load("mnist", data), load(DIGITS, data)
+        parts = [as_they_are(split, LEVELS) for split in (digits.train, digits.test)]
+        images, labels = (torch.cat(pair) for pair in zip(*parts, strict=True))
+        return Material(
+            "8x8 digits, trained on MNIST", as_digits(mnist.train), (images, labels), CLASSES
+        )
+    info = describe(name)
+    if not info.has_images:
+        raise NectarError(f"--dataset {name} holds {info.unit}: a generator learns from images")
+    found = load(name, data)
+    tried = as_they_are(found.test, info.scale, TRIED)
+    about = f"{'x'.join(map(str, info.shape))} images, trained on {name}"
+    return Material(about, as_they_are(found.train, info.scale), tried, len(info.classes))
+
+
+@torch.no_grad()
+def generated(network: StyleNetwork, each: int, seed: int, classes: int) -> Labelled:
+    """Return ``each`` images of each of the first ``classes``, cut to [-1, 1], and their labels."""
+    labels = torch.arange(classes).repeat(each)
     z = torch.randn(len(labels), network.form.latent, generator=generator(seed, "codes"))
-    return network(z, labels).clamp(-1, 1), labels
+    parts = zip(z.split(BATCH), labels.split(BATCH), strict=True)
+    return torch.cat([network(*part).clamp(-1, 1) for part in parts]), labels
 
 
-def classifier(images: Tensor, labels: Tensor) -> Classifier:
+def classifier(images: Tensor, labels: Tensor, form: Form) -> Classifier:
     """Return the network of the digits' runs, trained on the images."""
     draws = generator(0, "classifier")
-    model = build("convnet", (1, SIDE, SIDE), CLASSES, depth=2, width=32, generator=draws)
+    model = build("convnet", form.shape, form.classes, depth=2, width=32, generator=draws)
     adam = Adam(model.parameters(), LR)
     for step in range(STEPS):
         at = torch.randint(len(images), (BATCH,), generator=draws)
@@ -87,43 +140,56 @@ def classifier(images: Tensor, labels: Tensor) -> Classifier:
 
 
 @torch.no_grad()
-def recognised(model: Classifier, data: Path) -> float:
-    """Return the share of all of scikit-learn's 1,797 digits that the classifier recognises."""
-    digits = load("digits", data)
-    right = 0
-    for split in (digits.train, digits.test):
-        x = torch.from_numpy(split.images.copy()).float() / (LEVELS / 2) - 1
-        right += int((model(x).argmax(1) == torch.from_numpy(split.labels.copy())).sum())
-    return right / (len(digits.train) + len(digits.test))
+def recognised(model: Classifier, images: Tensor, labels: Tensor) -> float:
+    """Return the share of images that the classifier recognises."""
+    found = torch.cat([model(part).argmax(1) for part in images.split(BATCH)])
+    return float((found == labels).float().mean())
 
 
 def draw(network: StyleNetwork, path: Path) -> None:
-    """Write ten images of every class, a row each."""
-    images, _ = generated(network, 10, 1)
-    grid = images.view(10, CLASSES, SIDE, SIDE).permute(1, 2, 0, 3).reshape(CLASSES * SIDE, -1)
-    pixels = ((grid + 1) * 127.5).byte().numpy()
-    Image.fromarray(pixels).resize((800, 800), Image.Resampling.NEAREST).save(path)
+    """Write ten images of each class, a row a class, at the most ten classes."""
+    rows, (channels, height, width) = min(SHOWN, network.form.classes), network.form.shape
+    images, _ = generated(network, SHOWN, 1, rows)
+    grid = images.view(SHOWN, rows, channels, height, width).permute(1, 3, 0, 4, 2)
+    pixels = ((grid.reshape(rows * height, SHOWN * width, channels) + 1) * 127.5).byte().numpy()
+    picture = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+    larger = max(1, 800 // picture.width)
+    size = (picture.width * larger, picture.height * larger)
+    write_atomically(
+        path, lambda to: picture.resize(size, Image.Resampling.NEAREST).save(to, "PNG")
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Train, write and judge the generator."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--dataset", default=DIGITS, help="a public set of images")
     parser.add_argument(
-        "--data", type=Path, default=Path("data"), metavar="DIR", help="where MNIST lies"
+        "--data", type=Path, default=Path("data"), metavar="DIR", help="where the set lies"
     )
     parser.add_argument("--output", type=Path, default=Path(), metavar="DIR")
     parser.add_argument("--steps", type=int, default=Plan.steps, help="of the training")
     given = parser.parse_args(arguments)
-    images, labels = as_digits(load("mnist", given.data).train)
-    form, draws = Form((1, SIDE, SIDE), CLASSES), torch.Generator().manual_seed(0)
+    try:
+        known = material(given.dataset, given.data)
+    except NectarError as error:
+        parser.error(str(error))
+    images, labels = known.learned
+    _, *shape = images.shape
+    form = Form((shape[0], shape[1], shape[2]), known.classes)
+    draws = torch.Generator().manual_seed(0)
     network = train_prior(images, labels, form, draws, Plan(steps=given.steps))
-    content = encoded(network, ABOUT)
+    content = encoded(
+        network, f"A style-based generator of {known.about} by examples/train_prior.py"
+    )
     given.output.mkdir(parents=True, exist_ok=True)
-    (given.output / "digits_prior.json").write_bytes(content)
-    draw(network, given.output / "digits_prior.png")
+    target = given.output / f"{given.dataset}_prior.json"
+    write_atomically(target, lambda to: to.write_bytes(content))
+    draw(network, target.with_suffix(".png"))
     print(f"SHA-256 {hashlib.sha256(content).hexdigest()}, {len(content):,} bytes")
-    seen = generated(network, GENERATED // CLASSES, 2)
-    print(f"recognised: {recognised(classifier(*seen), given.data):.3f} of the digits")
+    seen = generated(network, GENERATED // form.classes, 2, form.classes)
+    share = recognised(classifier(*seen, form), *known.tried)
+    print(f"recognised: {share:.3f} of {len(known.tried[0])} real images")
 
 
 if __name__ == "__main__":

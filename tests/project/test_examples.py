@@ -13,8 +13,14 @@ import pytest
 import torch
 from data_files import forget_loaded, small_mnist, write_source
 from nbclient import NotebookClient
+from PIL import Image
 from places import ROOT
 
+from common.config import load
+from common.run import Run
+from strategies.image_generators import image_generator
+from synth.generators.feature_space import FeatureSpace
+from synth.generators.style import Form
 from synth.generators.style_weights import decoded
 
 NOTEBOOK = ROOT / "examples" / "first-run.ipynb"
@@ -141,3 +147,37 @@ def test_the_digits_prior_is_trained_drawn_and_judged(
     assert decoded(content, sha256).form.shape == (1, 8, 8)
     assert (tmp_path / "out" / "digits_prior.png").read_bytes().startswith(b"\x89PNG")
     assert 0 < float(share) < 0.5, "two steps teach nothing"
+
+
+def test_a_prior_of_another_set_is_one_that_feddgm_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forget_loaded(monkeypatch)
+    write_source(monkeypatch, tmp_path, "fashionmnist", small_mnist())
+    main = train_prior()["main"]
+    monkeypatch.setitem(main.__globals__, "STEPS", 1)
+    monkeypatch.setitem(main.__globals__, "GENERATED", 20)
+    words = ["--dataset", "fashionmnist", "--data", str(tmp_path), "--output", str(tmp_path)]
+    main([*words, "--steps", "1"])
+    said = capsys.readouterr().out
+    (sha256,) = re.findall(r"^SHA-256 (\w+), ", said, re.M)
+    assert re.search(r"^recognised: [01]\.\d+ of 10 real images$", said, re.M)
+    with Image.open(tmp_path / "fashionmnist_prior.png") as picture:
+        assert picture.size == (560, 560), "ten of 28 pixels, doubled"
+    named = f"feddgm.generator={tmp_path}/fashionmnist_prior.json feddgm.generator_sha256={sha256}"
+    config = load({"method": "feddgm", "dataset": "fashionmnist", "set": named})
+    space = image_generator(Run(config))
+    assert isinstance(space, FeatureSpace)
+    assert space.network.form == Form((1, 28, 28), 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("reddit", "holds sequences: a generator learns"), ("fashion", "did you mean fashionmnist")],
+)
+def test_what_has_no_images_trains_no_prior(
+    name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        train_prior()["main"](["--dataset", name, "--data", str(tmp_path)])
+    assert said in capsys.readouterr().err
