@@ -10,13 +10,14 @@ import torch
 
 from common.errors import PayloadError
 from common.models.encoder import Decoder
-from common.privacy import GaussianRelease, epsilon, latent_sensitivity
+from common.privacy import Event, epsilon, latent_sensitivity
 from common.run import Run
 from common.sites import Site
 from common.specs.feddpms import (
     DECODER,
     HAND_OVER,
     MEANS,
+    MECHANISM,
     NOISE_MULTIPLIER,
     SCARCE,
     SEEDED,
@@ -179,7 +180,8 @@ class FedDPMS(FedVAE):
         multiplier = figures[NOISE_MULTIPLIER]
         each = self.settings.copies if self.settings.mechanism == "paper" else 1
         releases, delta = each * self.exchange.asked[site], self.run.config.privacy.delta
-        spent = epsilon([GaussianRelease(multiplier, releases)], delta).value
+        shared = Event(MECHANISM, multiplier, steps=releases, adjacency="replace-one")
+        spent = epsilon([shared], delta, "replace-one").value
         return {
             "epsilon": spent if math.isfinite(spent) else None,
             "delta": delta,

@@ -15,6 +15,9 @@ HAND_OVER, SHARE = "hand-over", "share"
 #: figures of a reply: synthetic images in the augmented set, and the noise on a mean over its sensitivity
 SYNTHETIC, NOISE_MULTIPLIER = "synthetic", "noise-multiplier"
 
+#: what a ledger calls the release of a class's mean
+MECHANISM = "latent-means"
+
 #: the figure that says of a reply's noise that the run's seed gives it
 SEEDED = "seeded-noise"
 
