@@ -1,0 +1,227 @@
+"""The ledger's file: what it gives back, what it does not take for itself, and what a kill leaves of it."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.privacy import Event
+from common.privacy import ledger as ledger_module
+from common.privacy.ledger import HEAD, LEDGER, Charge, Head, Ledger, LedgerError
+
+EVENT = Event("dp-sgd", 1.1, 0.05, 30)
+
+
+def charge(server_round: int, *events: Event) -> Charge:
+    return Charge(
+        *("2026-01-01T00:00:00Z", "north", "a-run", server_round, "train", "fedavg", "/data"),
+        events or (EVENT,),
+    )
+
+
+def add(ledger: Ledger, *rounds: int) -> None:
+    for server_round in rounds:
+        ledger.append(charge(server_round), lambda before: None)
+
+
+def test_what_was_charged_is_read_again_in_its_order(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "state")
+    assert ledger.read().head == Head()
+    add(ledger, 1, 2, 2)
+    again = Event("means", 2.0, steps=3, adjacency="replace-one")
+    lines = ledger.append(charge(3, EVENT, again), lambda before: None)
+    assert lines == Ledger(tmp_path / "state").read()
+    assert [one.round for one in lines.charges] == [1, 2, 2, 3]
+    assert lines.events == [EVENT, EVENT, EVENT, EVENT, again]
+    assert (lines.head.length, lines.head.sha256) == (4, lines.chain[-1])
+
+
+def test_every_line_can_be_read_by_a_person(tmp_path: Path) -> None:
+    add(Ledger(tmp_path), 1)
+    (line,) = (tmp_path / LEDGER).read_text().splitlines()
+    said = json.loads(line)
+    assert (said["record"], said["round"], said["unit"]) == ("a-run", 1, "example")
+    assert said["events"] == [EVENT.to_dict()]
+
+
+def test_who_asks_sees_what_stands_there_and_can_refuse(tmp_path: Path) -> None:
+    ledger, seen = Ledger(tmp_path), []
+    add(ledger, 1)
+
+    def refuse(before: object) -> None:
+        seen.append(before)
+        raise LedgerError("no")
+
+    with pytest.raises(LedgerError, match="no"):
+        ledger.append(charge(2), refuse)
+    assert seen == [(charge(1),)]
+    assert ledger.read().charges == (charge(1),)
+
+
+# ---- edited, shortened, put back ----------------------------------------------------------------------
+
+
+def test_every_flipped_byte_is_seen(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    add(ledger, 1, 2)
+    whole = (tmp_path / LEDGER).read_bytes()
+    for place in range(len(whole)):
+        (tmp_path / LEDGER).write_bytes(
+            whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
+        )
+        with pytest.raises(LedgerError, match="put back the newest copy of both"):
+            ledger.read()
+
+
+def _edit(line: str) -> str:
+    said = json.loads(line)
+    said["events"][0]["steps"] = 1
+    return json.dumps(said, sort_keys=True)
+
+
+DAMAGES: dict[str, Callable[[list[str]], list[str]]] = {
+    "the last line is gone": lambda lines: lines[:-1],
+    "all lines are gone": lambda lines: [],
+    "the first line is gone": lambda lines: lines[1:],
+    "one in the middle is gone": lambda lines: [lines[0], *lines[2:]],
+    "two lines changed places": lambda lines: [lines[1], lines[0], *lines[2:]],
+    "a line stands twice": lambda lines: [*lines, lines[-1]],
+    "an event was edited": lambda lines: [_edit(lines[0]), *lines[1:]],
+    "a line is none": lambda lines: [*lines, "[]"],
+    "half of the last line is gone": lambda lines: [*lines[:-1], lines[-1][:40]],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_ledger_that_was_touched_is_refused(tmp_path: Path, damage: str) -> None:
+    ledger = Ledger(tmp_path)
+    add(ledger, 1, 2, 3)
+    lines = (tmp_path / LEDGER).read_text().splitlines()
+    left = DAMAGES[damage](lines)
+    (tmp_path / LEDGER).write_text("".join(f"{line}\n" for line in left))
+    before = (tmp_path / LEDGER).read_bytes()
+    for use in (ledger.read, lambda: add(ledger, 4)):
+        with pytest.raises(LedgerError) as caught:
+            use()
+        assert str(tmp_path) not in caught.value.told
+    assert (tmp_path / LEDGER).read_bytes() == before
+
+
+def test_a_ledger_that_is_gone_is_refused_and_one_whose_head_is_gone_too(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    add(ledger, 1, 2)
+    (tmp_path / LEDGER).rename(tmp_path / "elsewhere")
+    with pytest.raises(LedgerError, match="has 0 lines"):
+        ledger.read()
+    (tmp_path / "elsewhere").rename(tmp_path / LEDGER)
+    (tmp_path / HEAD).write_text("{}")
+    with pytest.raises(LedgerError, match="cannot be read"):
+        ledger.read()
+    (tmp_path / HEAD).unlink()
+    with pytest.raises(LedgerError, match="has 2 lines"):
+        ledger.read()
+
+
+def test_an_older_copy_of_both_files_is_a_valid_ledger_and_lacks_the_later_head(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger(tmp_path / "state")
+    add(ledger, 1)
+    shutil.copytree(tmp_path / "state", tmp_path / "backup")
+    add(ledger, 2)
+    later = ledger.read()
+    assert later.has(later.head)
+    assert later.has(Head(1, later.chain[0]))
+    assert not later.has(Head(2, later.chain[0]))
+    shutil.rmtree(tmp_path / "state")
+    shutil.copytree(tmp_path / "backup", tmp_path / "state")
+    older = ledger.read()
+    assert not older.has(later.head)
+    add(ledger, 3)
+    assert not ledger.read().has(later.head)
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("")
+    (tmp_path / LEDGER).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LedgerError, match="cannot be written"):
+        add(Ledger(tmp_path), 1)
+
+
+# ---- killed, and two at once --------------------------------------------------------------------------
+
+
+def _dies(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _killed_at(directory: str, step: str) -> None:
+    if step == "half a line":
+        write = os.write
+        ledger_module._write = lambda file, line: (write(file, line[:50]), _dies())  # type: ignore[assignment]
+    elif step == "before the head":
+        ledger_module.write_json = _dies  # type: ignore[assignment]
+    else:
+        ledger_module._sync = _dies
+    add(Ledger(Path(directory)), 2)
+
+
+@pytest.mark.parametrize(
+    ("step", "counted"), [("half a line", 1), ("before the head", 2), ("behind the head", 2)]
+)
+def test_one_that_is_killed_at_it_goes_on(tmp_path: Path, step: str, counted: int) -> None:
+    """Nothing is drawn before ``append`` returns: a line that is whole counts, half a line was never relied on."""
+    ledger = Ledger(tmp_path)
+    add(ledger, 1)
+    process = multiprocessing.get_context("fork").Process(
+        target=_killed_at, args=(str(tmp_path), step)
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    assert [one.round for one in ledger.read().charges] == [1, 2][:counted]
+    add(ledger, 7)
+    assert [one.round for one in ledger.read().charges] == [*[1, 2][:counted], 7]
+
+
+def _adds(directory: str) -> None:
+    add(Ledger(Path(directory)), *range(10))
+
+
+def test_processes_that_charge_at_once_leave_one_chain(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_adds, args=(str(tmp_path),)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    lines = Ledger(tmp_path).read()
+    assert lines.head.length == 40
+    assert sorted(one.round for one in lines.charges) == sorted(list(range(10)) * 4)
+
+
+def test_a_directory_that_cannot_be_written_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(LedgerError, match=r"cannot be written \(No space left on device\)"):
+        add(Ledger(tmp_path), 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, {}, {"length": -1, "sha256": "0" * 64}, {"length": 1, "sha256": "0"}]
+)
+def test_what_is_no_head(wrong: object) -> None:
+    with pytest.raises(ValueError, match="no head"):
+        Head.read(wrong)
