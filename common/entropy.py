@@ -1,4 +1,4 @@
-"""Noise that nobody can draw again: normal variables made of the operating system's entropy."""
+"""Draws that nobody can make again: noise and Poisson samples of the operating system's entropy."""
 
 from __future__ import annotations
 
@@ -31,3 +31,25 @@ def system_normal(shape: Sequence[int]) -> Tensor:
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     normal: Tensor = torch.special.ndtri(torch.from_numpy(uniform))
     return normal.float().reshape(tuple(shape))
+
+
+def system_sample(count: int, rate: float) -> Tensor:
+    """Draw a Poisson sample with the operating system's entropy alone: each position by itself, with the same chance.
+
+    The chance is ``rate`` up to 2^-53: a uniform multiple of that below it.
+
+    Parameters
+    ----------
+    count : int
+        Positions.
+    rate : float
+        The chance of each, from 0 to 1.
+
+    Returns
+    -------
+    Tensor
+        The positions drawn, in order, int64, on the CPU; there may be none.
+    """
+    words = np.frombuffer(os.urandom(8 * count), np.uint64)
+    drawn = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 < rate
+    return torch.from_numpy(np.flatnonzero(drawn))
