@@ -24,6 +24,7 @@ from client_app.reasons import reason_of
 from client_app.releases import ReleaseLog, payload_line, refusal_line
 from client_app.review import Review
 from client_app.site import (
+    account_of,
     engine_of,
     is_simulated,
     name_of,
@@ -38,6 +39,8 @@ from common.compute import use_threads
 from common.data import Samples
 from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
+from common.privacy.ledger import Head
+from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
 from common.run import Run
 from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
 
@@ -112,7 +115,16 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     cls = client_class(run.config.method)
     own_data = own_folder(run, context) is not None
     review = None if is_simulated(context) else Review.of(context.node_config)
-    return cls(run, site, train, holdout, state, own_data=own_data, review=review)
+    account = account_of(run, record_id, site, context)
+    if account is not None:
+        account.check(_seen(message))
+    return cls(run, site, train, holdout, state, own_data=own_data, review=review, account=account)
+
+
+def _seen(message: Message) -> Head | None:
+    """Return the last head of this site's ledger that the server says it saw."""
+    named = message.content.config_records["config"].get(HEAD)
+    return None if named is None else read_head(str(named))
 
 
 def figures(metrics: Metrics, examples: int) -> MetricRecord:
@@ -128,13 +140,16 @@ def _train(message: Message, context: Context) -> RecordDict:
         message.content.array_records["arrays"].to_numpy_ndarrays(),
         dict(message.content.config_records["config"]),
     )
-    return RecordDict(
+    content = RecordDict(
         {
             "arrays": ArrayRecord(arrays),
             "metrics": figures(metrics, examples),
             "about": ConfigRecord({"site": client.site}),
         }
     )
+    if client.told is not None:
+        content[RECORD] = ConfigRecord({**client.told.to_config()})
+    return content
 
 
 def _evaluate(message: Message, context: Context, asked: str = "config") -> RecordDict:
@@ -175,16 +190,30 @@ def _class_counts(run: Run, train: Samples) -> list[int]:
     return counts
 
 
+def _refuse_counts(run: Run, site: str) -> None:
+    """Refuse to tell more of a site's numbers than the run has it tell."""
+    if not run.config.tells_counts:
+        raise FederationError(
+            f"site '{site}' tells no number of examples of a class, and none that it holds out, in a private run with "
+            "privacy.counts=one: set privacy.counts=public if they are, or choose another weighting"
+        )
+
+
 def _roll_call(message: Message, context: Context) -> RecordDict:
     run = run_of(context)
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
     train, holdout = site_samples(run, site, context)
     asked = message.content.config_records["config"]
+    account = account_of(run, "", site, context)
+    if account is not None and HEADS in asked:
+        account.check(own_of(str(asked[HEADS]), site))
     sizes: dict[str, int | float | list[int] | list[float]] = {
-        "num-examples": len(train),
+        "num-examples": len(train) if run.config.tells_counts else min(1, len(train)),
         "num-partitions": int(context.node_config.get("num-partitions", 0)),
     }
+    if asked.get("class-counts") or asked.get("held-out"):
+        _refuse_counts(run, site)
     if asked.get("class-counts"):
         sizes["class-counts"] = _class_counts(run, train)
     if asked.get("held-out"):

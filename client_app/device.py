@@ -20,17 +20,19 @@ from torch import Tensor
 
 from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
+from client_app.ledger import Account
 from client_app.memory import Memory
-from client_app.noise import is_seeded
+from client_app.private_draws import PrivateDraws
 from client_app.releases import payload_line
 from client_app.review import Review
 from client_app.state import DeviceState, Tensors
 from common.data import Samples
-from common.entropy import system_normal
 from common.errors import ConfigError, FederationError
 from common.memory import TAKEN
 from common.methods import load, resolve
 from common.models import Classifier
+from common.privacy import Event
+from common.privacy.told import Told
 from common.run import Run
 from common.seeding import generator
 from common.settings.base import Settings
@@ -92,6 +94,8 @@ class DeviceClient(NumPyClient):
         as its own.
     review : Review, optional
         How the site's owner looks at images before they leave; None where nobody asks for it.
+    account : Account, optional
+        The site's privacy ledger and budget; None in a simulation.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class DeviceClient(NumPyClient):
         *,
         own_data: bool = True,
         review: Review | None = None,
+        account: Account | None = None,
     ) -> None:
         self.run = run
         self.site = site
@@ -117,6 +122,9 @@ class DeviceClient(NumPyClient):
         self.taken = 0
         self.drawn = 0
         self._metrics: dict[str, float] = {}
+        self._phase = ""
+        self._private = run.config.private
+        self._draws = PrivateDraws(run.config, own_data, account)
         self._host: DeviceClient | None = None
         self._within = ""
 
@@ -163,6 +171,65 @@ class DeviceClient(NumPyClient):
         seed = self.run.config.seed
         return generator(seed, purpose, at, self.site, device=self.run.device)
 
+    # ---- what privacy rests on ------------------------------------------------------------------------
+
+    def charge(self, *events: Event) -> None:
+        """Enter what is about to be released into the site's ledger, which is on disk before any noise is drawn.
+
+        A site that is killed behind this has counted a release too many, never one too few; a round that is repeated
+        is charged again. In a simulation, and where noise is the seed's, the charge stands in the run's record alone.
+
+        Parameters
+        ----------
+        events : Event
+            All that this phase is going to draw noise for.
+
+        Raises
+        ------
+        FederationError
+            If the site's own budget does not allow it, it keeps no ledger, or its ledger cannot be relied on; or if
+            the site has data of its own, and the run asks it for seeded noise.
+        """
+        phase, method = self._phase, self.run.config.section
+        tell = not self._private or self.run.config.privacy.counts == "public"
+        self._draws.charge(events, self.server_round, phase, method, tell=tell)
+
+    @property
+    def told(self) -> Told | None:
+        """What goes along with this phase's reply about its charges; None where there were none."""
+        return self._draws.told
+
+    def sample(self, purpose: str, rate: float, count: int | None = None) -> Tensor:
+        """Draw a Poisson sample, on which privacy rests: each example by itself, with the same chance.
+
+        Parameters
+        ----------
+        purpose : str
+            What it is for. Seeded, a purpose gives the same sample each time that it is named in a round.
+        rate : float
+            The chance of each, from 0 to 1.
+        count : int, optional
+            Of how many examples; None: all that the site has.
+
+        Returns
+        -------
+        Tensor
+            Positions, in order, int64, on the run's device; there may be none.
+
+        Raises
+        ------
+        FederationError
+            As `noise` does.
+        """
+        of = len(self.samples) if count is None else count
+        drawn = self._draws.positions(of, rate, lambda: self.generator(purpose), self.run.device)
+        self._tell_if_seeded()
+        return drawn
+
+    def _tell_if_seeded(self) -> None:
+        if self._draws.seeded:
+            self.tell(seeded_noise=1)
+
     def noise(self, purpose: str, shape: Sequence[int]) -> Tensor:
         """Draw the noise that privacy rests on, standard normal, and say beside the result if it is the seed's.
 
@@ -181,16 +248,24 @@ class DeviceClient(NumPyClient):
         Raises
         ------
         FederationError
-            If the site has data of its own, and the run asks it for seeded noise.
+            If nothing was charged for it, or the site has data of its own, and the run asks it for seeded noise.
         """
-        device = self.run.device
-        if not is_seeded(self.run.config, self.own_data):
-            return system_normal(shape).to(device)
-        self.report(seeded_noise=1)
-        return torch.randn(tuple(shape), generator=self.generator(purpose), device=device)
+        drawn = self._draws.normal(shape, lambda: self.generator(purpose), self.run.device)
+        self._tell_if_seeded()
+        return drawn
+
+    # ---- what goes along with a result ----------------------------------------------------------------
 
     def report(self, **figures: float) -> None:
-        """Send ``figures`` along with the phase's result; underscores become dashes."""
+        """Send ``figures`` along with the phase's result; underscores become dashes.
+
+        They may be computed from private data (losses, norms, times), and in a private run they stay at the site.
+        """
+        if not self._private:
+            self.tell(**figures)
+
+    def tell(self, **figures: float) -> None:
+        """Send figures along that are none of private data, or have gone through a mechanism, in a private run too."""
         self._metrics.update({key.replace("_", "-"): float(v) for key, v in figures.items()})
 
     def recall(self, slot: str = "") -> Tensors | None:
@@ -250,6 +325,7 @@ class DeviceClient(NumPyClient):
         made.drawn = self.examples_an_epoch
         made._host, made._within = self, f"{self._within}{method}."
         made._metrics = self._metrics
+        made._phase, made._private, made._draws = self._phase, self._private, self._draws
         return made
 
     @property
@@ -274,18 +350,19 @@ class DeviceClient(NumPyClient):
         work, takes = self.phase_named(str(config["phase"]))
         spec = takes(self.run)
         given = spec.payload.decode(parameters, spec)
-        self._metrics = {}
+        self._metrics, self._phase, self._draws.told = {}, str(config["phase"]), None
         self.__dict__.pop("_of_the_round", None)
         started = time.perf_counter()
         payload = self._let_through(work(given), str(config.get("record", "run")))
         self._memory.save(self.server_round)
         self._metrics |= self._memory.figures
-        copies = count_copies(payload, self.samples, self.run.info)
-        if copies is not None:  # computed from private data, and told as every such figure is
+        copies = None if self._private else count_copies(payload, self.samples, self.run.info)
+        if copies is not None:
             self.report(**copies.figures())
         self.report(seconds=time.perf_counter() - started)
-        arrays = self.release(str(config["phase"]), payload, [*self._metrics, "num-examples"])
-        return arrays, len(self.samples), {**self._metrics}
+        arrays = self.release(self._phase, payload, [*self._metrics, "num-examples"])
+        examples = len(self.samples) if self.run.config.tells_counts else 1
+        return arrays, examples, {**self._metrics}
 
     def evaluate(
         self, parameters: NDArrays, config: Mapping[str, Any]
@@ -295,8 +372,12 @@ class DeviceClient(NumPyClient):
         Raises
         ------
         FederationError
-            If it holds out none.
+            If it holds out none, or the run is private: figures of private data stay where they are.
         """
+        if self._private:
+            raise FederationError(
+                "a private run learns no figure of this site's examples: set evaluation.on=server or none"
+            )
         if not len(self.holdout):
             raise FederationError(
                 f"site '{self.site}' holds out no images to evaluate on: set data.site_holdout above 0"

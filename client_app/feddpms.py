@@ -15,9 +15,18 @@ from client_app.state import Tensors
 from common.data import Samples
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
-from common.privacy import latent_sensitivity
+from common.privacy import Event, latent_sensitivity, parallel
 from common.settings.feddpms import FedDPMSSettings
-from common.specs.feddpms import DECODER, HAND_OVER, MEANS, SCARCE, SHARE, WEIGHTS, sent_spec
+from common.specs.feddpms import (
+    DECODER,
+    HAND_OVER,
+    MEANS,
+    MECHANISM,
+    SCARCE,
+    SHARE,
+    WEIGHTS,
+    sent_spec,
+)
 from common.specs.fedvae import SECONDARY, shared_spec
 from common.wire import Bundle, ClassList, LatentMeans, Payload, Weights
 from synth.latent_sharing import (
@@ -69,7 +78,7 @@ class FedDPMSClient(FedVAEClient):
         if synthetic is None:
             parts[SCARCE] = ClassList(scarcest(self._counts, self._settings.classes))
         else:
-            self.report(synthetic=len(synthetic["labels"]))
+            self.tell(synthetic=len(synthetic["labels"]))
         return parts, model, synthetic is not None
 
     # ---- a match's means become images ----------------------------------------------------------------
@@ -132,7 +141,7 @@ class FedDPMSClient(FedVAEClient):
             latent = self._latent(encoder)
             return LatentMeans(torch.zeros(0, latent), labels.cpu(), codec)
         means = class_means(self._codes(encoder, labels), self._of_classes(labels)[1], classes)
-        self._report_noise(classes, means.shape[1])
+        self._charge(classes, means.shape[1])
         if settings.mechanism == "paper":
             noise = self._noise_anew()
             vectors, labels = _accepted(means, labels, noise, decoder, trained, settings)
@@ -150,11 +159,22 @@ class FedDPMSClient(FedVAEClient):
 
         return noise
 
-    def _report_noise(self, classes: tuple[int, ...], dimension: int) -> None:
-        """Say how large the noise is beside what one image can change: of the smallest class, which has the least."""
-        fewest = min(self._counts[c] for c in classes)
-        sensitivity = latent_sensitivity(dimension, fewest, self._settings.clip)
-        self.report(noise_multiplier=self._settings.sigma / sensitivity)
+    def _charge(self, classes: tuple[int, ...], dimension: int) -> None:
+        """Charge the means, and say how large the noise is beside what one image can change.
+
+        An image is in one class, and the smallest one has the least noise for what it can change. Of ``paper`` the
+        copies that are kept are charged; which these are no event covers.
+        """
+        settings = self._settings
+        steps = settings.copies if settings.mechanism == "paper" else 1
+        noises = [
+            settings.sigma / latent_sensitivity(dimension, self._counts[c], settings.clip)
+            for c in classes
+        ]
+        events = [Event(MECHANISM, noise, steps=steps, adjacency="replace-one") for noise in noises]
+        worst = parallel(events)
+        self.charge(worst)
+        self.tell(noise_multiplier=worst.noise_multiplier)
 
     def _of_classes(self, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the positions and labels of the site's images of ``classes``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ KEYS = (
     *("site", "partition-id", "num-partitions", "data", "state-dir", "data-root", "device"),
     *("cores", "allow-imports", "allow-download", "allow-methods", "allow-start"),
     *(*AMOUNT_KEYS, "max-parameters", "min-class"),
+    *("privacy-epsilon", "privacy-delta"),
     *("review-dir", "review-command", "review-seconds", "simulated"),
 )
 """Every key that there is; ``simulated`` is the in-process engine's own."""
@@ -75,6 +77,23 @@ def number(node_config: Mapping[str, object], key: str, least: int = 0) -> int |
             f"the node config says {key}={given!r}: give a whole number, {least} or more"
         )
     return given
+
+
+def amount(node_config: Mapping[str, object], key: str, *, below: float = math.inf) -> float | None:
+    """Return a number above 0 and below ``below``, or None where the node config does not name ``key``.
+
+    Raises
+    ------
+    FederationError
+        If it is another thing.
+    """
+    given = node_config.get(key)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < below:
+        most = "" if below == math.inf else f" and below {below:g}"
+        raise FederationError(f"the node config says {key}={given!r}: give a number above 0{most}")
+    return float(given)
 
 
 def switch(node_config: Mapping[str, object], key: str) -> bool:

@@ -13,9 +13,13 @@ from client_app.releases import LOG
 from client_app.state import SHELF
 from common.data.store import STORE_FOLDER
 from common.errors import FederationError
+from common.privacy.ledger import HEAD, LEDGER
 
 OPEN = stat.S_IRWXG | stat.S_IRWXO
 """The rights of everybody but the owner."""
+
+#: what the site keeps beside its runs' states
+_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD)
 
 #: a run's record, or what earlier releases put the roll call's log into
 _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")
@@ -23,7 +27,7 @@ _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")
 
 def is_reserved(record_id: str) -> bool:
     """Whether a record of this name would lie where the site keeps something else."""
-    return record_id.lower() in (LOG, STORE_FOLDER, SHELF)
+    return record_id.lower() in _OWN
 
 
 @contextmanager
@@ -55,9 +59,7 @@ def _close(directory: Path) -> None:
         if not directory.stat().st_mode & OPEN:
             return
         entries = list(directory.iterdir())
-        ours = [
-            e for e in entries if e.name in (LOG, STORE_FOLDER, SHELF) or _STATES.fullmatch(e.name)
-        ]
+        ours = [e for e in entries if e.name in _OWN or _STATES.fullmatch(e.name)]
         for entry in ours:
             _close_all(entry)
         if len(ours) == len(

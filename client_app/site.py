@@ -14,6 +14,7 @@ from flwr.app import Context
 from numpy.typing import NDArray
 
 from client_app.allowed_imports import allowed_imports, judge_of
+from client_app.ledger import Account, Budget
 from client_app.node_config import absolute, check_keys, number, switch
 from client_app.noise import refuse_seeded
 from client_app.review import Review
@@ -56,6 +57,8 @@ class Owner:
         The state directory.
     own_data : bool
         Whether the site has images of its own: the run's paths play no part there.
+    budget : Budget, optional
+        The most that all runs together may cost; with one, nothing leaves that no mechanism covers.
     """
 
     imports: tuple[str, ...]
@@ -64,6 +67,7 @@ class Owner:
     download: bool
     keep: Path | None
     own_data: bool
+    budget: Budget | None
 
     @classmethod
     def of(cls, node: Mapping[str, object]) -> Owner:
@@ -84,6 +88,7 @@ class Owner:
             download=switch(node, "allow-download"),
             keep=paths.get("state-dir"),
             own_data="data" in node,
+            budget=Budget.of(node),
         )
 
     def bounded(self, run: Run) -> Run:
@@ -97,6 +102,8 @@ class Owner:
             If it names a place outside of the data root.
         """
         self.vetoes.check_settings(run.config)
+        if self.budget is not None:
+            self.budget.check_settings(run.config)
         root = self.root or load({}).data_dir
         config, bounds = run.config, Bounds(root, self.download, self.keep)
         if self.own_data:
@@ -300,6 +307,26 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
         shelf = record.parent / f".{SHELF}"
         return DirectoryState(record / "state", "", site, context.run_id, shelf=shelf)
     return ContextState(context.state)
+
+
+def account_of(run: Run, record_id: str, site: str, context: Context) -> Account | None:
+    """Return a real site's account of its privacy; None in a simulation, whose charges stand in the run's record.
+
+    Raises
+    ------
+    FederationError
+        If its node config says something of it that cannot be.
+    """
+    if is_simulated(context):
+        return None
+    folder = own_folder(run, context)
+    if folder is None:
+        index, number = partition_of(context)
+        data = f"partition {index} of {number} of {run.config.dataset}"
+    else:
+        data = str(folder)
+    budget = Budget.of(context.node_config)
+    return Account(state_directory(context), budget, site, record_id, data)
 
 
 def state_directory(context: Context) -> Path | None:

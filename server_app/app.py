@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from logging import getLogger
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from common.errors import DivergedError, FederationError, NectarError, one_line
 from common.methods import is_foreign
 from common.run import Run
 from common.sites import SUPERLINK, Site, engine_of
+from server_app import ledger_heads
 from server_app.continuing import standing_of
 from server_app.evaluation import server_judge
 from server_app.loop import federate
@@ -98,6 +100,7 @@ def serve(
     start = None if config.resume else starting_weights(run)
     judge = server_judge(run)
     strategy = make_strategy(run)
+    strategy.members.spending.heads = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
     run = strategy.run = with_nodes_there_are(run, strategy.sites)
     standing = standing_of(run.config, strategy)
@@ -153,6 +156,11 @@ def serve(
         record.close()
     logger.info("done: %s", record.directory)
     return record
+
+
+def _places(config: Config) -> list[Path]:
+    """Return where the records lie: this run's and those before it."""
+    return [config.output_dir, *([Path(config.resume).parent] if config.resume else [])]
 
 
 def _end(record: Record, outcome: str) -> None:

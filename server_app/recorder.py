@@ -14,6 +14,7 @@ from flwr.app import MetricRecord
 from common.copies import FIGURES, Copies
 from common.errors import FederationError
 from common.files import write_atomically
+from server_app import ledger_heads
 from server_app.checkpoint import Checkpoint
 from server_app.loop import RoundResult, SitesFigures
 from server_app.pictures import save_grids
@@ -23,6 +24,9 @@ from strategies.base import Strategy
 from strategies.exchange.replies import Outcome
 
 logger = getLogger("flwr")
+
+#: among a line's notes: what each site was charged in this run until then
+SPENT = "spent"
 
 
 class Recorder:
@@ -50,8 +54,8 @@ class Recorder:
         The line of a round that awaits the sites' figures is kept in its checkpoint until they are there.
         """
         line = line_of(result)
-        if result.server_round and (notes := self.strategy.notes()):
-            line["notes"] = dict(notes)
+        if result.server_round and (notes := self._notes()):
+            line["notes"] = notes
         self._line = line if result.awaits_sites else None
         with self.record.writing():
             if self._line is None:
@@ -68,6 +72,12 @@ class Recorder:
                 result.server_round,
                 f" (the last checkpoint before it is kept in {kept})" if kept.is_file() else "",
             )
+
+    def _notes(self) -> dict[str, Any]:
+        """Return what the method says of the round, and what the sites have spent of their privacy until then."""
+        delta = self.strategy.run.config.privacy.delta
+        spent = self.strategy.members.spending.lines(delta)
+        return {**self.strategy.notes(), **({SPENT: spent} if spent else {})}
 
     def judged(self, figures: SitesFigures) -> None:
         """Write the line of the round that the sites judged; it is there already where a run continues behind it."""
@@ -92,6 +102,7 @@ class Recorder:
             )
 
     def _keep(self, result: RoundResult) -> None:
+        ledger_heads.keep(self.record.directory, self.strategy.members.spending.heads)
         sets, contrast = self.strategy.pictures(), self.strategy.contrast
         folder = self.record.directory / "samples" / f"round-{result.server_round:03d}"
         save_grids(sets, self.strategy.run.info, folder, contrast)

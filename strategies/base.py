@@ -30,6 +30,7 @@ from common.display_contrast import Contrast
 from common.errors import ConfigError, DivergedError, FederationError, PayloadError
 from common.memory import TAKEN
 from common.methods import load, resolve
+from common.privacy.told import HEAD, written
 from common.run import Run
 from common.seeding import generator
 from common.sites import Site
@@ -46,6 +47,7 @@ from strategies.exchange.replies import (
 )
 from strategies.exchange.roll_call import Question
 from strategies.exchange.serialising import Serialiser
+from strategies.exchange.spending import told_with
 from strategies.judging import TOGETHER, Judge, Trial
 from strategies.members import Members
 from strategies.plausible import absurd_losses
@@ -53,7 +55,7 @@ from strategies.server_optimizer import ServerOptimizer
 
 logger = getLogger("flwr")
 
-_OPTIMIZER = "server-optimizer"
+_OPTIMIZER, _SPENDING = "server-optimizer", "spending"
 
 #: the name of the one model that most methods learn, and where a strategy keeps several
 GLOBAL, LEARNED = "", "learned"
@@ -152,15 +154,19 @@ class Strategy(FlowerStrategy):
         return {}
 
     def checkpoint(self) -> State:
-        """Return ``state_dict`` and what the server's optimiser keeps."""
+        """Return ``state_dict``, what the server's optimiser keeps, and what the sites were charged."""
         kept = {} if self._optimizer is None else {_OPTIMIZER: self._optimizer.moments}
-        return {**self.state_dict(), **kept}
+        spent = self.members.spending.state()
+        return {**self.state_dict(), **kept, **({_SPENDING: spent} if spent else {})}
 
     def restore(self, state: State) -> None:
         """Take back what ``checkpoint`` returned."""
         if self._optimizer is not None:
             self._optimizer.moments = state[_OPTIMIZER]
-        self.load_state_dict({k: v for k, v in state.items() if k != _OPTIMIZER})
+        if _SPENDING in state:
+            self.members.spending.put_back(state[_SPENDING])
+        own = {k: v for k, v in state.items() if k not in (_OPTIMIZER, _SPENDING)}
+        self.load_state_dict(own)
 
     def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return what was learned by name: the models whose mean figures are a round's, the weights where not said.
@@ -193,6 +199,7 @@ class Strategy(FlowerStrategy):
             fields = {
                 **config,
                 **self._address(server_round),
+                **self.head_of(site),
                 "phase": instruction.phase,
                 TAKEN: taken,
             }
@@ -347,6 +354,7 @@ class Strategy(FlowerStrategy):
             len(self.run.info.classes) if self.needs_class_counts else 0,
             config.evaluation.on in ("sites", "both"),
             config.federation.max_examples,
+            self.members.spending.heads,
         )
 
     def choose(self, server_round: int) -> list[Site]:
@@ -374,6 +382,23 @@ class Strategy(FlowerStrategy):
         """Return what serialises a round's payloads."""
         return Serialiser(self.run.config.wire.compression)
 
+    def head_of(self, site: Site) -> dict[str, str]:
+        """Return what an instruction says of the site's ledger: the newest head of it that was seen."""
+        head = self.members.spending.heads.get(site.name)
+        return {} if head is None else {HEAD: written(head)}
+
+    def take_charges(self, reply: Message, site: Site) -> None:
+        """Note what a reply says of its site's privacy, whatever else becomes of it.
+
+        Raises
+        ------
+        PayloadError
+            If it cannot be read.
+        """
+        told = told_with(reply)
+        if told is not None:
+            self.members.spending.take(site.name, told)
+
     def _address(self, server_round: int) -> dict[str, str | int]:
         return {"server-round": server_round, "record": self.record_id}
 
@@ -388,6 +413,7 @@ class Strategy(FlowerStrategy):
             while together:
                 reply, site, instruction = together.pop(0)
                 try:
+                    self.take_charges(reply, site)
                     upload = read_upload(reply, site, instruction.expects)
                     ready.append(self.prepare(server_round, weights, upload))
                 except PayloadError as error:

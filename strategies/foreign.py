@@ -130,7 +130,12 @@ class ForeignStrategy(Strategy):
         self._demands[site.name] = demands = Demands.of(config)
         instruction = Instruction("train", self.weights_from(arrays), self.run.spec)
         fields = ConfigRecord(
-            {**self._address(server_round), "phase": instruction.phase, **demands.fields()}
+            {
+                **self._address(server_round),
+                **self.head_of(site),
+                "phase": instruction.phase,
+                **demands.fields(),
+            }
         )
         body = self.serialiser().record(instruction.payload)
         content = RecordDict({"arrays": body, "config": fields})
@@ -174,6 +179,7 @@ class ForeignStrategy(Strategy):
         instruction: Instruction,
     ) -> Upload | None:
         try:
+            self.take_charges(reply, site)
             upload = read_upload(reply, site, instruction.expects)
             self._require_figures(site, upload.metrics)
         except PayloadError as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from common.sites import Site
 from strategies.exchange.replies import Outcome
+from strategies.exchange.spending import Spending
 
 
 @dataclass
@@ -29,6 +30,8 @@ class Members:
         What became of the round's replies.
     taken : dict of str to int
         The round of each site's work that was last taken: its memory goes on from there.
+    spending : Spending
+        What the sites were charged for their privacy, and the heads of their ledgers.
     """
 
     counted_on: int
@@ -38,3 +41,4 @@ class Members:
     were_there: set[str] = field(default_factory=set)
     outcome: Outcome = field(default_factory=Outcome)
     taken: dict[str, int] = field(default_factory=dict)
+    spending: Spending = field(default_factory=Spending)

@@ -53,6 +53,21 @@ def check_evaluation(evaluation: EvaluationSettings, data: DataSettings) -> None
         )
 
 
+def check_private(private: bool, evaluation: EvaluationSettings, method: str) -> None:
+    """Refuse figures of the sites' own examples in a run whose sites let nothing out but through a mechanism.
+
+    Raises
+    ------
+    ConfigError
+        If the sites are to evaluate.
+    """
+    if private and evaluation.on in ("sites", "both"):
+        raise ConfigError(
+            f"evaluation.on={evaluation.on} has the sites tell accuracies and losses of their own examples, which the "
+            f"privacy of this run (method={method}) does not cover: set evaluation.on=server or none."
+        )
+
+
 def check_statistics(
     model: ModelSettings, evaluation: EvaluationSettings, method: str, sent: Disclosure | None
 ) -> None:

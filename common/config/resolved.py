@@ -13,6 +13,7 @@ from common.config.consistency import (
     check_evaluation,
     check_federation,
     check_model,
+    check_private,
     check_statistics,
 )
 from common.config.images import check_images
@@ -90,7 +91,8 @@ class Config:
         Raises
         ------
         ConfigError
-            A quorum that can never be met; evaluation on the sites without a share held out for it; a folder of
+            A quorum that can never be met; evaluation on the sites without a share held out for it, or in a private
+            run; a folder of
             images, or a data set of one's own, whose settings do not fit together, or whose pictures would leave as
             they are without having been asked for; weights to start from that are no safetensors file;
             running statistics of the sites' own where the server needs a whole model.
@@ -101,6 +103,7 @@ class Config:
         check_site_folders(self.images, self.federation)
         check_federation(self.federation)
         check_evaluation(self.evaluation, self.data)
+        check_private(self.private, self.evaluation, self.method)
         check_model(self.model)
         if not self.settings.uses():  # what a method's sites train is said by those inside it
             check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
@@ -116,6 +119,21 @@ class Config:
     def methods(self) -> dict[str, Settings]:
         """The settings of the method, and of those inside it, by section."""
         return {self.section: self.settings, **self.inner}
+
+    @property
+    def private(self) -> bool:
+        """Whether a mechanism of differential privacy stands between the sites' data and what leaves them.
+
+        Then nothing leaves beside it that is computed from these: no loss, no norm, no seconds, and no count but by
+        ``tells_counts``.
+        """
+        told = (settings.disclosure() for settings in self.methods.values())
+        return any(one is not None and one.differentially_private for one in told)
+
+    @property
+    def tells_counts(self) -> bool:
+        """Whether a site tells how many examples it has."""
+        return not self.private or self.privacy.counts == "public"
 
     def of(self, method: str) -> Config:
         """Return the configuration as a method inside this run's has it: as if it had been chosen.

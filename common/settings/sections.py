@@ -248,6 +248,11 @@ class PrivacySettings(Settings):
         "run's seed at one that holds a partition of a known data set, which makes it no guarantee",
     )
     delta: float = setting(1e-5, "the delta at which an epsilon is stated", gt=0, lt=1)
+    counts: Literal["one", "public"] = setting(
+        "one",
+        "a private run: what a site says of its number of examples; one: nothing, each counts as one with a single "
+        "example; public: the number, which no epsilon covers",
+    )
 
 
 SECTIONS: dict[str, type[Settings]] = {

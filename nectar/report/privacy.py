@@ -24,10 +24,7 @@ def protected(view: View) -> list[str]:
 def exposed(view: View) -> list[str]:
     """Return what an observer of the traffic, or the server, learned or may have learned."""
     said = [*_sent(view)]
-    said.append(f"Each device's number of {view.unit} was reported to the server.")
-    said.append(
-        "Figures beside the payload (counts, losses, seconds) are computed from private data as well."
-    )
+    said += _beside(view)
     if view.foreign:
         said.append(
             f"Nectar adds no differential privacy. If {view.method} adds noise, that is its own claim, and is not "
@@ -38,6 +35,21 @@ def exposed(view: View) -> list[str]:
     return [*said, *_where(view)]
 
 
+def _beside(view: View) -> list[str]:
+    """Say what left beside the payload."""
+    if view.config is None or not view.config.private:
+        return [
+            f"Each device's number of {view.unit} was reported to the server.",
+            "Figures beside the payload (counts, losses, seconds) are computed from private data as well.",
+        ]
+    public = view.config.privacy.counts == "public"
+    told = "was reported to the server, and no epsilon covers it" if public else "was not reported"
+    return [
+        f"Each device's number of {view.unit} {told}; no loss, norm or time of a device was.",
+        "When a reply came was seen, and how long a device works depends on its data.",
+    ]
+
+
 def _epsilons(view: View) -> list[str]:
     """Say what epsilon the releases have that the record's lines account for, and what it is given."""
     stated = [
@@ -46,7 +58,7 @@ def _epsilons(view: View) -> list[str]:
         for each in (line.get("notes") or {}).get("privacy", {}).values()
     ]
     if not stated:
-        return []
+        return _charged(view)
     if any(each["seeded"] for each in stated):
         return [
             "The noise was drawn from the run's seed, as in every simulation: seeded noise, no guarantee. Nothing here "
@@ -58,6 +70,35 @@ def _epsilons(view: View) -> list[str]:
         "It is that of the released means alone, given the weights, which are themselves not private; nothing else "
         "here is differentially private.",
     ]
+
+
+def _charged(view: View) -> list[str]:
+    """Say what the last line tells of the sites' charges in this run; nothing where there were none."""
+    lines = [line for line in view.rounds if (line.get("notes") or {}).get("spent")]
+    if not lines:
+        return []
+    sites = list(lines[-1]["notes"]["spent"].values())
+    told = [each for each in sites if each["events"]]
+    if not told:
+        return [
+            "What this run cost stands in the privacy ledgers of the sites: with privacy.counts=one it was not told to "
+            "the server, which could have read the number of examples from it."
+        ]
+    found = [math.inf if each["epsilon"] is None else float(each["epsilon"]) for each in told]
+    least, most = min(found), max(found)
+    spent = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    said = (
+        f"What {plural(len(found), 'device')} sent in this run has an epsilon of {spent} at delta "
+        f"{told[0]['delta']:g}, for one example more or less. It covers what the mechanisms released, and not the "
+        "labels, class counts and divisors that count as public."
+    )
+    if any(each["seeded"] for each in told):
+        return [
+            "The noise was drawn from the run's seed, as in every simulation: seeded noise, no guarantee. Nothing here "
+            "is differentially private; with the system's entropy the figure below would hold.",
+            said,
+        ]
+    return [said]
 
 
 def _spent(stated: Sequence[Mapping[str, Any]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -12,6 +12,8 @@ from flwr.serverapp import Grid
 
 from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
+from common.privacy.ledger import Head
+from common.privacy.told import HEADS, all_written
 from common.sites import ENGINES, SITE_NAME, Site
 from strategies.exchange.replies import reason_of
 from strategies.exchange.sending import NO_REPLY, NOT_SENT, exchange
@@ -41,11 +43,14 @@ class Question:
         Whether the number of what a site holds out for its evaluation is asked.
     max_examples : int
         A site that claims more images is refused.
+    heads : mapping of str to Head
+        The newest head of each site's privacy ledger that the server saw; a site whose ledger lacks its own refuses.
     """
 
     classes: int
     held_out: bool
     max_examples: int
+    heads: Mapping[str, Head] = field(default_factory=dict)
 
 
 def ask(
@@ -69,7 +74,10 @@ def ask(
 
 def composed(node_id: int, question: Question) -> Message:
     """Return the query that a node answers with its name and sizes."""
-    config = ConfigRecord({"class-counts": question.classes > 0, "held-out": question.held_out})
+    heads = {HEADS: all_written(question.heads)} if question.heads else {}
+    config = ConfigRecord(
+        {"class-counts": question.classes > 0, "held-out": question.held_out, **heads}
+    )
     return Message(RecordDict({"config": config}), node_id, "query.roll_call", group_id="roll-call")
 
 

@@ -22,6 +22,7 @@ from client_app.state import DirectoryState
 from common.config import load
 from common.data import Samples
 from common.errors import FederationError
+from common.privacy import Event
 from common.run import Run
 from common.wire import Weights
 
@@ -37,7 +38,20 @@ class Noisy(DeviceClient):
     @phase("train")
     def train(self, weights: Weights) -> Weights:
         """Return the noise in the weight's place."""
+        self.charge(Event("noise", 1.0))
         return Weights({"head.weight": self.noise("weight", (1, 1))})
+
+    @phase("sample")
+    def sampled(self, weights: Weights) -> Weights:
+        """Return how many of 10,000 examples were drawn at a rate of one half, and their sum."""
+        self.charge(Event("sample", 1.0, 0.5))
+        drawn = self.sample("weight", 0.5, 10_000)
+        return Weights({"head.weight": (drawn.sum() / 1e4).reshape(1, 1)})
+
+    @phase("uncharged")
+    def uncharged(self, weights: Weights) -> Weights:
+        """Draw a sample that nothing was charged for."""
+        return Weights({"head.weight": self.sample("weight", 0.5).sum().reshape(1, 1)})
 
     @phase("rest")
     def rest(self, weights: Weights) -> Weights:
@@ -68,6 +82,26 @@ def test_seeded_noise_is_of_seed_site_and_round(tmp_path: Path) -> None:
     assert noise == Noises(tmp_path, set=SEEDED).fit()[0] == one.fit()[0]
     drawn = {noise, one.fit(2)[0], one.fit(site="b")[0], other.fit()[0]}
     assert len(drawn) == 4
+
+
+def test_a_seeded_sample_is_of_seed_round_and_site_and_the_systems_of_nothing(
+    tmp_path: Path,
+) -> None:
+    seeded, system = Noises(tmp_path), Noises(tmp_path, set="privacy.noise=system")
+    one, figures = seeded.fit(asked="sample")
+    assert figures["seeded-noise"] == 1
+    assert one == seeded.fit(asked="sample")[0] != seeded.fit(2, "sample")[0]
+    drawn = [system.fit(asked="sample") for _ in range(2)]
+    assert drawn[0][0] != drawn[1][0]
+    assert all("seeded-noise" not in each for _, each in drawn)
+
+
+def test_a_sample_that_nothing_was_charged_for_is_not_drawn(tmp_path: Path) -> None:
+    """Nor is it where the phase before it was charged."""
+    noises = Noises(tmp_path)
+    noises.fit()
+    with pytest.raises(FederationError, match="nothing was charged"):
+        noises.fit(asked="uncharged")
 
 
 def test_it_is_said_beside_the_result_that_has_it_and_no_other(tmp_path: Path) -> None:

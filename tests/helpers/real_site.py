@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from client_app.app import app as client_app
 from common.config import load
+from common.privacy.ledger import Head
+from common.privacy.told import HEAD, HEADS, all_written, written
 from common.run import Run
 from common.wire import Weights
 from nectar.local_grid import LocalGrid
@@ -25,15 +28,23 @@ class Site:
         self._grid = LocalGrid(client_app, [node | node_config], run_config)
         (self._node,) = self._grid.get_node_ids()
 
-    def roll_call(self) -> Message:
-        config = ConfigRecord({"class-counts": False})
+    def roll_call(self, heads: Mapping[str, Head] | None = None, **asked: bool) -> Message:
+        seen = {} if heads is None else {HEADS: all_written(heads)}
+        config = ConfigRecord({"class-counts": False, **seen, **asked})
         return self._ask("query.roll_call", RecordDict({"config": config}))
 
-    def train(self, phase: str, record: str = RECORD) -> Message:
+    def train(self, phase: str, record: str = RECORD, head: Head | None = None) -> Message:
+        seen = {} if head is None else {HEAD: written(head)}
+        return self._sent("train", {"record": record, "phase": phase, **seen})
+
+    def evaluate(self) -> Message:
+        return self._sent("evaluate", {"record": RECORD})
+
+    def _sent(self, kind: str, fields: dict[str, str]) -> Message:
         weights = Weights.of(Run(load(self._run_config)).build_model())
-        config = ConfigRecord({"server-round": 1, "record": record, "phase": phase})
+        config = ConfigRecord({"server-round": 1, **fields})
         arrays = ArrayRecord(weights.encode())
-        return self._ask("train", RecordDict({"arrays": arrays, "config": config}))
+        return self._ask(kind, RecordDict({"arrays": arrays, "config": config}))
 
     def refusal(self) -> str:
         """Return what the roll call is refused with."""

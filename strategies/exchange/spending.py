@@ -1,0 +1,106 @@
+"""What a run's sites have been charged, and the heads of their ledgers that were seen: the server's side of both."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from flwr.app import Message
+
+from common.errors import PayloadError
+from common.privacy import Event, epsilon
+from common.privacy.ledger import UNIT, Head
+from common.privacy.told import RECORD, Told, merged
+
+
+@dataclass
+class Spending:
+    """Kept with a checkpoint, told with a round's line.
+
+    Attributes
+    ----------
+    events : dict of str to tuple of Event
+        By site, those of this run. A site with a ledger tells all of them each time, so that one whose reply was lost
+        is counted with the next; of a simulated one they are those of the replies that came.
+    seeded : dict of str to bool
+        Whether the noise was the run's seed's.
+    heads : dict of str to Head
+        The newest head that was seen of each site's ledger, in this run or in one before it.
+    """
+
+    events: dict[str, tuple[Event, ...]] = field(default_factory=dict)
+    seeded: dict[str, bool] = field(default_factory=dict)
+    heads: dict[str, Head] = field(default_factory=dict)
+
+    def take(self, site: str, told: Told) -> None:
+        """Note what came beside a reply, accepted or not: it has left the site."""
+        before = () if told.whole else self.events.get(site, ())
+        self.events[site] = merged((*before, *told.events))
+        self.seeded[site] = told.seeded or self.seeded.get(site, False)
+        self.see(site, told.head)
+
+    def see(self, site: str, head: Head | None) -> None:
+        """Keep the longer of a head and the one that is known."""
+        if head is not None and head.length > self.heads.get(site, Head()).length:
+            self.heads[site] = head
+
+    def lines(self, delta: float) -> dict[str, dict[str, Any]]:
+        """Return for each site what it has spent in this run, as plain data.
+
+        ``epsilon`` is None where there is no bound, and where the site keeps its events to itself.
+        """
+        return {
+            site: {
+                "epsilon": _finite(_epsilon(events, delta)) if events else None,
+                "delta": delta,
+                "unit": UNIT,
+                "seeded": self.seeded[site],
+                "events": [event.to_dict() for event in events],
+            }
+            for site, events in self.events.items()
+        }
+
+    def state(self) -> dict[str, str]:
+        """Return it as a checkpoint holds it; nothing where nothing was charged or seen."""
+        if not self.events and not self.heads:
+            return {}
+        events = {site: [e.to_dict() for e in each] for site, each in self.events.items()}
+        heads = {site: asdict(head) for site, head in self.heads.items()}
+        return {"said": json.dumps({"events": events, "seeded": self.seeded, "heads": heads})}
+
+    def put_back(self, state: Mapping[str, str]) -> None:
+        """Take back what ``state`` returned; a head that was seen since stays."""
+        said = json.loads(state["said"])
+        self.events = {site: tuple(map(Event.read, each)) for site, each in said["events"].items()}
+        self.seeded = said["seeded"]
+        for site, head in said["heads"].items():
+            self.see(site, Head.read(head))
+
+
+def told_with(reply: Message) -> Told | None:
+    """Return what a reply says of its site's charges; None where it says nothing.
+
+    Raises
+    ------
+    PayloadError
+        If that is something else.
+    """
+    if not reply.has_content() or RECORD not in reply.content:
+        return None
+    try:
+        return Told.read(dict(reply.content.config_records[RECORD]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise PayloadError(f"what it says of its privacy cannot be read ({error})") from None
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(events: tuple[Event, ...], delta: float) -> float:
+    return epsilon(events, delta).value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

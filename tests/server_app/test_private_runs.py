@@ -1,0 +1,245 @@
+"""Private runs as the server sees them: what was spent stands in the record, and an older ledger takes no part."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_files import forget_loaded
+from federation import MissingGrid, numbers, run
+from flwr.app import ConfigRecord, Message
+from private_method import MULTIPLIER
+
+from client_app.app import app as client_app
+from common.config import load
+from common.errors import ConfigError, FederationError
+from common.privacy import Event, epsilon
+from common.privacy.ledger import Ledger
+from nectar.local_grid import LocalGrid
+from nectar.past_run import PastRun
+from nectar.report.privacy import exposed
+from nectar.report.view import View
+from server_app.app import serve
+from server_app.ledger_heads import FILE
+from server_app.record import Record
+
+Small = Callable[..., dict[str, Any]]
+
+METHOD = "private_method:METHOD"
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_loaded(monkeypatch)
+
+
+def spent(record: Record, server_round: int = -1) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = record.metrics()[server_round]["notes"]["spent"]
+    return found
+
+
+def steps(record: Record, site: str, server_round: int = -1) -> int:
+    (event,) = spent(record, server_round)[site]["events"]
+    assert Event.read(event) == Event("noisy", MULTIPLIER, steps=event["steps"])
+    return int(event["steps"])
+
+
+# ---- simulated ----------------------------------------------------------------------------------------
+
+
+def test_a_simulation_says_what_it_would_cost_and_that_it_guarantees_nothing(small: Small) -> None:
+    record = run(small(method=METHOD, rounds=3))
+    for server_round in (1, 2, 3):
+        for site in spent(record, server_round).values():
+            cost = epsilon([Event("noisy", MULTIPLIER, steps=server_round)], 1e-5).value
+            assert site["epsilon"] == pytest.approx(cost)
+            assert (site["seeded"], site["delta"], site["unit"]) == (True, 1e-5, "example")
+    said = " ".join(exposed(View(PastRun.open(record.directory))))
+    assert "seeded noise, no guarantee" in said
+    assert "number of images was not reported" in said
+    assert not (record.directory / FILE).exists()
+
+
+def test_no_figure_of_the_sites_is_in_the_record(small: Small) -> None:
+    record = run(small(method=METHOD))
+    for line in record.metrics()[1:]:
+        for figures in line["devices"].values():
+            assert set(figures) == {"draws", "seeded-noise"}
+        assert set(line["seconds"]["by_site"].values()) == {None}
+    assert {each["examples"] for each in _partition(record)["sites"].values()} == {1}
+
+
+def _partition(record: Record) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((record.directory / "partition.json").read_text())
+    return content
+
+
+def test_a_run_that_continues_has_spent_as_much_as_an_unbroken_one(small: Small) -> None:
+    whole = run(small(method=METHOD, rounds=3))
+    begun = run(small(method=METHOD, rounds=1))
+    resumed = run(small(method=METHOD, rounds=3) | {"resume": str(begun.directory)})
+    assert numbers(resumed) == numbers(whole)
+
+
+@pytest.mark.parametrize("on", ["sites", "both"])
+def test_sites_that_judge_are_refused_in_a_private_run(small: Small, on: str) -> None:
+    keys = small(method=METHOD, set=f"evaluation.on={on} data.site_holdout=0.2")
+    with pytest.raises(ConfigError, match="the privacy of this run"):
+        load(keys)
+
+
+# ---- real sites ---------------------------------------------------------------------------------------
+
+
+def nodes(tmp_path: Path, **more: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            **{"simulated": False, "partition-id": i, "num-partitions": 2},
+            **{"state-dir": str(tmp_path / f"state-{i}"), "allow-imports": "private_method"},
+            **more,
+        }
+        for i in range(2)
+    ]
+
+
+def real(
+    small: Small, tmp_path: Path, grid: Any = LocalGrid, text: str = "", **options: Any
+) -> Record:
+    more = options.pop("node", {})
+    keys = small(
+        method=METHOD,
+        set=f"privacy.noise=system federation.clients=2 federation.min_replies=1 {text}",
+        rounds=options.pop("rounds", 2),
+    )
+    return serve(grid(client_app, nodes(tmp_path, **more), keys, **options), load(keys))
+
+
+PUBLIC = "privacy.counts=public"
+
+
+def test_the_record_keeps_each_ledgers_head_and_what_the_run_cost(
+    small: Small, tmp_path: Path
+) -> None:
+    record = real(small, tmp_path, text=PUBLIC)
+    assert {steps(record, f"partition-{i}") for i in range(2)} == {2}
+    assert not spent(record)["partition-0"]["seeded"]
+    heads = json.loads((record.directory / FILE).read_text())
+    for i in range(2):
+        head = Ledger(tmp_path / f"state-{i}").read().head
+        assert heads[f"partition-{i}"] == {"length": 2, "sha256": head.sha256}
+    again = real(small, tmp_path, text=PUBLIC)
+    assert {steps(again, f"partition-{i}") for i in range(2)} == {2}, "that of this run alone"
+    assert Ledger(tmp_path / "state-0").read().head.length == 4
+
+
+def test_where_counts_are_not_told_the_events_are_the_sites_own(
+    small: Small, tmp_path: Path
+) -> None:
+    record = real(small, tmp_path)
+    assert spent(record)["partition-0"]["events"] == []
+    assert spent(record)["partition-0"]["epsilon"] is None
+    said = " ".join(exposed(View(PastRun.open(record.directory))))
+    assert "ledgers of the sites" in said
+
+
+def test_a_reply_that_is_lost_is_counted_with_the_next(small: Small, tmp_path: Path) -> None:
+    record = real(small, tmp_path, MissingGrid, PUBLIC, absent=set(), lost={("partition-0", 1)})
+    assert "partition-0" not in spent(record, 1)
+    assert steps(record, "partition-0") == 2
+    assert steps(record, "partition-1") == 2
+
+
+def test_a_site_that_puts_back_an_older_ledger_is_left_out_of_the_next_run(
+    small: Small, tmp_path: Path
+) -> None:
+    real(small, tmp_path, rounds=1)
+    shutil.copytree(tmp_path / "state-0", tmp_path / "backup")
+    real(small, tmp_path, rounds=1)
+    shutil.rmtree(tmp_path / "state-0")
+    (tmp_path / "backup").rename(tmp_path / "state-0")
+    record = real(small, tmp_path, rounds=1)
+    (why,) = _partition(record)["left_out"].values()
+    assert "privacy ledger is older than the one that the server has seen" in why
+    assert list(spent(record)) == ["partition-1"]
+    assert Ledger(tmp_path / "state-0").read().head.length == 1
+
+
+class PutBack(LocalGrid):
+    """A federation whose first site has its state put back to what it was before, when round 3 begins."""
+
+    place: Path
+
+    def _call(self, message: Message) -> Message:
+        about = message.metadata
+        first = about.dst_node_id == min(self.get_node_ids())
+        if about.message_type == "train" and first:
+            if about.group_id == "2":
+                shutil.copytree(self.place, self.place.with_name("backup"))
+            if about.group_id == "3":
+                shutil.rmtree(self.place)
+                shutil.copytree(self.place.with_name("backup"), self.place)
+        return super()._call(message)
+
+
+def test_nor_does_it_go_on_in_the_run(small: Small, tmp_path: Path) -> None:
+    PutBack.place = tmp_path / "state-0"
+    record = real(small, tmp_path, PutBack, rounds=4)
+    rejected = [line["rejected"] for line in record.metrics()[1:]]
+    assert rejected[:2] == [{}, {}]
+    assert all("is older than" in each["partition-0"] for each in rejected[2:])
+
+
+def test_a_budget_that_is_spent_ends_what_the_site_takes_part_in(
+    small: Small, tmp_path: Path
+) -> None:
+    most = epsilon([Event("noisy", MULTIPLIER, steps=2)], 1e-5).value
+    with pytest.raises(FederationError, match="its privacy budget does not allow this"):
+        real(small, tmp_path, rounds=5, node={"privacy-epsilon": most})
+    for i in range(2):
+        assert Ledger(tmp_path / f"state-{i}").read().head.length == 2
+
+
+WRONG: dict[str, Mapping[str, Any]] = {
+    "nothing": {},
+    "no events": {"events": "{}", "whole": True, "seeded": False},
+    "no text": {"events": "[", "whole": True, "seeded": False},
+    "no event": {"events": '[{"mechanism": "a"}]', "whole": True, "seeded": False},
+    "no truth": {"events": "[]", "whole": 1, "seeded": False},
+    "a head of none": {"events": "[]", "whole": True, "seeded": False, "ledger-head": "{}"},
+    "too deep": {"events": "[" * 100_000, "whole": True, "seeded": False},
+    "too many": {"events": f"[{','.join(['1'] * 2000)}]", "whole": True, "seeded": False},
+}
+
+
+class Lying(LocalGrid):
+    """A federation whose first site says something else of its privacy."""
+
+    said: Mapping[str, Any]
+
+    def _call(self, message: Message) -> Message:
+        reply = super()._call(message)
+        about = message.metadata
+        if about.message_type == "train" and about.dst_node_id == min(self.get_node_ids()):
+            reply.content["privacy"] = ConfigRecord(dict(self.said))
+        return reply
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_cannot_be_read_is_that_sites_rejection(
+    small: Small, tmp_path: Path, wrong: str
+) -> None:
+    Lying.said = WRONG[wrong]
+    record = real(small, tmp_path, Lying, rounds=1)
+    assert list(record.metrics()[1]["rejected"]) == ["partition-0"]
+    assert record.metrics()[1]["accepted"] == ["partition-1"]
+
+
+def test_a_damaged_file_of_heads_is_named(small: Small, tmp_path: Path) -> None:
+    record = real(small, tmp_path, rounds=1)
+    (record.directory / FILE).write_text("[]")
+    with pytest.raises(FederationError, match="is damaged, by which a site"):
+        real(small, tmp_path, rounds=1)
