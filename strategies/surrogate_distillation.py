@@ -115,7 +115,6 @@ class SurrogateDistillation:
             generator=self._draws("matching", server_round, ended[0].site.name),
             form=_FORMS[s.gradient],
             chunk=self._rows(labels),
-            step_factors=[0.5**i for i in range(s.step_halvings + 1)] if s.step_halvings else (),
         )
         latents = zip(*(unpack(tensor) for tensor in found.latents), strict=True)
         losses = unpack(found.losses.movedim(0, -1))

@@ -16,7 +16,7 @@ from torch import Tensor
 from synth.descent import SGD
 from synth.inner_steps import InnerTraining
 from synth.synthetic_updates import Loss
-from synth.trajectory_matching import Form, Segment, SyntheticSet, exact, fitted_step_size
+from synth.trajectory_matching import Form, Segment, SyntheticSet, exact
 
 #: latents, each with as many rows as there are images -> the images of these rows, float [rows, C, H, W]; with several
 #: clients a row is a client's whole set. Rows must not see each other.
@@ -98,7 +98,6 @@ def distil(
     generator: torch.Generator,
     form: Form = exact,
     chunk: int = 0,
-    step_factors: Sequence[float] = (),
     before_step: Callable[[], None] | None = None,
 ) -> Distilled:
     """Move Z and eta for T_d iterations: D = G(Z), a student's training on D, one SGD step along the gradient of L_MTT.
@@ -133,8 +132,6 @@ def distil(
         `exact`, `unrolled` or `released`.
     chunk : int
         Rows that the generator takes at a time; 0 for all.
-    step_factors : sequence of float
-        Multiples of eta of which the best for the first images is taken (`fitted_step_size`); none for eta as it is.
     before_step : callable, optional
         Called ahead of every iteration, such as one that raises when the time is over.
 
@@ -152,10 +149,6 @@ def distil(
     """
     moved = [z.detach().clone() for z in latents]
     eta = step_size.detach().clone()
-    if step_factors:
-        first = SyntheticSet(render(images_of, moved, chunk), labels, eta)
-        steps = training.steps(labels.shape[-1], generator)
-        eta = fitted_step_size(loss, segment, first, steps, step_factors)
     least = eta * _LEAST_STEP
     movers = [SGD([z], lr, momentum=momentum) for z, lr in zip(moved, latent_lrs, strict=True)]
     movers.append(SGD([eta], step_lr, momentum=momentum))

@@ -26,16 +26,7 @@ from torch.func import vmap
 from synth.inner_steps import InnerStep
 from synth.synthetic_updates import Loss, Objective, Parameters, distance, gradient
 
-__all__ = [
-    "Form",
-    "Gradients",
-    "Segment",
-    "SyntheticSet",
-    "exact",
-    "fitted_step_size",
-    "released",
-    "unrolled",
-]
+__all__ = ["Form", "Gradients", "Segment", "SyntheticSet", "exact", "released", "unrolled"]
 
 
 @dataclass(frozen=True)
@@ -156,42 +147,6 @@ def released(
         As for `unrolled`.
     """
     return _two_passes(loss, segment, data, steps, carries=False)
-
-
-def fitted_step_size(
-    loss: Loss,
-    segment: Segment,
-    data: SyntheticSet,
-    steps: Sequence[InnerStep],
-    factors: Sequence[float],
-) -> Tensor:
-    """Return of the multiples ``factors`` of eta the one with which the student ends nearest to theta_m.
-
-    Nectar's own, beyond the paper. Once theta_g knows what a client has, the client hardly moves, while images that
-    nobody has optimised yet still have a large loss there: an eta that suits the first round makes the student shoot
-    past theta_m by tens of times the segment's length, and matching only drives it further.
-
-    Parameters
-    ----------
-    loss, segment, data, steps
-        As for `unrolled`.
-    factors : sequence of float
-        What eta is multiplied by, each above 0; where none brings the student nearer than any, the first stands.
-
-    Returns
-    -------
-    Tensor
-        Of the step size's shape: each client has its own.
-    """
-    best = data.step_size * factors[0]
-    least = torch.full_like(data.step_size, torch.inf)
-    for factor in factors:
-        eta = data.step_size * factor
-        student = _Student.prepare(loss, segment, SyntheticSet(data.images, data.labels, eta))
-        value = student.objective(student.trajectory(steps)[-1])
-        nearer = value < least  # never where it is no number
-        best, least = torch.where(nearer, eta, best), torch.where(nearer, value, least)
-    return best
 
 
 def _two_passes(

@@ -46,13 +46,6 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
     step_size: float = setting(
         0.01, "learning rate that the student begins with", source="the released code", gt=0
     )
-    step_halvings: int = setting(
-        0,
-        "how often step_size is halved, for each site and round, in search of the learning rate that brings the "
-        "student nearest to where the site ended; 0: step_size as it is, as in the paper",
-        ge=0,
-        le=30,
-    )
     step_lr: float = setting(
         1e-5, "learning rate of the student's learning rate", source="the released code", ge=0
     )

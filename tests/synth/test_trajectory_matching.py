@@ -16,15 +16,7 @@ from common.models import Classifier, build
 from synth import augmentation
 from synth.inner_steps import InnerStep, InnerTraining
 from synth.synthetic_updates import Loss, Parameters, loss_of
-from synth.trajectory_matching import (
-    Form,
-    Segment,
-    SyntheticSet,
-    exact,
-    fitted_step_size,
-    released,
-    unrolled,
-)
+from synth.trajectory_matching import Form, Segment, SyntheticSet, exact, released, unrolled
 
 SHAPE, CLASSES, IPC = (2, 8, 8), 3, 2
 N = CLASSES * IPC
@@ -355,54 +347,3 @@ def test_equal_generators_give_equal_bits() -> None:
     assert torch.equal(first.images, again.images)
     assert torch.equal(first.step_size, again.step_size)
     assert not torch.equal(first.images, other.images)
-
-
-# --- how fast the student is ---
-
-
-@models
-def test_the_step_size_that_the_student_took_is_found_again(name: str) -> None:
-    """theta_m is where a student ends with an eighth of eta: L_MTT is 0 there, and nowhere else."""
-    loss, segment, data = problem(name)
-    steps = InnerTraining(3).steps(N, rng())
-    theta = dict(segment.start)
-    for _ in steps:
-        leaves = {n: v.detach().requires_grad_() for n, v in theta.items()}
-        slopes = torch.autograd.grad(loss(leaves, data.images, data.labels), list(leaves.values()))
-        theta = {
-            n: v - ETA / 8 * slope for (n, v), slope in zip(theta.items(), slopes, strict=True)
-        }
-    there = Segment(segment.start, theta)
-    factors = [0.5**i for i in range(6)]
-    assert float(fitted_step_size(loss, there, data, steps, factors)) == ETA / 8
-
-
-def test_each_client_gets_the_step_size_that_it_gets_alone() -> None:
-    loss, near_by, data = problem()
-    _, far, other = problem(seed=4)
-    far = Segment(near_by.start, {n: 40 * (v - near_by.start[n]) + v for n, v in far.end.items()})
-    steps = InnerTraining(3, transforms=DSA).steps(N, rng())
-    factors = [0.5**i for i in range(8)]
-    alone = [
-        fitted_step_size(loss, near_by, data, steps, factors),
-        fitted_step_size(loss, far, other, steps, factors),
-    ]
-    both = fitted_step_size(
-        loss,
-        Segment(near_by.start, {n: torch.stack([v, far.end[n]]) for n, v in near_by.end.items()}),
-        SyntheticSet(
-            torch.stack([data.images, other.images]),
-            torch.stack([data.labels, other.labels]),
-            torch.stack([data.step_size, other.step_size]),
-        ),
-        steps,
-        factors,
-    )
-    assert both.tolist() == [float(eta) for eta in alone]
-
-
-def test_a_student_that_leaves_the_numbers_is_never_the_nearest() -> None:
-    loss, segment, data = problem()
-    steps = InnerTraining(3).steps(N, rng())
-    assert float(fitted_step_size(loss, segment, data, steps, [1e200, 0.25])) == ETA / 4
-    assert float(fitted_step_size(loss, segment, data, steps, [1e200, 1e190])) == ETA * 1e200
