@@ -233,6 +233,15 @@ def test_a_file_without_classes_is_refused(small: Small, tmp_path: Path) -> None
     assert "knows no classes" in refusal(small, standin(tmp_path, classes=0).settings())
 
 
+def test_a_network_that_makes_no_numbers_is_refused(small: Small, tmp_path: Path) -> None:
+    code = stylegan_repository.repository(tmp_path)
+    with stylegan_repository.importable(code):
+        broken = stylegan_repository.network(code, (1, 8, 8), 10)
+        broken.synthesis.input.phases.fill_(torch.nan)
+        file = stylegan_repository.written(tmp_path, code, {"G_ema": broken})
+    assert "makes images that are not finite" in refusal(small, file.settings())
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
