@@ -172,7 +172,7 @@ def test_each_subset_has_ten_classes_of_its_own_numbered_as_imagenets_folders_ar
 def test_a_subset_has_the_papers_settings_and_can_be_built(row: str, imagenet: Standin) -> None:
     subset, alpha, published = IMAGES[row]
     config = load({"experiment": f"feddgm-{row}", "set": imagenet.settings()})
-    assert (config.method, config.dataset, config.federation.clients) == ("feddgm", "images", 10)
+    assert (config.method, config.dataset, config.federation.clients) == ("feddgm", subset, 10)
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", alpha)
     numbers, folders = zip(*categories(subset), strict=True)
     assert (config.images.folder, config.images.size, config.images.names) == (subset, 128, folders)
