@@ -35,6 +35,9 @@ _LEAST_PRV, _MOST_PRV = 1e-3, 500.0
 #: Opacus' own, unless there are more steps than this, with which that is too dear as well
 _FINEST, _COARSEST, _MANY = 1e-4, 0.01, 1000
 
+#: steps for which the PRV accountant is asked: beyond, its grid takes gigabytes
+_MOST_STEPS = 10**7
+
 #: how often what was released: (noise multiplier, sample rate) -> steps
 Steps = Mapping[tuple[float, float], int]
 
@@ -144,7 +147,7 @@ def _rdp_of_one(
             found = float(
                 analysis.compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=order)
             )
-        except (ValueError, OverflowError, ZeroDivisionError):
+        except (ValueError, ArithmeticError):
             return math.inf
         return _bound(found)
 
@@ -153,7 +156,7 @@ def _rdp_of_one(
 
 def _prv(steps: Steps, delta: float, rdp: float) -> float:
     """Return the PRV accountant's epsilon; infinite where it overflows or says that it cannot compute one."""
-    if not _LEAST_PRV <= rdp <= _MOST_PRV:
+    if not _LEAST_PRV <= rdp <= _MOST_PRV or sum(steps.values()) > _MOST_STEPS:
         return math.inf
     accountant = _opacus().PRVAccountant()
     accountant.history = [(noise, rate, count) for (noise, rate), count in steps.items()]
@@ -162,7 +165,7 @@ def _prv(steps: Steps, delta: float, rdp: float) -> float:
     try:
         with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
             found = accountant.get_epsilon(delta, eps_error=error)
-    except (RuntimeError, ValueError, MemoryError):
+    except (RuntimeError, ValueError, ArithmeticError, MemoryError):
         return math.inf
     return _bound(found)
 

@@ -104,6 +104,12 @@ def test_what_costs_nothing_and_what_has_no_bound() -> None:
     assert cost(Event("a", 2.0), Event("b", 0.0, 0.1)) == math.inf
 
 
+def test_steps_beyond_what_a_grid_can_hold_are_still_bounded() -> None:
+    found = epsilon([Event("a", 1e4, 1e-3, 10**9)], DELTA)
+    assert found.prv == math.inf
+    assert 0 < found.rdp < 1
+
+
 #: an upper bound may differ by the hundredth that the PRV accountant adds
 SLACK = 1.025
 
