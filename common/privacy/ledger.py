@@ -150,12 +150,18 @@ class Ledger:
             If it cannot be read, was edited, or has lost lines.
         """
         try:
-            content = self.path.read_bytes()
+            file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
-            content = b""
+            return self._verified(b"")[0]
         except OSError as error:
             raise self._unusable(f"cannot be read ({error.strerror})") from None
-        return self._verified(content)[0]
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)  # between a line and its head there is another process
+            return self._verified(_content(file))[0]
+        except OSError as error:
+            raise self._unusable(f"cannot be read ({error.strerror})") from None
+        finally:
+            os.close(file)
 
     def append(self, charge: Charge, allow: Callable[[Sequence[Charge]], object]) -> Lines:
         """Add a line, and return the ledger with it once it is on disk.
