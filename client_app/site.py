@@ -80,6 +80,12 @@ class Owner:
         """
         check_keys(node)
         Review.of(node)
+        budget = Budget.of(node)
+        if budget is not None and "state-dir" not in node:
+            raise FederationError(
+                "the node config sets a privacy budget (privacy-epsilon) and names no state-dir, where the ledger of "
+                "it lies: name one"
+            )
         paths = {key: absolute(key, node[key]) for key in ("data-root", "state-dir") if key in node}
         return cls(
             imports=allowed_imports(node),
@@ -88,7 +94,7 @@ class Owner:
             download=switch(node, "allow-download"),
             keep=paths.get("state-dir"),
             own_data="data" in node,
-            budget=Budget.of(node),
+            budget=budget,
         )
 
     def bounded(self, run: Run) -> Run:

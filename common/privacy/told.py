@@ -20,8 +20,8 @@ RECORD = "privacy"
 HEADS, HEAD = "ledger-heads", "ledger-head"
 """In the roll call's question, and in an instruction."""
 
-#: different events that one run of a site can have
-_MOST = 1024
+#: different events that one run of a site can have, and steps of each: their epsilon is reckoned every round
+_MOST, _STEPS = 64, 10**9
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,10 @@ class Told:
         if not isinstance(events, list) or len(events) > _MOST:
             raise ValueError(f"it has more than {_MOST} events")
         head = read_head(str(fields[HEAD])) if HEAD in fields else None
-        return cls(tuple(map(Event.read, events)), fields["whole"], fields["seeded"], head)
+        read = tuple(map(Event.read, events))
+        if any(event.steps > _STEPS for event in read):
+            raise ValueError(f"an event of it has more than {_STEPS} steps")
+        return cls(read, fields["whole"], fields["seeded"], head)
 
 
 def merged(events: tuple[Event, ...]) -> tuple[Event, ...]:

@@ -96,6 +96,22 @@ def test_a_seeded_sample_is_of_seed_round_and_site_and_the_systems_of_nothing(
     assert all("seeded-noise" not in each for _, each in drawn)
 
 
+def test_a_client_inside_another_charges_the_same_account(tmp_path: Path) -> None:
+    """It draws for what its host charged, and its own charge goes along with the host's reply."""
+    run = TinyRun(load({"method": "fedssyn", "set": "fedssyn.inner=fedavg"}))
+    x = Samples.of(torch.ones(1, 1, 1, 1), torch.ones(1))
+    host = Noisy(run, "a", x, x, DirectoryState(tmp_path, "record", "site"), own_data=False)
+    inside = host.client_of("fedavg", x)
+    with pytest.raises(FederationError, match="nothing was charged"):
+        inside.noise("weight", (1,))
+    host.charge(Event("of the host", 1.0))
+    inside.charge(Event("of the one inside", 2.0))
+    inside.noise("weight", (1,))
+    assert host.told is not None
+    assert [event.mechanism for event in host.told.events] == ["of the host", "of the one inside"]
+    assert inside.told is host.told
+
+
 def test_a_sample_that_nothing_was_charged_for_is_not_drawn(tmp_path: Path) -> None:
     """Nor is it where the phase before it was charged."""
     noises = Noises(tmp_path)

@@ -139,6 +139,11 @@ def test_a_budget_that_is_none_refuses_every_run(
     assert said in site(**node).refusal()
 
 
+def test_a_budget_without_a_place_for_its_ledger_refuses_every_run(small: Small) -> None:
+    said = Site(small(method="fedavg"), **{"privacy-epsilon": 3}).refusal()
+    assert "names no state-dir, where the ledger of it lies" in said
+
+
 # ---- no release before its line -----------------------------------------------------------------------
 
 

@@ -211,6 +211,11 @@ WRONG: dict[str, Mapping[str, Any]] = {
     "no truth": {"events": "[]", "whole": 1, "seeded": False},
     "a head of none": {"events": "[]", "whole": True, "seeded": False, "ledger-head": "{}"},
     "too deep": {"events": "[" * 100_000, "whole": True, "seeded": False},
+    "steps that nobody can reckon with": {
+        "events": json.dumps([Event("a", 1.0, 0.5, 10**400).to_dict()]),
+        "whole": True,
+        "seeded": False,
+    },
     "too many": {"events": f"[{','.join(['1'] * 2000)}]", "whole": True, "seeded": False},
 }
 

@@ -17,7 +17,9 @@ from client_app.feddpms import FedDPMSClient
 from common import tensor_file
 from common.config import load
 from common.errors import ConfigError
+from common.privacy import Event, epsilon
 from common.run import Run
+from common.specs.feddpms import MECHANISM
 from common.specs.fedvae import decoder_spec, shared_spec, start_decoder
 from nectar.resume import with_recorded
 from server_app.checkpoint import Checkpoint
@@ -75,13 +77,21 @@ def test_the_papers_overhead_is_alpha_n_l_over_the_parameters(small: Small) -> N
 def test_the_record_says_who_helped_whom_and_what_it_cost(small: Small) -> None:
     record = run(small(method="feddpms", rounds=5, set=DPMS))
     third, fourth = notes(record)[3], notes(record)[4]
-    assert list(third) == ["privacy"]
-    assert list(fourth) == ["matches"]
+    assert list(third) == ["privacy", "spent"]
+    assert list(fourth) == ["matches", "spent"]
     assert len(third["privacy"]) == 3
     for said in third["privacy"].values():
         assert said["seeded"]
         assert (said["releases"], said["delta"]) == (1, 1e-5)
         assert said["epsilon"] > 0
+    for site, spent in third["spent"].items():
+        noise = third["privacy"][site]["noise-multiplier"]
+        charged = Event(MECHANISM, noise, adjacency="replace-one")
+        assert spent["events"] == [charged.to_dict()]
+        assert (
+            spent["epsilon"] == epsilon([charged], 1e-5).value > third["privacy"][site]["epsilon"]
+        )
+    assert fourth["spent"] == third["spent"], "a site shares its means once"
     state = Checkpoint.load(record.last).strategy["exchange"]
     for site, match in fourth["matches"].items():
         assert match["helper"] != site
