@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common.config import load
 from common.config.text import from_home
@@ -75,9 +75,10 @@ def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _checks(order: Order, name: str | None, options: dict[str, str]) -> Iterator[Check]:
-    from nectar.doctor import data, machine, node_config
+    from nectar.doctor import data, ledger, machine, node_config
 
     site, config = "--site" in options, order.config
+    node: Mapping[str, Any] = {}
     yield from machine.versions()
     if _NODE_CONFIG in options:
         found, node, bounded = node_config.look(options[_NODE_CONFIG], order.run_config)
@@ -92,6 +93,7 @@ def _checks(order: Order, name: str | None, options: dict[str, str]) -> Iterator
     if site:
         if "--state" in options:
             yield machine.room("state", _path(options["--state"]))
+            yield from ledger.standing(_path(options["--state"]), node, config.privacy.delta)
     else:
         yield machine.room("records", config.output_dir)
     if "--data" in options:

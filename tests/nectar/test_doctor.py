@@ -35,6 +35,8 @@ from image_folders import CLASSES, paint, paint_split
 from client_app.site import run_of
 from common.data import load as load_data
 from common.errors import FederationError
+from common.privacy import Event, epsilon
+from common.privacy.ledger import LEDGER, Charge, Ledger
 from nectar.doctor import machine
 from nectar.doctor.check import Check, shown
 from nectar.flower.connection import Connection
@@ -413,9 +415,27 @@ def test_a_node_config_is_held_against_the_run(doctor: Doctor, own: Path, tmp_pa
     assert not state.exists()
 
 
+def test_a_sites_ledger_is_looked_into(doctor: Doctor, own: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    where = ("2026-01-01T00:00:00Z", "north", "a-run", 1, "train", "feddm", "/data")
+    Ledger(state).append(Charge(*where, (Event("a", 2.0),)), lambda before: None)
+    words = ["--site", "--node-config", f"site='north' data='{own}' state-dir='{state}'", *OWN]
+    code, said = doctor(*words)
+    assert code == 0, said
+    spent = epsilon([Event("a", 2.0)], 1e-5).value
+    assert f"ok privacy 1 charges, epsilon {spent:.3g} at delta 1e-05" in said
+    (state / LEDGER).unlink()
+    code, said = doctor(*words)
+    assert code == 1
+    assert "fail privacy the privacy ledger" in said
+
+
 @pytest.mark.parametrize(
     ("node_config", "settings", "line"),
     [
+        ("privacy-epsilon=3", "", "names no state-dir, where the ledger of it lies"),
+        ("privacy-epsilon=3 state-dir='/s'", "", "sends what no differential privacy covers"),
+        ("privacy-epsilon='3'", "", "privacy-epsilon='3': give a number above 0"),
         ("allow-method='fedavg'", "", "the key 'allow-method', which means nothing: did you mean"),
         ("allow-methods='fedavgg'", "", "'fedavgg' is unknown, the nearest is fedavg"),
         ("allow-methods='fedavg'", "method=feddm", "allow-methods='fedavg', and the run asks for"),
