@@ -40,7 +40,7 @@ _MAX_LOOKS = 5
 #: what Flower's strategies put into every message themselves, and what of theirs the devices follow
 _KNOWN_KEYS = {"server-round", PROXIMAL_MU, CLIPPING_NORM}
 
-#: the figure that every reply carries, so that no strategy meets a differing key
+#: the figure that every reply carries, or in a private run none, so that no strategy meets a differing key
 _LOSS = "train-loss"
 
 #: what Flower's strategies raise with a sentence for whoever runs them
@@ -191,7 +191,8 @@ class ForeignStrategy(Strategy):
 
     def _require_figures(self, site: Site, metrics: Mapping[str, float]) -> None:
         clipped = self._demands[site.name].norm is not None
-        if missing := [key for key in (_LOSS, *[NORM_BIT] * clipped) if key not in metrics]:
+        needed = [*[_LOSS] * (not self.run.config.private), *[NORM_BIT] * clipped]
+        if missing := [key for key in needed if key not in metrics]:
             raise PayloadError(f"the figure '{missing[0]}' is missing from the reply")
         if clipped and metrics[NORM_BIT] not in (0, 1):
             raise PayloadError(
@@ -233,7 +234,8 @@ class ForeignStrategy(Strategy):
         clipped = self._demands[upload.site.name].norm is not None
         bit = {_FLOWERS_BIT: int(metrics[NORM_BIT])} if clipped else {}
         count = upload.examples if weighting == "counts" else 1
-        return MetricRecord({_LOSS: metrics[_LOSS], **bit, "num-examples": count})
+        loss = {_LOSS: metrics[_LOSS]} if _LOSS in metrics else {}
+        return MetricRecord({**loss, **bit, "num-examples": count})
 
     def state_dict(self) -> State:
         """Return every attribute of the inner strategy that changed since it was constructed."""

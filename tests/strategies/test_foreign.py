@@ -16,7 +16,7 @@ from tiny import HALVES, Tiny, TinyRun
 
 from client_app.foreign import ForeignClient
 from client_app.state import DirectoryState
-from common.config import load
+from common.config import Config, load
 from common.data import Samples
 from common.errors import ConfigError, FederationError
 from common.sites import Site
@@ -92,6 +92,17 @@ RUNS: Mapping[str, tuple[str, str]] = {
     ),
 }
 REFUSED = {"FedXgbBagging", "FedXgbCyclic"}
+
+
+def test_in_a_private_run_a_strategy_goes_without_the_loss(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DP-SGD is such a run: its sites tell no figure of their own examples."""
+    monkeypatch.setattr(Config, "private", True)
+    record = run(small(method="flwr.serverapp.strategy:FedAdam"))
+    for line in record.metrics()[1:]:
+        assert len(line["accepted"]) == 3
+        assert not any(line["devices"].values())
 
 
 @pytest.mark.parametrize("name", RUNS)
