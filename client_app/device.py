@@ -222,7 +222,29 @@ class DeviceClient(NumPyClient):
             As `noise` does.
         """
         of = len(self.samples) if count is None else count
-        drawn = self._draws.positions(of, rate, lambda: self.generator(purpose), self.run.device)
+        return (self.uniform(purpose, of) < rate).nonzero().flatten()
+
+    def uniform(self, purpose: str, count: int) -> Tensor:
+        """Draw from (0, 1), from where `noise` comes: for samples on which privacy rests, of chances that differ.
+
+        Parameters
+        ----------
+        purpose : str
+            What it is for. Seeded, a purpose gives the same numbers each time that it is named in a round.
+        count : int
+            How many.
+
+        Returns
+        -------
+        Tensor
+            Float64 [count], on the run's device.
+
+        Raises
+        ------
+        FederationError
+            As `noise` does.
+        """
+        drawn = self._draws.uniform(count, lambda: self.generator(purpose), self.run.device)
         self._tell_if_seeded()
         return drawn
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from client_app.ledger import Account
 from client_app.noise import is_seeded
 from common.config import Config
-from common.entropy import system_normal, system_sample
+from common.entropy import system_normal, system_uniform
 from common.errors import FederationError
 from common.privacy import Event
 from common.privacy.told import Told
@@ -75,13 +75,12 @@ class PrivateDraws:
             return system_normal(shape).to(device)
         return torch.randn(tuple(shape), generator=seed(), device=device)
 
-    def positions(self, count: int, rate: float, seed: Generator, device: torch.device) -> Tensor:
-        """Return the positions of a Poisson sample of ``count`` examples, in order, int64."""
+    def uniform(self, count: int, seed: Generator, device: torch.device) -> Tensor:
+        """Return numbers from (0, 1), float64 [count]."""
         self._require_charge()
         if not self.seeded:
-            return system_sample(count, rate).to(device)
-        drawn = torch.rand(count, generator=seed(), device=device, dtype=torch.float64) < rate
-        return drawn.nonzero().flatten()
+            return system_uniform((count,)).to(device)
+        return torch.rand(count, generator=seed(), device=device, dtype=torch.float64)
 
     def _require_charge(self) -> None:
         if self.told is None:

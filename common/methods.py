@@ -44,6 +44,9 @@ class Method:
     facts : str or function
         For a method of the user's own, what words a report's sentences of it, as the functions of
         nectar.report.facts do; empty where there is none, and for the methods below, whose facts lie there.
+    private : bool
+        Whether all that its devices send is covered by noise where ``privacy.noise_multiplier`` is above 0, but for
+        what its settings say is ``unprotected``. It is no claim that a method can inherit.
     """
 
     name: str
@@ -51,12 +54,21 @@ class Method:
     client: str
     settings: str
     facts: str
+    private: bool
 
     def __init__(
-        self, name: str, strategy: Any, client: Any, settings: Any, facts: Any = ""
+        self,
+        name: str,
+        strategy: Any,
+        client: Any,
+        settings: Any,
+        facts: Any = "",
+        *,
+        private: bool = False,
     ) -> None:
         parts = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
         object.__setattr__(self, "name", name)
+        object.__setattr__(self, "private", private)
         for part, given in parts.items():
             object.__setattr__(self, part, given if isinstance(given, str) else _path_of(given))
 
@@ -66,13 +78,14 @@ def _path_of(named: Any) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def _own(name: str, cls: str) -> Method:
+def _own(name: str, cls: str, *, private: bool = False) -> Method:
     """Return one of Nectar's methods, whose parts lie in files of its name."""
     return Method(
         name,
         f"strategies.{name}:{cls}",
         f"client_app.{name}:{cls}Client",
         f"common.settings.{name}:{cls}Settings",
+        private=private,
     )
 
 
@@ -128,7 +141,9 @@ def resolve(name: str) -> Method:
         return METHODS[name]
     served = METHODS[FOREIGN_CLIENT]
     client = "client_app.foreign:ForeignClient"
-    foreign = Method(served.name, name, client, served.settings, served.facts)
+    foreign = Method(
+        served.name, name, client, served.settings, served.facts, private=served.private
+    )
     return own_method(name) or foreign
 
 

@@ -19,6 +19,7 @@ from common.config.consistency import (
 from common.config.images import check_images
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
 from common.config.own_data import check_originals, check_own_data, check_site_folders
+from common.config.private import check_privacy
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
@@ -92,10 +93,10 @@ class Config:
         ------
         ConfigError
             A quorum that can never be met; evaluation on the sites without a share held out for it, or in a private
-            run; a folder of
-            images, or a data set of one's own, whose settings do not fit together, or whose pictures would leave as
+            run; a folder of images, or a data set of one's own, whose settings do not fit together, or whose pictures would leave as
             they are without having been asked for; weights to start from that are no safetensors file;
-            running statistics of the sites' own where the server needs a whole model.
+            running statistics of the sites' own where the server needs a whole model; differential privacy where the
+            method has none, or not under its settings.
         """
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
@@ -107,6 +108,7 @@ class Config:
         check_model(self.model)
         if not self.settings.uses():  # what a method's sites train is said by those inside it
             check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
+        check_privacy(self.privacy, self.method, self.settings)
         for name in self.inner:
             self.of(name)
 
@@ -127,6 +129,8 @@ class Config:
         Then nothing leaves beside it that is computed from these: no loss, no norm, no seconds, and no count but by
         ``tells_counts``.
         """
+        if self.privacy.active:
+            return True
         told = (settings.disclosure() for settings in self.methods.values())
         return any(one is not None and one.differentially_private for one in told)
 

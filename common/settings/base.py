@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from common.settings.disclosure import Disclosure
 
 if TYPE_CHECKING:
-    from common.settings.sections import ModelSettings
+    from common.settings.sections import ModelSettings, PrivacySettings
 
 AMOUNTS = ("iterations", "epochs", "ipc", "images", "size", "cores")
 """What a site's owner can bound of any method: settings say by ``amount`` which of them they are."""
@@ -52,6 +52,10 @@ class Settings(BaseModel):
         A method that inherits another's settings and sends something else states its own.
         """
         return None
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Say why the noise that ``privacy`` asks for would not cover all that a device sends; nothing if it does."""
+        return ""
 
 
 def setting(

@@ -240,7 +240,28 @@ class WireSettings(Settings):
 
 
 class PrivacySettings(Settings):
-    """What differential privacy rests on, in the methods that offer it."""
+    """Differential privacy of single examples, in the methods that offer it, and what it rests on."""
+
+    noise_multiplier: float = setting(
+        0.0,
+        "standard deviation of the noise in each private step, as a multiple of clip; 0: no differential privacy",
+        symbol="sigma",
+        ge=0,
+    )
+    clip: float = setting(
+        1.0, "longest contribution of one example to a private step", symbol="C", gt=0
+    )
+    counts: Literal["one", "public"] = setting(
+        "one",
+        "a private run: what a site says of its number of examples; one: nothing, each counts as one with a single "
+        "example, and its steps follow examples; public: the number, which no epsilon covers",
+    )
+    examples: int = setting(
+        0,
+        "a private run with counts=one: how many examples every site is taken to have, which gives the share that a "
+        "step draws and the number of steps",
+        ge=0,
+    )
 
     noise: Literal["auto", "system", "seeded"] = setting(
         "auto",
@@ -248,11 +269,11 @@ class PrivacySettings(Settings):
         "run's seed at one that holds a partition of a known data set, which makes it no guarantee",
     )
     delta: float = setting(1e-5, "the delta at which an epsilon is stated", gt=0, lt=1)
-    counts: Literal["one", "public"] = setting(
-        "one",
-        "a private run: what a site says of its number of examples; one: nothing, each counts as one with a single "
-        "example; public: the number, which no epsilon covers",
-    )
+
+    @property
+    def active(self) -> bool:
+        """Whether the run asks for differential privacy."""
+        return self.noise_multiplier > 0
 
 
 SECTIONS: dict[str, type[Settings]] = {

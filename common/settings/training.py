@@ -1,8 +1,13 @@
 """Settings of local training, for the methods whose devices train a model."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 from common.settings.base import Settings, setting
+
+if TYPE_CHECKING:
+    from common.settings.sections import PrivacySettings
 
 
 class TrainingSettings(Settings):
@@ -30,6 +35,21 @@ class TrainingSettings(Settings):
         "none",
         "what a step does to each image anew; flip_crop: a crop of it within 4 reflected pixels, half flipped",
     )
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Refuse to clip a noised gradient again, and to begin without the number of steps."""
+        if self.clip_norm:
+            return (
+                f"privacy.clip bounds each example's gradient, and clip_norm={self.clip_norm:g} would scale the noisy "
+                "sum of them: leave it at 0"
+            )
+        if privacy.counts == "one" and not privacy.examples:
+            return (
+                "the steps of a site follow its number of examples, which privacy.counts=one keeps private: set "
+                "privacy.examples to the number that every site is taken to have, or privacy.counts=public where "
+                "their own are no secret"
+            )
+        return ""
 
     def lr_in(self, server_round: int) -> float:
         """Return the learning rate of a round, which count from 1."""

@@ -1,0 +1,33 @@
+"""Whether the noise that a run asks for would cover all that its sites send."""
+
+from __future__ import annotations
+
+from common.errors import ConfigError
+from common.methods import resolve
+from common.settings.base import Settings
+from common.settings.sections import PrivacySettings
+
+
+def check_privacy(privacy: PrivacySettings, method: str, settings: Settings) -> None:
+    """Refuse differential privacy where something would leave the sites past its noise.
+
+    Raises
+    ------
+    ConfigError
+        If the method has no mechanism, or not under these settings, or if it tells private counts of classes.
+    """
+    if not privacy.active:
+        return
+    asked = f"privacy.noise_multiplier={privacy.noise_multiplier:g}"
+    if why := settings.unprotected(privacy):
+        raise ConfigError(f"{asked} cannot hold under method={method}: {why}.")
+    if not resolve(method).private:
+        raise ConfigError(
+            f"{asked} asks for differential privacy, which method={method} does not have: leave it at 0."
+        )
+    sent = settings.disclosure()
+    if sent is not None and sent.class_counts and privacy.counts != "public":
+        raise ConfigError(
+            f"{asked} cannot hold under method={method}, whose sites tell their number of examples of every class: "
+            "set privacy.counts=public where these are no secret, or choose another method."
+        )
