@@ -70,8 +70,7 @@ class FedDPMSClient(FedVAEClient):
         if DECODER in given.parts:
             self.keep_decoder(given.part(DECODER, Weights))
         synthetic = self._synthesis(w, given) if MEANS in given.parts else self.recall(_SYNTHETIC)
-        model, trained = train_locally(self, w, samples=self._augmented(synthetic))
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w, samples=self._augmented(synthetic))
         parts: dict[str, Payload] = {
             WEIGHTS: Weights.of(model, w.codec).only(shared_spec(self.run))
         }

@@ -21,10 +21,7 @@ class FedDynClient(DeviceClient):
         """Return w_k, trained from ``w`` on the site's images."""
         alpha, spec = self.settings(FedDynSettings).alpha, self.run.spec.parameters
         g = (self.recall() if alpha else None) or spec.zeros().tensors
-        model, trained = train_locally(
-            self, w, self._regularised(w, g, alpha) if alpha else Local()
-        )
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w, self._regularised(w, g, alpha) if alpha else Local())
         ended = Weights.of(model, w.codec)
         if alpha:
             self.remember({n: g[n] - alpha * (ended.tensors[n] - w.tensors[n]) for n in spec.names})

@@ -13,7 +13,7 @@ from common.models import Classifier
 from common.settings.fedgen import FedGENSettings
 from common.specs.fedgen import CLASSES, GENERATOR, WEIGHTS, new_generator, sent_spec
 from common.task import Task
-from common.training import Local, Objective
+from common.training import Local
 from common.wire import Bundle, ClassList, Weights
 from synth.feature_generator import FeatureGenerator, device_loss, device_weight, draw_latents
 
@@ -26,8 +26,7 @@ class FedGENClient(DeviceClient):
         """Return w_k, trained on the site's images from the weights that were sent."""
         w, settings = given.part(WEIGHTS, Weights), self.settings(FedGENSettings)
         guided = GENERATOR in given.parts and settings.strength > 0
-        model, trained = train_locally(self, w, self._guided(given) if guided else Local())
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w, self._guided(given) if guided else Local())
         return Weights.of(model, w.codec)
 
     def _guided(self, given: Bundle) -> Local:
@@ -39,16 +38,14 @@ class FedGENClient(DeviceClient):
             self.server_round - 1, settings.strength, decay=settings.strength_decay
         )
         draws = self.generator("fedgen")
-        return Local(
-            objective=guided_objective(
-                self.run.task,
-                feature_generator,
-                classes,
-                draws,
-                weight=weight,
-                drawn=settings.drawn,
-                steps=settings.epochs_with_latents * self._steps_an_epoch,
-            )
+        return guided(
+            self.run.task,
+            feature_generator,
+            classes,
+            draws,
+            weight=weight,
+            drawn=settings.drawn,
+            steps=settings.epochs_with_latents * self._steps_an_epoch,
         )
 
     @property
@@ -57,7 +54,7 @@ class FedGENClient(DeviceClient):
         return -(-examples // self.settings(FedGENSettings).batch)
 
 
-def guided_objective(
+def guided(
     task: Task,
     feature_generator: FeatureGenerator,
     classes: Tensor,
@@ -66,8 +63,8 @@ def guided_objective(
     weight: float,
     drawn: int,
     steps: int,
-) -> Objective:
-    """Return the task's loss with `device_loss` beside it in the first ``steps`` calls, and alone in later ones.
+) -> Local:
+    """Return local training by the task's loss with `device_loss` beside it in the first ``steps`` steps, later alone.
 
     Parameters
     ----------
@@ -82,30 +79,39 @@ def guided_objective(
     weight : float
         a_r = b_r.
     drawn : int
-        B_g, the latents of any class; 0: as many as there are images.
+        B_g, the latents of any class; 0: one for each image.
     steps : int
-        The calls that have latents.
+        The steps that have latents.
     """
-    calls = count()
+    taken = count()
 
-    def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
-        assert isinstance(model, Classifier)
-        if next(calls) >= steps:
-            return task.loss(model(x), targets)
-        logits, size = model(x), drawn or len(x)
+    def draw(model: nn.Module, targets: Tensor) -> tuple[Tensor, ...]:
+        if next(taken) >= steps or not len(targets):
+            return ()
+        size = drawn or len(targets)
         at = torch.randint(len(classes), (size,), generator=draws, device=draws.device)
-        labels = classes[at]
-        with torch.no_grad():
-            matched = model.classify(draw_latents(feature_generator, targets, draws))
+        matched = draw_latents(feature_generator, targets, draws)
+        return matched, draw_latents(feature_generator, classes[at], draws), classes[at]
+
+    def objective(
+        model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor, *latents: Tensor
+    ) -> Tensor:
+        assert isinstance(model, Classifier)
+        logits = model(x)
         own = task.loss(logits, targets)
+        if not latents:
+            return own
+        alike, any_class, labels = latents
+        with torch.no_grad():
+            matched = model.classify(alike)
         return own + device_loss(
             logits,
             matched,
-            model.classify(draw_latents(feature_generator, labels, draws)),
+            model.classify(any_class),
             labels,
             alpha=weight,
             beta=weight,
-            ratio=size / len(x),
+            ratio=len(labels) / len(x),
         )
 
-    return objective
+    return Local(objective=objective, draw=draw)

@@ -35,8 +35,7 @@ class FedMixClient(DeviceClient):
         else:
             kept = self.recall() or {}
         local = self._mixing(kept, settings.mix) if kept and settings.mix else Local()
-        model, trained = train_locally(self, w, local)
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w, local)
         return Bundle({WEIGHTS: Weights.of(model, w.codec)})
 
     def _mixing(self, kept: Tensors, share: float) -> Local:

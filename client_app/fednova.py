@@ -19,5 +19,5 @@ class FedNovaClient(DeviceClient):
         settings = self.settings(FedNovaSettings)
         model, trained = train_locally(self, w, pulled(self, w, settings.mu))
         a = normalizer(trained.steps, settings.momentum, trained.lr * settings.mu)
-        self.report(train_loss=trained.loss, **{NORMALIZER: a})
+        self.tell(**{NORMALIZER: a})
         return Weights.of(model, w.codec)

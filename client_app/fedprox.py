@@ -18,8 +18,7 @@ class FedProxClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        model, trained = train_locally(self, w, pulled(self, w, self.settings(FedProxSettings).mu))
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w, pulled(self, w, self.settings(FedProxSettings).mu))
         return Weights.of(model, w.codec)
 
 

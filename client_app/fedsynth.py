@@ -7,13 +7,15 @@ from collections.abc import Callable
 from logging import getLogger
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
 from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
+from client_app.private_steps import charge, privacy_of, refuse_coupled, samples_of
 from client_app.small_classes import refuse_small_classes
 from common.models import Classifier
+from common.private_training import PrivateSteps
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of
 from common.updates import difference
@@ -25,6 +27,7 @@ from synth.synthetic_updates import (
     Loss,
     Objective,
     Parameters,
+    along,
     distance,
     distil,
     loss_of,
@@ -33,6 +36,8 @@ from synth.synthetic_updates import (
 )
 
 logger = getLogger("flwr")
+
+_PURPOSE = "real-batches"
 
 _MOVERS: dict[str, Callable[[list[Tensor], float], Mover]] = {"adam": Adam, "sgd": SGD}
 
@@ -54,7 +59,7 @@ class FedSynthClient(DeviceClient):
             loss,
             here,
             self._start(settings, spec, model),
-            self._objective(settings, loss, here, trained),
+            self._objective(settings, loss, here, trained, model),
             iterations=settings.iterations,
             lr=settings.synthetic_lr,
             learn_step=settings.learn_step,
@@ -77,8 +82,9 @@ class FedSynthClient(DeviceClient):
         """Return where FedAvg's local training from ``w`` ends, None where nobody asks."""
         if settings.objective == "loss" and not settings.fidelity:
             return None
-        model, trained = train_locally(self, w)
-        self._report_finite(train_loss=trained.loss)
+        model, trained = train_locally(self, w, told=False)
+        if not self.run.config.privacy.active:
+            self._report_finite(train_loss=trained.loss)
         return parameters(model)
 
     def _objective(
@@ -87,12 +93,40 @@ class FedSynthClient(DeviceClient):
         loss: Loss,
         here: Parameters,
         trained: Parameters | None,
+        model: Classifier,
     ) -> Objective:
         if settings.objective == "update" and trained is not None:
             return distance(here, trained)
-        rng = self.generator("real-batches")
+        if self.run.config.privacy.active:
+            return self._private_loss(settings, model)
+        rng = self.generator(_PURPOSE)
         samples = self.samples
         return real_loss(loss, samples.inputs, samples.labels, settings.real_batch, rng)
+
+    def _private_loss(self, settings: FedSynthSettings, model: Classifier) -> Objective:
+        """Return an objective whose gradient at w_syn is DP-SGD's of F, charged for all of its calls.
+
+        The gradient in S is that one taken back through the m steps, which is post-processing.
+        """
+        refuse_coupled(model)
+        n = len(self.samples)
+        steps = PrivateSteps.of(settings.real_batch or n, settings.iterations, n)
+        charge(self, steps)
+        rule = privacy_of(self, _PURPOSE).rule(steps.expected)
+        batches, samples, task = samples_of(self, _PURPOSE, steps, n), self.samples, self.run.task
+
+        def example_loss(model: nn.Module, x: Tensor, targets: Tensor) -> Tensor:
+            return task.loss(model(x), targets)
+
+        def gradient(w_syn: Parameters) -> dict[str, Tensor]:
+            at = next(batches)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(w_syn[name])
+            rule(model, example_loss, samples.inputs(at), samples.labels[at])
+            return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+        return along(gradient)
 
     def _start(
         self, settings: FedSynthSettings, spec: SyntheticBatchesSpec, model: Classifier

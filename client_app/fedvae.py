@@ -29,8 +29,7 @@ class FedVAEClient(DeviceClient):
     @phase(SECONDARY, takes=shared_spec)
     def refine(self, w: Weights) -> Weights:
         """Return encoder and classifier, trained with the cross-entropy from ``w``."""
-        model, trained = train_locally(self, w)
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w)
         return Weights.of(model, w.codec).only(shared_spec(self.run))
 
     def train_vae(self, w: Weights) -> tuple[Weights, Weights]:
@@ -41,8 +40,7 @@ class FedVAEClient(DeviceClient):
             assert isinstance(model, VAEEncoder)
             return VAE(model, decoder)
 
-        model, trained = train_locally(self, w, self._auto_encoding(), around=with_decoder)
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w, self._auto_encoding(), around=with_decoder)
         kept = Weights.of(decoder, w.codec)
         self.keep_decoder(kept)
         return Weights.of(model, w.codec), kept
@@ -61,12 +59,19 @@ class FedVAEClient(DeviceClient):
         task, settings = self.run.task, self.settings(FedVAESettings)
         draws = self.generator("latent-noise")
 
-        def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        def draw(model: nn.Module, targets: Tensor) -> tuple[Tensor]:
+            assert isinstance(model, VAE)
+            shape = (len(targets), model.encoder.latent)
+            return (torch.randn(shape, generator=draws, device=targets.device),)
+
+        def objective(
+            model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor, noise: Tensor
+        ) -> Tensor:
             assert isinstance(model, VAE)
             mu, log_variance = model.encoder.encode(x)
-            z = sampled(mu, log_variance, torch.randn(mu.shape, generator=draws, device=mu.device))
+            z = sampled(mu, log_variance, noise)
             drawn = model.decoder(z)
             own = auto_encoding_loss(mu, log_variance, drawn, x, settings.squared_error)
             return task.loss(model.encoder.classify(z), targets) + settings.vae_weight * own
 
-        return Local(objective=objective)
+        return Local(objective=objective, draw=draw)

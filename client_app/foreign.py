@@ -26,8 +26,7 @@ class ForeignClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        model, trained = train_locally(self, w, pulled(self, w, self.demands.mu))
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w, pulled(self, w, self.demands.mu))
         ended = Weights.of(model, w.codec)
         return ended if self.demands.norm is None else self._clipped(ended, w, self.demands.norm)
 
@@ -35,5 +34,5 @@ class ForeignClient(DeviceClient):
         """Return w + min(1, C / ||u||) u with u = w_k - w over all floating tensors, as Flower's mods cut it."""
         update = difference(ended, w).double()
         length = float(update.norm())
-        self.report(norm_bit=length > norm)
+        self.tell(norm_bit=length > norm)
         return plus(w, update * (norm / length)) if length > norm else ended

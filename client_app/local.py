@@ -14,8 +14,7 @@ class LocalClient(DeviceClient):
     def train(self, w: Weights) -> Weights:
         """Return the site's model, trained on from its own last one, in its first round from ``w``."""
         own = self.recall()
-        model, trained = train_locally(self, w if own is None else Weights(own, w.codec))
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w if own is None else Weights(own, w.codec))
         ended = Weights.of(model, w.codec)
         self.remember(ended.tensors)
         return ended

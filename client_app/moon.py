@@ -31,8 +31,7 @@ class MOONClient(DeviceClient):
         earlier = [self.recall(str(i)) for i in range(settings.pool)]
         kept = [Weights(tensors) for tensors in earlier if tensors is not None]
         local = self._contrasting(w, kept, settings) if settings.mu and kept else Local()
-        model, trained = train_locally(self, w, local)
-        self.report(train_loss=trained.loss)
+        model, _ = train_locally(self, w, local)
         ended = Weights.of(model, w.codec)
         for i, one in enumerate([ended, *kept][: settings.pool]):
             self.remember(one.tensors, str(i))

@@ -28,7 +28,6 @@ class ScaffoldClient(DeviceClient):
         own = self.recall() or control_spec(self.run).zeros().tensors
         drift = {name: c[name] - own[name] for name in c}
         model, trained = train_locally(self, w, self.local(w, drift))
-        self.report(train_loss=trained.loss)
         ended = Weights.of(model, w.codec)
         new = self._control(w, ended, drift, trained)
         self.remember(new)

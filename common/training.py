@@ -6,7 +6,7 @@ knows no method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -22,14 +22,18 @@ from common.settings.training import TrainingSettings
 from common.task import Evaluation, Task
 from synth.descent import SGD, Adam
 
-Objective = Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]
-"""(model, inputs, targets, positions of the batch in the samples) -> the mean loss, a scalar.
+Objective = Callable[..., Tensor]
+"""(model, inputs, targets, positions of the batch in the samples, *what was drawn for it) -> the mean loss, a scalar.
 
-It makes its own forward pass.
+It makes its own forward pass. A rule of single examples calls it with batches of one, many at once under
+``torch.func.vmap``: it must keep no count of its calls, and have what it draws of a generator drawn before.
 """
 
-Rule = Callable[[nn.Module, Objective, Tensor, Tensor, Tensor], Tensor]
-"""(model, objective, inputs, targets, positions) -> the mean loss; its gradient is left in the parameters' ``grad``."""
+Rule = Callable[..., Tensor]
+"""(model, objective, inputs, targets, positions, *what was drawn) -> the mean loss, NaN where it is not to be known.
+
+The gradient is left in the parameters' ``grad``.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class Local:
     ----------
     objective : Objective, optional
         What is minimised over examples, the task's mean loss where there is none. A private rule clips this.
+    draw : callable, optional
+        (model, targets of a batch) -> what the objective needs of a generator for it, drawn ahead of each step: tensors
+        [n, ...] with a row for each example.
     penalty : callable, optional
         What is minimised beside it, of the parameters alone (FedProx, FedDyn): model -> a scalar. Never clipped.
     after_step : callable, optional
@@ -47,13 +54,17 @@ class Local:
     """
 
     objective: Objective | None = None
+    draw: Callable[[nn.Module, Tensor], tuple[Tensor, ...]] | None = None
     penalty: Callable[[nn.Module], Tensor] | None = None
     after_step: Callable[[nn.Module], None] | None = None
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a call of ``train`` did: steps taken, their learning rate, and the mean loss over the last epoch."""
+    """What a call of ``train`` did: steps taken, their learning rate, and the mean loss over the last epoch.
+
+    The loss is NaN where the rule keeps it to itself.
+    """
 
     steps: int
     loss: float
@@ -61,10 +72,15 @@ class Trained:
 
 
 def plain_gradient(
-    model: nn.Module, objective: Objective, x: Tensor, targets: Tensor, positions: Tensor
+    model: nn.Module,
+    objective: Objective,
+    x: Tensor,
+    targets: Tensor,
+    positions: Tensor,
+    *drawn: Tensor,
 ) -> Tensor:
     """Leave the gradient of the batch's mean loss in ``grad``."""
-    loss = objective(model, x, targets, positions)
+    loss = objective(model, x, targets, positions, *drawn)
     loss.backward()  # type: ignore[no-untyped-call]
     return loss.detach()
 
@@ -80,6 +96,15 @@ def batches(
     yield from torch.split(order[:drawn], size)
 
 
+def _passes(
+    n: int, size: int, generator: torch.Generator, device: torch.device, drawn: int, steps: int
+) -> Iterator[Iterator[Tensor]]:
+    """Yield the batches of each pass until so many steps are taken; the last pass may be cut short."""
+    while steps > 0:
+        yield islice(batches(n, size, generator, device, drawn), steps)
+        steps -= -(-drawn // size)
+
+
 def train(
     model: nn.Module,
     samples: Samples,
@@ -89,6 +114,7 @@ def train(
     *,
     local: Local = Local(),
     rule: Rule = plain_gradient,
+    sampled: Iterable[Tensor] | None = None,
     server_round: int = 1,
     precision: str = "float32",
     steps: int = 0,
@@ -97,7 +123,8 @@ def train(
 ) -> Trained:
     """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes, or for ``steps`` steps if given.
 
-    A pass is over ``examples`` of them, drawn anew each time and without replacement; 0: over all.
+    A pass is over ``examples`` of them, drawn anew each time and without replacement; 0: over all. With ``sampled``
+    there are no passes: it gives the positions of each step's batch, of any number, and is all there is.
     ``generator`` orders the batches, and its seed decides what augmentation and layers such as dropout draw.
     ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned
     is the objective's mean over the last pass, or over what of it was run. ``server_round`` counts from 1, for the
@@ -110,20 +137,20 @@ def train(
     augment = augmented(settings, generator)
     model.train()
     examples = min(examples or len(samples), len(samples))
-    a_pass = -(-examples // settings.batch)
-    last = steps or settings.epochs * a_pass
+    last = steps or settings.epochs * -(-examples // settings.batch)
+    passes = _passes(len(samples), settings.batch, generator, device, examples, last)
     done, seen, total = 0, 0, torch.zeros((), device=device)
     with process_wide(generator.initial_seed(), "layers"):
-        while done < last:
+        for a_pass in passes if sampled is None else iter([sampled]):
             seen, total = 0, torch.zeros((), device=device)
-            order = batches(len(samples), settings.batch, generator, device, examples)
-            for positions in islice(order, last - done):
+            for positions in a_pass:
                 if before_step is not None:
                     before_step()
                 optimiser.zero_grad()
                 batch = _without_lone(model, positions)
-                x = augment(samples.inputs(batch))
-                loss = rule(model, minimised, x, samples.labels[batch], batch)
+                x, targets = augment(samples.inputs(batch)), samples.labels[batch]
+                drawn = () if local.draw is None else local.draw(model, targets)
+                loss = rule(model, minimised, x, targets, batch, *drawn)
                 if settings.clip_norm:
                     nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 if local.penalty is not None:
@@ -159,9 +186,9 @@ def _optimiser(model: nn.Module, settings: TrainingSettings, lr: float) -> SGD |
 def _in_precision(objective: Objective, device: torch.device, precision: str) -> Objective:
     """Return ``objective`` with its forward pass in ``precision``; the backward pass stays outside, as torch asks."""
 
-    def cast(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+    def cast(model: nn.Module, *batch: Tensor) -> Tensor:
         with autocast(device, precision):
-            return objective(model, x, targets, positions)
+            return objective(model, *batch)
 
     return cast
 

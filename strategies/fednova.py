@@ -24,9 +24,9 @@ class FedNova(FedAvg):
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse a normalizer that is not that of the site's steps: a small one would make an update of any length."""
-        settings = self.run.config.settings
-        assert isinstance(settings, FedNovaSettings)
-        expected = normalizer_of(settings, server_round, upload.examples)
+        config = self.run.config
+        assert isinstance(config.settings, FedNovaSettings)
+        expected = normalizer_of(config.settings, config.privacy, server_round, upload.examples)
         said = upload.metrics.get(NORMALIZER, math.nan)
         if not math.isclose(said, expected, rel_tol=1e-6):
             raise PayloadError(

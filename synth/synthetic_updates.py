@@ -183,6 +183,20 @@ def distance(w: Parameters, end: Parameters) -> Objective:
     return objective
 
 
+def along(gradient: Callable[[Parameters], Mapping[str, Tensor]]) -> Objective:
+    """Return an objective that is known by its gradient alone: <g, w_syn>, with g = ``gradient(w_syn)`` held fixed.
+
+    Its gradient in S is g taken back through the steps, as that of any objective whose gradient in w_syn is g, such as
+    a noisy one of a private loss. Its value means nothing.
+    """
+
+    def objective(w_syn: Parameters) -> Tensor:
+        slopes = gradient({name: value.detach() for name, value in w_syn.items()})
+        return torch.stack([(w_syn[k] * slopes[k]).sum() for k in w_syn]).sum()
+
+    return objective
+
+
 @dataclass(frozen=True)
 class Distilled:
     """The set that ``distil`` ends with, and the objective before each of its steps, [E]."""

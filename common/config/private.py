@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.errors import ConfigError
-from common.methods import resolve
+from common.methods import METHODS, resolve
 from common.settings.base import Settings
 from common.settings.sections import PrivacySettings
 
@@ -22,8 +22,10 @@ def check_privacy(privacy: PrivacySettings, method: str, settings: Settings) -> 
     if why := settings.unprotected(privacy):
         raise ConfigError(f"{asked} cannot hold under method={method}: {why}.")
     if not resolve(method).private:
+        named = ", ".join(name for name, known in METHODS.items() if known.private)
         raise ConfigError(
-            f"{asked} asks for differential privacy, which method={method} does not have: leave it at 0."
+            f"{asked} asks for differential privacy, which method={method} does not have: choose one of {named}, or "
+            "leave it at 0."
         )
     sent = settings.disclosure()
     if sent is not None and sent.class_counts and privacy.counts != "public":

@@ -1,10 +1,15 @@
 """FedDPMS' settings (federated differentially private means sharing)."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 from common.settings.base import setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedvae import FedVAESettings
+
+if TYPE_CHECKING:
+    from common.settings.sections import PrivacySettings
 
 
 class FedDPMSSettings(FedVAESettings):
@@ -54,6 +59,17 @@ class FedDPMSSettings(FedVAESettings):
     def copies_around(self) -> float:
         """Return the standard deviation of the copies that a receiver draws."""
         return self.spread or self.sigma / self.copies**0.5
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Refuse means without noise, and lists of classes that are ordered by private counts."""
+        if not self.sigma:
+            return "sigma=0 sends means of latent codes without noise: set sigma above 0"
+        if privacy.counts != "public":
+            return (
+                "each site names its most abundant and its scarcest classes, and shares means of so many images: set "
+                "privacy.counts=public where these are no secret"
+            )
+        return super().unprotected(privacy)
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""

@@ -1,8 +1,15 @@
 """FedGEN's settings (Zhu, Hong and Zhou, 2021), with the values of the released code for MNIST."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from common.settings.base import setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
+
+if TYPE_CHECKING:
+    from common.settings.sections import PrivacySettings
 
 
 class FedGENSettings(FedAvgSettings):
@@ -54,6 +61,15 @@ class FedGENSettings(FedAvgSettings):
     drawn: int = setting(
         0, "latents of any class in a site's step; 0: as many as its batch", symbol="B_g", ge=0
     )
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Refuse latents that belong to no example: a step clips each with the example that it was drawn for."""
+        if self.drawn:
+            return (
+                f"drawn={self.drawn} draws latents for a batch as a whole, and a private step treats each example by "
+                "itself: set drawn=0, one latent an example"
+            )
+        return super().unprotected(privacy)
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""

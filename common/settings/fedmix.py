@@ -1,8 +1,15 @@
 """FedMix's settings (Yoon et al., 2021)."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from common.settings.base import setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
+
+if TYPE_CHECKING:
+    from common.settings.sections import PrivacySettings
 
 
 class FedMixSettings(FedAvgSettings):
@@ -15,6 +22,10 @@ class FedMixSettings(FedAvgSettings):
         10, "images behind each mean that leaves a site; the rest gives none", symbol="M_k", ge=2
     )
     means: int = setting(100, "most means that a site sends", ge=1)
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Refuse what no noise covers: means of a few images each."""
+        return f"each site sends means of {self.mean_of} of its images, which no noise is put on"
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""

@@ -1,6 +1,8 @@
 """Fedssyn's settings (synthetic images shuffled among the sites, under any algorithm), with the paper's values."""
 
-from typing import Literal, Self
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -9,6 +11,9 @@ from common.methods import METHODS
 from common.settings.base import Switch, setting
 from common.settings.disclosure import Disclosure
 from common.settings.generation import GenerationSettings
+
+if TYPE_CHECKING:
+    from common.settings.sections import PrivacySettings
 
 _NAME = "fedssyn"
 
@@ -90,6 +95,17 @@ class FedssynSettings(GenerationSettings):
     def uses(self) -> tuple[str, ...]:
         """Name the inner method."""
         return (self.inner,)
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Refuse images of a generator that was trained without noise, and gradients of single examples."""
+        if self.images != "none":
+            return (
+                f"images={self.images} has each site send or learn from images of a generator that was trained "
+                "without noise: set images=none"
+            )
+        if self.diagnostics:
+            return "diagnostics=on sends mean gradients of the site's examples as they are: set diagnostics=off"
+        return ""
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device beside what the inner method sends, which says so itself."""

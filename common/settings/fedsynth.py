@@ -1,10 +1,15 @@
 """FedSynth's settings: an update sent as a few synthetic batches (Algorithm 1 of its paper)."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 from common.settings.base import Switch, setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
+
+if TYPE_CHECKING:
+    from common.settings.sections import PrivacySettings
 
 
 class FedSynthSettings(FedAvgSettings):
@@ -72,6 +77,22 @@ class FedSynthSettings(FedAvgSettings):
     replay: Literal["loop", "vmap"] = setting(
         "loop", "the server's replay: site by site (the devices' bits), or all sites at once"
     )
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Refuse what the noise does not cover: starts made of means, labels by private counts, a second training."""
+        if self.start == "statistics":
+            return "start=statistics begins with means of the site's classes as they are: set start=noise"
+        if privacy.counts != "public":
+            return (
+                "the labels of the batches are drawn by the site's class frequencies: set privacy.counts=public where "
+                "these are no secret"
+            )
+        if self.fidelity and self.objective == "loss":
+            return (
+                "fidelity=on trains a second time on the same examples, which would cost as much again: set "
+                "fidelity=off, or objective=update, which needs that training alone"
+            )
+        return super().unprotected(privacy)
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device: batches that stand for its update, with labels that follow its classes."""

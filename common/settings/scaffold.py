@@ -1,11 +1,16 @@
 """SCAFFOLD's settings (Karimireddy et al., 2020)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from common.settings.base import setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
+
+if TYPE_CHECKING:
+    from common.settings.sections import PrivacySettings
 
 
 class ScaffoldSettings(FedAvgSettings):
@@ -25,6 +30,15 @@ class ScaffoldSettings(FedAvgSettings):
     def corrected(self, names: Sequence[str]) -> list[str]:
         """Return which of a model's parameters have control variates: all."""
         return list(names)
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Refuse option I, whose gradient is one of single examples without clip and noise."""
+        if self.option == "I":
+            return (
+                "option=I sends the gradient of the site's examples as it is: set option=II, which is computed of what "
+                "the private steps lead to"
+            )
+        return super().unprotected(privacy)
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""

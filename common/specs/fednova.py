@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from common.private_training import planned
 from common.settings.fednova import FedNovaSettings
+from common.settings.sections import PrivacySettings
 
 NORMALIZER = "normalizer"
 """The figure beside a site's weights that states its ||a_k||_1."""
@@ -31,7 +33,11 @@ def normalizer(steps: int, momentum: float, pull: float) -> float:
     return displacement
 
 
-def normalizer_of(settings: FedNovaSettings, server_round: int, examples: int) -> float:
+def normalizer_of(
+    settings: FedNovaSettings, privacy: PrivacySettings, server_round: int, examples: int
+) -> float:
     """Return ||a_k||_1 of a site with ``examples`` examples."""
     steps = settings.epochs * -(-examples // settings.batch)
+    if privacy.active:
+        steps = planned(privacy, settings, examples).steps
     return normalizer(steps, settings.momentum, settings.lr_in(server_round) * settings.mu)

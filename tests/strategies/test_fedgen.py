@@ -13,7 +13,7 @@ from tampering import nan
 from tampering import with_arrays as tampered
 from torch import Tensor, nn
 
-from client_app.fedgen import guided_objective
+from client_app.fedgen import guided
 from common.config import load
 from common.errors import ConfigError, FederationError
 from common.models import Classifier
@@ -21,6 +21,7 @@ from common.run import Run
 from common.sites import Site
 from common.specs.fedgen import CLASSES, GENERATOR, head_of, new_generator
 from common.task import Classification
+from common.training import Local
 from common.wire import Bundle, ClassList, Weights
 from nectar.resume import with_recorded
 from server_app.app import make_strategy
@@ -65,6 +66,13 @@ def bytes_down(record: Any) -> list[int]:
     return [sum(line["bytes"]["down"].values()) for line in record.metrics()]
 
 
+def loss_of(local: Local, model: Classifier, x: Tensor, y: Tensor) -> Tensor:
+    """Return the objective of one example, with what it draws for it."""
+    assert local.draw is not None
+    assert local.objective is not None
+    return local.objective(model, x, y, torch.tensor([0]), *local.draw(model, y))
+
+
 # ---- the device -------------------------------------------------------------------------------------------
 
 
@@ -78,7 +86,7 @@ def test_the_devices_loss_by_hand() -> None:
     with torch.no_grad():
         model.head.weight.copy_(torch.eye(2))
         model.head.bias.zero_()
-    objective = guided_objective(
+    local = guided(
         Classification(2),
         Corners(),  # type: ignore[arg-type]
         torch.tensor([0]),
@@ -91,7 +99,7 @@ def test_the_devices_loss_by_hand() -> None:
     p = [math.exp(2) / (1 + math.exp(2)), 1 / (1 + math.exp(2))]
     divergence = sum(a * math.log(a / b) for a, b in zip(q, p, strict=True))
     own, drawn = math.log(1 + math.exp(2)), math.log(1 + math.exp(-1))
-    found = [float(objective(model, x, y, torch.tensor([0])).detach()) for _ in range(2)]
+    found = [float(loss_of(local, model, x, y).detach()) for _ in range(2)]
     assert found[0] == pytest.approx(own + 0.5 * divergence + 0.5 * 3 * drawn, rel=1e-6)
     assert found[1] == pytest.approx(own, rel=1e-6), "its only step with latents is over"
 
@@ -108,7 +116,7 @@ def test_no_gradient_reaches_the_head_through_what_is_matched() -> None:
         list(model.parameters()),
     )
     draws = torch.Generator().manual_seed(1)
-    objective = guided_objective(
+    local = guided(
         Classification(2),
         Corners(),
         torch.tensor([0]),
@@ -117,7 +125,7 @@ def test_no_gradient_reaches_the_head_through_what_is_matched() -> None:
         drawn=0,
         steps=1,  # type: ignore[arg-type]
     )
-    found = torch.autograd.grad(objective(model, x, y, torch.tensor([0])), list(model.parameters()))
+    found = torch.autograd.grad(loss_of(local, model, x, y), list(model.parameters()))
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
 

@@ -1,0 +1,60 @@
+"""A site's private local training: what is public of it, what the ledger is charged, and where its draws come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from common.errors import FederationError
+from common.models import couples_samples
+from common.privacy import Event
+from common.private_training import Privacy, PrivateSteps
+
+if TYPE_CHECKING:
+    from client_app.device import DeviceClient
+
+MECHANISM = "dp-sgd"
+"""What the ledger calls it. Neighbouring data sets have one example more or less, and say the same of their counts."""
+
+
+def charge(client: DeviceClient, steps: PrivateSteps) -> None:
+    """Charge what ``steps`` cost, before the first of them."""
+    noise = client.run.config.privacy.noise_multiplier
+    client.charge(Event(MECHANISM, noise, steps.rate, steps.steps))
+
+
+def refuse_coupled(model: nn.Module) -> None:
+    """Refuse a model in which one example changes what others' gradients are.
+
+    Raises
+    ------
+    FederationError
+        If it normalises over its batch.
+    """
+    model.train()
+    if couples_samples(model):
+        raise FederationError(
+            "the model normalises over its batch, so that an example changes the gradients of others, and to clip each "
+            "by itself bounds nothing: choose model.norm=group or instance, or a model without batch norm, or set "
+            "privacy.noise_multiplier=0"
+        )
+
+
+def privacy_of(client: DeviceClient, purpose: str) -> Privacy:
+    """Return clip and noise as the run asks for them; ``purpose`` names the training that the noise is for."""
+    privacy = client.run.config.privacy
+    return Privacy(
+        privacy.clip,
+        privacy.noise_multiplier,
+        lambda step, numbers: client.noise(f"{purpose} noise {step}", (numbers,)),
+    )
+
+
+def samples_of(
+    client: DeviceClient, purpose: str, steps: PrivateSteps, pool: int
+) -> Iterator[Tensor]:
+    """Yield the positions in the pool that each step draws, int64 [m], each by itself with the steps' rate."""
+    for step in range(steps.steps):
+        yield client.sample(f"{purpose} sample {step}", steps.rate, pool)

@@ -1,0 +1,113 @@
+"""What a run that asks for differential privacy must not have, and what it may."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from common.config import load
+from common.errors import ConfigError
+from common.methods import METHODS
+
+ASKED = "privacy.noise_multiplier=1"
+PUBLIC = f"{ASKED} privacy.counts=public"
+
+HOLD = {
+    "fedavg": "",
+    "fedprox": "",
+    "fednova": "",
+    "scaffold": "",
+    "feddyn": "",
+    "fedpvr": "",
+    "moon": "",
+    "fedgen": "",
+    "dense": "",
+    "fedvae": "",
+    "feddpms": "",
+    "feddgm": "",
+    "local": "",
+    "fedsynth": "fedsynth.fidelity=off",
+    "masking": "",
+    "topk": "",
+    "fedssyn": "fedssyn.images=none",
+}
+
+
+@pytest.mark.parametrize("method", HOLD)
+def test_what_holds_is_taken(method: str) -> None:
+    config = load({"method": method, "set": f"{PUBLIC} {HOLD[method]}"})
+    assert config.privacy.active
+    assert not load({"method": method}).privacy.active
+
+
+def test_every_method_that_claims_it_is_among_these() -> None:
+    assert {name for name, method in METHODS.items() if method.private} == set(HOLD)
+
+
+REFUSED = {
+    "no mechanism": ("real", PUBLIC, "method=real does not have: choose one of fedavg, "),
+    "central": ("central", PUBLIC, "method=central does not have"),
+    "means of images": ("fedmix", PUBLIC, "means of 10 of its images, which no noise is put on"),
+    "a raw gradient": ("scaffold", f"{PUBLIC} scaffold.option=I", "set option=II"),
+    "inherited by FedPVR": ("fedpvr", f"{PUBLIC} fedpvr.option=I", "set option=II"),
+    "latents of a batch": ("fedgen", f"{PUBLIC} fedgen.drawn=32", "set drawn=0"),
+    "counts of classes": (
+        "fedgen",
+        f"{ASKED} privacy.examples=100",
+        "their number of examples of every class: set privacy.counts=public",
+    ),
+    "which classes a site knows": (
+        "feddgm",
+        f"{ASKED} privacy.examples=100 feddgm.classes=known",
+        "their number of examples of every class",
+    ),
+    "two clips": (
+        "fedavg",
+        f"{PUBLIC} fedavg.clip_norm=1",
+        "clip_norm=1 would scale the noisy sum",
+    ),
+    "steps that tell a count": ("fedavg", ASKED, "set privacy.examples to the number"),
+    "a generator without noise": ("fedssyn", PUBLIC, "images=shuffled has each site"),
+    "gradients for a study": (
+        "fedssyn",
+        f"{PUBLIC} fedssyn.images=none fedssyn.diagnostics=on",
+        "set diagnostics=off",
+    ),
+    "an inner method's": (
+        "fedssyn",
+        f"{PUBLIC} fedssyn.images=none fedssyn.inner=scaffold scaffold.option=I",
+        "method=scaffold: option=I",
+    ),
+    "class means to start from": (
+        "fedsynth",
+        f"{PUBLIC} fedsynth.start=statistics",
+        "set start=noise",
+    ),
+    "labels by counts": ("fedsynth", f"{ASKED} privacy.examples=9", "privacy.counts=public"),
+    "a second training": ("fedsynth", PUBLIC, "fidelity=off, or objective=update"),
+    "means without noise": ("feddpms", f"{PUBLIC} feddpms.sigma=0", "set sigma above 0"),
+    "classes in the order of counts": ("feddpms", f"{ASKED} privacy.examples=9", "counts=public"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_leave_past_the_noise_is_refused(case: str) -> None:
+    method, text, said = REFUSED[case]
+    with pytest.raises(ConfigError, match=re.escape(said)) as told:
+        load({"method": method, "set": text})
+    assert str(told.value).startswith("privacy.noise_multiplier=1 ")
+    assert "\n" not in str(told.value)
+
+
+def test_a_method_of_ones_own_inherits_no_claim() -> None:
+    """SCAFFOLD's settings and all, but what its client sends is its own: only its author can say that it holds."""
+    with pytest.raises(ConfigError, match="method=pulled_scaffold:METHOD does not have"):
+        load({"method": "pulled_scaffold:METHOD", "set": PUBLIC})
+    assert load({"method": "flwr.serverapp.strategy:FedAdam", "set": PUBLIC}).privacy.active
+
+
+def test_without_noise_all_of_it_is_a_plain_run() -> None:
+    for method, text, _ in REFUSED.values():
+        plain = text.replace(ASKED, "privacy.noise_multiplier=0")
+        assert not load({"method": method, "set": plain}).privacy.active

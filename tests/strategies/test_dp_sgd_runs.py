@@ -1,0 +1,216 @@
+"""Runs with DP-SGD: plain training where clip and noise do nothing, what is charged, and what no reply tells."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from federation import run
+from real_site import Site
+from torch import Tensor, nn
+
+from client_app import local_training
+from client_app.device import DeviceClient
+from common.config import load
+from common.errors import ConfigError
+from common.privacy import Event
+from common.private_training import Privacy
+from common.run import Run
+from common.training import Objective
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+
+Small = Callable[..., dict[str, Any]]
+
+PRIVATE = "privacy.noise_multiplier=1 privacy.counts=public"
+CUT = "model.depth=2 data.images=300 fedavg.batch=16 fedavg.lr=0.1"
+VAE = "model.name=vae model.depth=1 fedvae.epochs=1 fedvae.preliminary_rounds=1"
+
+
+def weights(record: Any) -> dict[str, Tensor]:
+    return dict(Checkpoint.load(record.last).weights)
+
+
+def examples_of(record: Any) -> dict[str, int]:
+    sites = json.loads((record.directory / "partition.json").read_text())["sites"]
+    return {site: row["examples"] for site, row in sites.items()}
+
+
+# ---- without clip and noise it is plain training -----------------------------------------------------------
+
+
+def unbounded(
+    model: nn.Module, objective: Objective, x: Tensor, targets: Tensor, *rest: Tensor
+) -> Tensor:
+    """The private rule with an infinite clip, no noise, and plain's divisor."""
+    rule = Privacy(math.inf, 0.0, lambda step, count: torch.full((count,), math.nan)).rule(len(x))
+    return rule(model, objective, x, targets, *rest)
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("fedavg", "fedavg.momentum=0.9 fedavg.weight_decay=0.01"),
+        ("fedprox", "fedprox.mu=0.1"),
+        ("scaffold", ""),
+        ("feddyn", "feddyn.alpha=0.1"),
+        ("moon", "moon.mu=5.0 model.projection=8"),
+        (
+            "fedgen",
+            "fedgen.hidden=8 fedgen.noise=4 fedgen.generator_steps=3 fedgen.generator_batch=16",
+        ),
+        ("fedvae", VAE),
+    ],
+)
+def test_with_an_infinite_clip_and_no_noise_it_is_plain_training(
+    small: Small, monkeypatch: pytest.MonkeyPatch, method: str, text: str
+) -> None:
+    """With plain's batches and divisor, two rounds deep, to 1e-6 of the weights."""
+    given = {"method": method, "rounds": 2}
+    plain = weights(run(small(**given, set=f"{CUT} {text}")))
+    monkeypatch.setattr(local_training, "_rule", lambda *_: (unbounded, None))
+    private = weights(run(small(**given, set=f"{CUT} {text} {PRIVATE}")))
+    for name, tensor in plain.items():
+        torch.testing.assert_close(private[name], tensor, rtol=1e-6, atol=1e-6)
+
+
+# ---- what is charged ------------------------------------------------------------------------------------
+
+
+def charged(record: Record, server_round: int = -1) -> dict[str, Event]:
+    """Return what each site was charged up to a round: one kind of event, with all of its steps."""
+    spent = record.metrics()[server_round]["notes"]["spent"]
+    found = {}
+    for site, told in spent.items():
+        (event,) = told["events"]
+        found[site] = Event.read(event)
+    return found
+
+
+def steps_of(n: int, rounds: int = 1) -> Event:
+    """Return FedAvg's: q = 64 / n and ceil(1 / q) steps a round."""
+    return Event("dp-sgd", 1.0, 64 / n, rounds * math.ceil(n / 64))
+
+
+def test_a_site_is_charged_each_round_for_its_steps(small: Small) -> None:
+    record = run(small(method="fedavg", rounds=2, set=PRIVATE))
+    sizes = examples_of(record)
+    for rounds in (1, 2):
+        assert charged(record, rounds) == {site: steps_of(n, rounds) for site, n in sizes.items()}
+    assert len(set(sizes.values())) == 3
+
+
+def test_with_private_counts_every_site_has_the_same_steps(small: Small) -> None:
+    text = "privacy.noise_multiplier=1 privacy.examples=200 fednova.momentum=0.5"
+    record = run(small(method="fednova", rounds=1, set=text))
+    assert set(charged(record).values()) == {Event("dp-sgd", 1.0, 64 / 200, 4)}
+    told = record.metrics()[-1]["train"]["normalizer"]
+    assert told == pytest.approx(1 + 1.5 + 1.75 + 1.875), "a_k of four steps, at each site"
+
+
+@pytest.mark.parametrize("objective", ["loss", "update"])
+def test_fedsynth_is_charged_for_the_training_that_it_rests_on(
+    small: Small, objective: str
+) -> None:
+    """Its own steps on real batches with objective=loss, or local training's, which objective=update imitates."""
+    fidelity = "off" if objective == "loss" else "on"
+    text = (
+        f"{PRIVATE} fedsynth.objective={objective} fedsynth.fidelity={fidelity} fedsynth.rate=2 "
+        "fedsynth.real_batch=100 fedsynth.iterations=7"
+    )
+    record = run(small(method="fedsynth", rounds=1, set=text))
+    for site, n in examples_of(record).items():
+        own = Event("dp-sgd", 1.0, 100 / n, 7)
+        assert charged(record)[site] == (own if objective == "loss" else steps_of(n))
+
+
+# ---- what leaves ----------------------------------------------------------------------------------------
+
+EVERY = {
+    "fedavg": "",
+    "fedprox": "",
+    "fednova": "",
+    "scaffold": "",
+    "feddyn": "",
+    "fedpvr": "",
+    "moon": "",
+    "fedgen": "fedgen.hidden=8 fedgen.noise=4 fedgen.generator_steps=3 fedgen.generator_batch=16",
+    "dense": "dense.epochs=1 dense.server_iterations=1 dense.generator_steps=1",
+    "fedvae": VAE,
+    "feddpms": f"{VAE} feddpms.smallest=1 feddpms.copies=2",
+    "feddgm": "feddgm.epochs=1 feddgm.iterations=1 feddgm.inner_epochs=1 feddgm.global_epochs=1 "
+    "feddgm.surrogate_epochs=1 feddgm.ipc=1 feddgm.dsa=",
+    "fedssyn": "fedssyn.images=none",
+    "local": "",
+    "fedsynth": "fedsynth.rate=2 fedsynth.fidelity=off fedsynth.iterations=3",
+    "masking": "",
+    "topk": "",
+    "flwr.serverapp.strategy:FedAdam": "",
+}
+
+
+FREE = {"normalizer", "synthetic", "noise-multiplier"}
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_no_reply_tells_what_the_site_measured(small: Small, method: str) -> None:
+    record = run(small(method=method, rounds=2, set=f"{PRIVATE} {CUT} {EVERY[method]}"))
+    lines = record.metrics()
+    assert len(lines) == 3
+    for line in lines[1:]:
+        assert not line.get("rejected"), line
+        for figures in line["devices"].values():
+            assert set(figures) - FREE == {"seeded-noise"}, (
+                "the rest is of nobody's data, or of noisy means"
+            )
+
+
+def test_a_strategy_that_weights_by_losses_is_refused(small: Small) -> None:
+    given = small(method="flwr.serverapp.strategy:QFedAvg", rounds=1)
+    given["set"] += f" {PRIVATE} strategy.client_learning_rate=0.5"
+    with pytest.raises(ConfigError, match="weights sites by their training loss"):
+        run(given)
+
+
+def test_the_systems_noise_gives_another_run_each_time(small: Small) -> None:
+    """Seeded, a run is itself again; with the system's entropy neither samples nor noise are."""
+    seeded = [weights(run(small(method="fedavg", set=PRIVATE))) for _ in range(2)]
+    drawn = [
+        weights(run(small(method="fedavg", set=f"{PRIVATE} privacy.noise=system")))
+        for _ in range(2)
+    ]
+    assert all(torch.equal(tensor, seeded[1][name]) for name, tensor in seeded[0].items())
+    assert any(not torch.equal(tensor, drawn[1][name]) for name, tensor in drawn[0].items())
+
+
+def test_a_model_that_normalises_over_its_batch_is_refused_before_it_is_charged(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def charge(client: DeviceClient, steps: object) -> None:
+        raise AssertionError("it was charged")
+
+    monkeypatch.setattr(local_training, "charge", charge)
+    given = small(method="fedavg", set=f"{PRIVATE} model.norm=batch")
+    said = str(Site(given).train("train").error.reason)
+    assert "choose model.norm=group or instance" in said
+
+
+def test_noise_is_what_the_settings_say(small: Small) -> None:
+    """With nobody drawn, one step moves each weight by lr sigma C / B times a normal number: 0.1 x 4 x 0.5 / 2."""
+    text = (
+        "privacy.noise_multiplier=4 privacy.clip=0.5 privacy.examples=2 federation.clients=1 fedavg.batch=2 "
+        "fedavg.lr=0.1 fedavg.epochs=1"
+    )
+    given = small(method="fedavg", rounds=1, set=text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeviceClient, "uniform", lambda self, purpose, count: torch.ones(count))
+        record = run(given)
+    start = dict(Run(load(given)).build_model().named_parameters())
+    moved = torch.cat([(weights(record)[n] - p.detach()).flatten() for n, p in start.items()])
+    sigma = 0.1 * 4 * 0.5 / 2
+    assert len(moved) > 500
+    assert float(moved.std()) == pytest.approx(sigma, rel=5 / math.sqrt(2 * len(moved)))
