@@ -7,5 +7,6 @@ ENTRIES = {
     "synthetic_update": "benchmarks.synthetic_update",
     "diffusion_step": "benchmarks.diffusion_step",
     "trajectory_step": "benchmarks.trajectory_step",
+    "private_step": "benchmarks.private_step",
 }
 """Entries by name: modules with ``rows(pairs: int) -> Iterator[Row]``, imported when asked for."""

@@ -1,0 +1,173 @@
+"""One step of DP-SGD against the plain step, and beside Opacus' own engine, which hooks into the layers.
+
+ConvNet 3x128 (317,706 parameters) and an MLP of 200 units (159,010) on batches of 64 images of 1x28x28, 2 threads. A
+private step is all from the clipped gradients to the optimiser's step, noise included: ours from the system's entropy,
+Opacus' from torch's generator. Both clip to the same sum, to 1e-4 in float32. What a step adds to the peak of memory is
+taken in processes of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory
+from common.entropy import system_normal
+from common.models import build
+from common.private_training import Privacy
+from common.seeding import generator
+from common.training import plain_gradient
+from synth.descent import SGD
+from synth.private_gradients import clipped_sum
+
+SHAPE, CLASSES, BATCH, THREADS = (1, 28, 28), 10, 64, 2
+CLIP, NOISE, LR = 1.0, 1.0, 0.01
+AGREEMENT = 1e-4
+"""How far the two clipped sums may lie apart, relative."""
+MODELS: dict[str, dict[str, int]] = {"convnet": {"depth": 3, "width": 128}, "mlp": {"width": 200}}
+
+Step = Callable[[int], object]
+
+
+def network(name: str) -> nn.Module:
+    """Return the model; its ReLUs make tensors of their own, which Opacus' hooks need."""
+    model = build(name, SHAPE, CLASSES, generator=generator(0, "benchmark"), **MODELS[name])  # type: ignore[arg-type]
+    for layer in model.modules():
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = False
+    return model
+
+
+def batch(number: int) -> tuple[Tensor, Tensor]:
+    """Return the images and labels of a step; below step 0 a single image."""
+    draw, size = generator(0, "batch", number + 1), BATCH if number >= 0 else 1
+    images = torch.randn(size, *SHAPE, generator=draw)
+    return images, torch.randint(CLASSES, (size,), generator=draw)
+
+
+def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Return the objective."""
+    return F.cross_entropy(model(x), y)
+
+
+def plain(name: str) -> Step:
+    """Return the step without privacy."""
+    model = network(name)
+    optimizer = SGD(model.parameters(), LR)
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        x, y = batch(number)
+        plain_gradient(model, lambda net, a, b, _: mean_loss(net, a, b), x, y, y)
+        optimizer.step()
+
+    return step
+
+
+def ours(name: str) -> Step:
+    """Return the private step as the project does it."""
+    model = network(name)
+    optimizer = SGD(model.parameters(), LR)
+    privacy = Privacy(CLIP, NOISE, lambda step, count: system_normal((count,)))
+    rule = privacy.rule(BATCH)
+
+    def step(number: int) -> None:
+        rule(model, mean_loss, *batch(number))
+        optimizer.step()
+
+    return step
+
+
+def engine(name: str) -> tuple[nn.Module, Any]:
+    """Return Opacus' module and optimiser."""
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    model = GradSampleModule(network(name))
+    optimizer = DPOptimizer(
+        torch.optim.SGD(model.parameters(), LR),
+        noise_multiplier=NOISE,
+        max_grad_norm=CLIP,
+        expected_batch_size=BATCH,
+    )
+    return model, optimizer
+
+
+def opacus(name: str) -> Step:
+    """Return the private step of Opacus' engine."""
+    model, optimizer = engine(name)
+
+    def step(number: int) -> None:
+        optimizer.zero_grad()
+        mean_loss(model, *batch(number)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+WAYS: dict[str, Callable[[str], Step]] = {"plain": plain, "ours": ours, "opacus": opacus}
+
+
+def check(name: str) -> None:
+    """Raise if the two ways clip to different sums."""
+    model, optimizer = engine(name)
+    mean_loss(model, *batch(0)).backward()  # type: ignore[no-untyped-call]
+    optimizer.clip_and_accumulate()
+    theirs = torch.cat([p.summed_grad.flatten() for p in optimizer.params])
+    sums = clipped_sum(network(name), mean_loss, batch(0), CLIP)
+    apart = float((torch.cat([t.flatten() for t in sums.values()]) - theirs).norm() / theirs.norm())
+    if apart > AGREEMENT:
+        raise AssertionError(f"{name}: the clipped sums lie {apart:.2g} apart")
+
+
+def rows(pairs: int) -> Iterator[Row]:
+    """Measure the steps of each model, then what they add to the peak of memory."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    warnings.filterwarnings("ignore", module="opacus|torch")
+    try:
+        for name in MODELS:
+            check(name)
+            works = {way: make(name) for way, make in WAYS.items()}
+            for reference, mine in (("plain", "ours"), ("plain", "opacus"), ("opacus", "ours")):
+                title = f"private_step {name}, {reference} then {mine}"
+                yield compare(title, works[reference], works[mine], pairs=pairs, claim=Claim())
+    finally:
+        torch.set_num_threads(threads)
+    for name in MODELS:
+        yield from _memory(name, pairs)
+
+
+def _memory(name: str, pairs: int) -> Iterator[Row]:
+    """Compare what a step adds to the peaks of processes of their own."""
+    peaks = {
+        way: [figure_elsewhere("benchmarks.private_step", name, way) for _ in range(pairs)]
+        for way in WAYS
+    }
+    mine, claim = peaks["ours"], Claim(of="the memory")
+    for way in ("plain", "opacus"):
+        ratios = tuple(map(claim.ratio, peaks[way], mine))
+        title = f"peak memory {name}, {way} then ours"
+        yield Row(title, median(peaks[way]), median(mine), ratios, Claim(), unit="MB")
+
+
+def peak_here(name: str, way: str) -> float:
+    """Return by how many MB two steps raise this process's peak of memory, once all that they need is imported."""
+    torch.set_num_threads(THREADS)
+    work = WAYS[way](name)
+    work(-1)
+    before = peak_memory()
+    work(1)
+    work(2)
+    return peak_memory() - before
+
+
+if __name__ == "__main__":
+    print(peak_here(*sys.argv[1:]))
