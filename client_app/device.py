@@ -199,15 +199,15 @@ class DeviceClient(NumPyClient):
         """What goes along with this phase's reply about its charges; None where there were none."""
         return self._draws.told
 
-    def sample(self, purpose: str, rate: float, count: int | None = None) -> Tensor:
-        """Draw a Poisson sample, on which privacy rests: each example by itself, with the same chance.
+    def sample(self, purpose: str, rate: float | Tensor, count: int | None = None) -> Tensor:
+        """Draw a Poisson sample, on which privacy rests: each example by itself.
 
         Parameters
         ----------
         purpose : str
             What it is for. Seeded, a purpose gives the same sample each time that it is named in a round.
-        rate : float
-            The chance of each, from 0 to 1.
+        rate : float or Tensor
+            The chance of all, from 0 to 1, or of each, float64 on the run's device.
         count : int, optional
             Of how many examples; None: all that the site has.
 

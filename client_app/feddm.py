@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import count
 from logging import getLogger
 
 import torch
@@ -9,18 +11,27 @@ from torch import Tensor
 
 from client_app.device import DeviceClient, phase
 from client_app.small_classes import refuse_small_classes
+from common.errors import FederationError
+from common.privacy import Event
 from common.seeding import process_wide
 from common.settings.feddm import FedDMSettings
 from common.wire import SyntheticImages, Weights
 from synth.distribution_matching import distil, noise_start, real_start
+from synth.poisson_classes import PoissonClasses
+from synth.private_matching import distil_privately
+from synth.private_release import Gaussian
 
 logger = getLogger("flwr")
+
+#: what a site remembers of a private run is apart from what it remembers of any other
+_PRIVATE, _COUNTS = "private", "counts"
 
 
 class FedDMClient(DeviceClient):
     """Distils ipc images of every class it holds, afresh every round or on from its own last ones (``warm``).
 
-    From real images, a class that has fewer gives as many as it has.
+    From real images, a class that has fewer gives as many as it has. With a ``mechanism`` all that depends on the
+    site's images goes through its clip and noise; which classes the site holds is told by the labels.
     """
 
     @phase("synthesize")
@@ -32,34 +43,117 @@ class FedDMClient(DeviceClient):
         start, labels = self._start(settings)
         rng = self.generator("matching")
         with process_wide(rng.initial_seed(), "layers"):
-            distilled = distil(
-                self.model(w),
-                self.samples.inputs,
-                self.samples.labels,
-                start,
-                labels,
-                iterations=settings.iterations,
-                image_lr=settings.image_lr,
-                image_momentum=settings.image_momentum,
-                real_batch=settings.real_batch,
-                syn_batch=settings.syn_batch,
-                rho=settings.rho,
-                augment=settings.augment,
-                real_precision=getattr(torch, settings.real_precision),
-                generator=rng,
-                before_step=self.deadline.check,
-            )
+            work = self._match if settings.mechanism == "none" else self._match_privately
+            images, labels = work(w, start, labels, rng)
+        if settings.warm:
+            self.remember({"images": images, "labels": labels}, self._slot)
+        return SyntheticImages(images.cpu(), labels.cpu(), self.run.config.wire.images)
+
+    def _match(
+        self, w: Weights, start: Tensor, labels: Tensor, rng: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return the images and their labels, and report the loss that is left."""
+        settings = self.settings(FedDMSettings)
+        distilled = distil(
+            self.model(w),
+            self.samples.inputs,
+            self.samples.labels,
+            start,
+            labels,
+            iterations=settings.iterations,
+            image_lr=settings.image_lr,
+            image_momentum=settings.image_momentum,
+            real_batch=settings.real_batch,
+            syn_batch=settings.syn_batch,
+            rho=settings.rho,
+            augment=settings.augment,
+            real_precision=getattr(torch, settings.real_precision),
+            generator=rng,
+            before_step=self.deadline.check,
+        )
         if len(distilled.losses):
             self.report(matching_loss=float(distilled.losses[-1]))
-        if settings.warm:
-            self.remember({"images": distilled.images, "labels": distilled.labels})
-        return SyntheticImages(
-            distilled.images.cpu(), distilled.labels.cpu(), self.run.config.wire.images
+        return distilled.images, distilled.labels
+
+    # ---- with differential privacy --------------------------------------------------------------------
+
+    def _match_privately(
+        self, w: Weights, start: Tensor, labels: Tensor, rng: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return the images and their labels by the mechanism that is set, and report nothing of them."""
+        settings, privacy = self.settings(FedDMSettings), self.run.config.privacy
+        assert settings.mechanism != "none"
+        model = self.model(w).train()
+        if model.couples_samples:
+            raise FederationError(
+                f"feddm.mechanism={settings.mechanism} bounds what each example does, and with model.norm=batch the "
+                "examples of a batch see each other: choose another model.norm"
+            )
+        batches = PoissonClasses.plan(self.samples.labels, settings.real_batch, self._counts())
+        self.charge(self._event(batches))
+        passes, samples = count(), count()
+
+        def noise(shape: Sequence[int]) -> Tensor:
+            return self.noise(f"matching-noise {next(passes)}", shape)
+
+        images = distil_privately(
+            model,
+            self.samples.inputs,
+            batches,
+            start,
+            mechanism=settings.mechanism,
+            gaussian=Gaussian(privacy.noise_multiplier, privacy.clip, noise),
+            sample=lambda rates: self.sample(f"matching-sample {next(samples)}", rates),
+            iterations=settings.iterations,
+            image_lr=settings.image_lr,
+            image_momentum=settings.image_momentum,
+            syn_batch=settings.syn_batch,
+            rho=settings.rho,
+            augment=settings.augment,
+            real_precision=getattr(torch, settings.real_precision),
+            generator=rng,
+            values=self._values(),
+            before_step=self.deadline.check,
         )
+        return images, labels
+
+    def _event(self, batches: PoissonClasses) -> Event:
+        """Return what a round releases: classes are disjoint, so that each image's own counts, or the worst of them."""
+        settings, privacy = self.settings(FedDMSettings), self.run.config.privacy
+        return Event(
+            f"feddm-{settings.mechanism}",
+            privacy.noise_multiplier,
+            sample_rate=batches.rate,
+            steps=settings.iterations,
+        )
+
+    def _values(self) -> tuple[Tensor, Tensor]:
+        """Return black and white as the model is given them, [C, 1, 1] each."""
+        info, device = self.run.info, self.run.device
+        mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
+        return -mean / std, (1 - mean) / std
+
+    def _counts(self) -> Tensor | None:
+        """Return the site's class counts with noise, drawn once and remembered; None where the true ones are public."""
+        settings = self.settings(FedDMSettings)
+        if not settings.counts_noise:
+            return None
+        known = self.recall(_COUNTS)
+        if known is None:
+            held = torch.unique(self.samples.labels, return_counts=True)[1]
+            self.charge(Event("feddm-counts", settings.counts_noise))
+            noise = self.noise("class-counts", held.shape)
+            known = {"counts": (held + settings.counts_noise * noise).cpu()}
+            self.remember(known, _COUNTS)
+        return known["counts"]
+
+    @property
+    def _slot(self) -> str:
+        return "" if self.settings(FedDMSettings).mechanism == "none" else _PRIVATE
 
     def _start(self, settings: FedDMSettings) -> tuple[Tensor, Tensor]:
         """Return the images the matching starts from, [m, C, H, W], and their labels [m]."""
-        last = self.recall() if settings.warm else None
+        last = self.recall(self._slot) if settings.warm else None
         if last is not None:
             device = self.samples.labels.device
             return last["images"].to(device), last["labels"].to(device)

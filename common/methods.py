@@ -92,7 +92,7 @@ def _own(name: str, cls: str, *, private: bool = False) -> Method:
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        _own("feddm", "FedDM"),
+        _own("feddm", "FedDM", private=True),
         _own("real", "Real"),
         _own("fedavg", "FedAvg", private=True),
         _own("fedprox", "FedProx", private=True),

@@ -10,20 +10,25 @@ cache, and from one product for all class means.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch import Tensor
 
 from synth import augmentation
 from synth.augmentation import Draw
 from synth.ball import project_ball, sample_ball
 from synth.class_batches import ClassBatches
 from synth.descent import SGD
+from synth.matching_parts import (
+    Embedder,
+    features,
+    flat_copy,
+    pieces,
+    require_finite,
+    transformed,
+)
 from synth.starts import noise_start, real_start
 
 __all__ = [
@@ -35,26 +40,6 @@ __all__ = [
     "real_start",
     "sample_ball",
 ]
-
-# Pixels of a piece of the real batch. On a CPU so few that a layer's output stays in the cache,
-# which saves a third of the time at 32x32; on a GPU so many that it is busy, while its memory does
-# not grow with the number of classes.
-_PIECE_PIXELS = {"cpu": 1 << 15}
-_PIECE_PIXELS_ELSEWHERE = 1 << 21
-
-
-class Embedder(Protocol):
-    """What distribution matching asks of a model; the classifiers of `common.models` have it."""
-
-    @property
-    def couples_samples(self) -> bool:
-        """Whether samples of one batch see each other, as with batch norm in training mode."""
-
-    def embed(self, x: Tensor) -> Tensor:
-        """Return h [n, d] of images [n, C, H, W]."""
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits z [n, classes] of embeddings [n, d]."""
 
 
 @dataclass(frozen=True)
@@ -71,23 +56,6 @@ class Distilled:
     images: Tensor
     labels: Tensor
     losses: Tensor
-
-
-def features(model: Embedder, images: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
-    """Return h and z side by side, [n, d + classes], from one forward pass.
-
-    With ``precision`` bfloat16 the pass runs under autocast; with float32, in the model's own type.
-    """
-    if precision not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"features are computed in float32 or bfloat16, not {precision}")
-    mixed = precision == torch.bfloat16
-    n = len(images)
-    if n == 1 and model.couples_samples:
-        # Batch norm makes the same of an image given twice, and torch takes no batch of one value a channel.
-        images = images.repeat(2, 1, 1, 1)
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
-        h = model.embed(images)
-        return torch.cat((h, model.classify(h)), 1)[:n]
 
 
 def matching_loss(
@@ -209,7 +177,7 @@ def distil(
         optimizer.step()
         losses.append(loss.detach())
     history = torch.stack(losses) if losses else images.new_empty(0)
-    _check_finite(images, history)
+    require_finite(images, history)
     return Distilled(images.detach(), start_labels[by_class], history)
 
 
@@ -241,7 +209,7 @@ class _Matcher:
         precision: torch.dtype,
     ) -> _Matcher:
         """Copy the model and plan the batches, for a synthetic set ordered by class."""
-        private, flat = _flat_copy(model)
+        private, flat = flat_copy(model)
         held = torch.isin(labels, start_labels).nonzero().flatten()
         return cls(
             model=private,
@@ -264,26 +232,19 @@ class _Matcher:
             images = images[self.syn.draw(generator)]
 
         def real_piece(piece: slice) -> Tensor:
-            return _transformed(self.inputs(batch[piece]), draw)
+            return transformed(self.inputs(batch[piece]), draw)
 
         with torch.no_grad():
             pieces = _pieces(self.model, self.real, images)
             target = _class_means(self.model, real_piece, pieces, self.real, self.precision)
-        return _distance(target, _synthetic_means(self.model, _transformed(images, draw), self.syn))
-
-
-def _transformed(images: Tensor, draw: Draw | None) -> Tensor:
-    return images if draw is None else augmentation.apply(images, draw)
+        return _distance(target, _synthetic_means(self.model, transformed(images, draw), self.syn))
 
 
 def _pieces(model: Embedder, batches: ClassBatches, images: Tensor) -> Sequence[slice]:
     """Return how a real batch is cut: by class where samples couple, else by size."""
     if model.couples_samples:
         return batches.slices
-    pixels = images.shape[-2] * images.shape[-1]
-    step = max(1, _PIECE_PIXELS.get(images.device.type, _PIECE_PIXELS_ELSEWHERE) // pixels)
-    total = batches.slices[-1].stop
-    return [slice(at, min(at + step, total)) for at in range(0, total, step)]
+    return pieces(batches.slices[-1].stop, images)
 
 
 def _synthetic_means(model: Embedder, images: Tensor, batches: ClassBatches) -> Tensor:
@@ -314,17 +275,6 @@ def _distance(real: Tensor, syn: Tensor) -> Tensor:
     return (real - syn).square().sum()
 
 
-def _flat_copy(model: Embedder) -> tuple[Embedder, Tensor]:
-    """Return a frozen copy in training mode, and the flat tensor its parameters are views of."""
-    private = copy.deepcopy(model)
-    if not isinstance(private, nn.Module):
-        raise TypeError(f"the model must be an nn.Module, not {type(model).__name__}")
-    private.train().requires_grad_(False)
-    flat = parameters_to_vector(private.parameters()).clone()
-    vector_to_parameters(flat, private.parameters())  # views: writing into flat moves the model
-    return private, flat
-
-
 def _check(
     labels: Tensor, start: Tensor, start_labels: Tensor, real_batch: int, generator: torch.Generator
 ) -> None:
@@ -347,15 +297,3 @@ def _check(
             f"the generator lives on {generator.device}, the images on {start.device}: "
             "make it with torch.Generator(device=...) for the images' device"
         )
-
-
-def _check_finite(images: Tensor, losses: Tensor) -> None:
-    """Refuse images that are not numbers any more."""
-    if bool(images.isfinite().all()):
-        return
-    broken = (~losses.isfinite()).nonzero().flatten().tolist()
-    when = f"iteration {broken[0] + 1}" if broken else "the last iteration"
-    raise FloatingPointError(
-        f"distillation left the finite numbers at {when} of {len(losses)}: "
-        "lower the images' learning rate"
-    )

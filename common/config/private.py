@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.errors import ConfigError
-from common.methods import METHODS, resolve
+from common.methods import METHODS, resolve, section
 from common.settings.base import Settings
 from common.settings.sections import PrivacySettings
 
@@ -16,7 +16,13 @@ def check_privacy(privacy: PrivacySettings, method: str, settings: Settings) -> 
     ConfigError
         If the method has no mechanism, or not under these settings, or if it tells private counts of classes.
     """
+    sent = settings.disclosure()
     if not privacy.active:
+        if sent is not None and sent.differentially_private:
+            raise ConfigError(
+                f"{section(method)}.mechanism promises noise, and privacy.noise_multiplier is 0: set it above 0, such "
+                "as 1."
+            )
         return
     asked = f"privacy.noise_multiplier={privacy.noise_multiplier:g}"
     if why := settings.unprotected(privacy):
@@ -27,7 +33,6 @@ def check_privacy(privacy: PrivacySettings, method: str, settings: Settings) -> 
             f"{asked} asks for differential privacy, which method={method} does not have: choose one of {named}, or "
             "leave it at 0."
         )
-    sent = settings.disclosure()
     if sent is not None and sent.class_counts and privacy.counts != "public":
         raise ConfigError(
             f"{asked} cannot hold under method={method}, whose sites tell their number of examples of every class: "

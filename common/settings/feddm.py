@@ -1,12 +1,17 @@
 """FedDM's settings (federated distribution matching), with the paper's values."""
 
-from typing import Literal
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import field_validator
 
 from common.settings.base import Switch, setting
 from common.settings.disclosure import Disclosure
 from common.settings.surrogate import SurrogateServerSettings
+
+if TYPE_CHECKING:
+    from common.settings.sections import PrivacySettings
 
 TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 """The transforms of differentiable siamese augmentation (Zhao & Bilen, 2021)."""
@@ -58,6 +63,20 @@ class FedDMSettings(SurrogateServerSettings):
         "float32", "arithmetic of the real batch's forward pass, which carries no gradient"
     )
 
+    mechanism: Literal["none", "gradient", "feature"] = setting(
+        "none",
+        "how an example's part in the matching is bounded and given noise, by privacy.clip and "
+        "privacy.noise_multiplier: the gradients of the images (the paper's intent), or the features that are matched, "
+        "in fewer dimensions; none: not at all",
+        source="the paper clips the averaged gradient, which bounds no example's part",
+    )
+    counts_noise: float = setting(
+        0.0,
+        "under privacy: standard deviation of the noise on a class's number of examples, of which the rate of its "
+        "samples is made; 0: the true one, which privacy.counts=public says is no secret",
+        ge=0,
+    )
+
     @field_validator("augment")
     @classmethod
     def _known_transforms(cls, value: str) -> str:
@@ -72,4 +91,22 @@ class FedDMSettings(SurrogateServerSettings):
             unchanged=real and self.iterations == 0,
             labels=True,
             class_counts=self.weighting == "counts",
+            differentially_private=self.mechanism != "none",
         )
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Refuse images that hold real ones, or matching without a mechanism, or by counts that are private."""
+        if self.mechanism == "none":
+            return (
+                "its images are matched to real ones without noise: set feddm.mechanism=feature or "
+                "feddm.mechanism=gradient"
+            )
+        if self.start == "real":
+            return "its images begin as real ones (feddm.start=real): set feddm.start=noise"
+        if privacy.counts != "public" and not self.counts_noise:
+            return (
+                "how often an example is drawn follows its class's number of examples, which privacy.counts=one keeps "
+                "private: set feddm.counts_noise above 0, such as 10, or privacy.counts=public where these are no "
+                "secret"
+            )
+        return ""

@@ -1,0 +1,176 @@
+"""Distribution matching with differential privacy, by two mechanisms.
+
+The paper (Xiong et al. 2022, Algorithm 1) clips the averaged gradient and adds noise that is
+divided by the batch size. That bounds the gradient's length and not one example's influence: an
+example can turn the whole of a clipped average round, by 2 C, while the noise is for C / |B|. Here
+what one example contributes is clipped, then summed, then given noise, and divided by the expected
+size of a Poisson sample. Adding or removing an example moves the sum of its class by C at most and
+no other class's, so that an iteration is one subsampled Gaussian release with noise of sigma times
+the sensitivity, of the example's class alone.
+
+``gradient`` (the paper's intent) clips the gradients with respect to the synthetic images, in as
+many dimensions as a class has pixels there. ``feature`` clips the embeddings of which the matching
+loss is made: noise in fewer dimensions, and what follows is post-processing.
+
+The model is at rest (eval): with layers that draw by an example's place in the batch, or normalise
+by the batch, one example would move what others contribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from synth import augmentation
+from synth.augmentation import Draw
+from synth.ball import sample_ball
+from synth.class_batches import ClassBatches
+from synth.descent import SGD
+from synth.matching_parts import (
+    Embedder,
+    features,
+    flat_copy,
+    pieces,
+    require_finite,
+    transformed,
+)
+from synth.poisson_classes import PoissonClasses
+from synth.private_release import Contributions, Gaussian, class_means, noisy_gradients, noisy_means
+
+Mechanism = Literal["gradient", "feature"]
+
+
+def distil_privately(
+    model: Embedder,
+    inputs: Callable[[Tensor], Tensor],
+    batches: PoissonClasses,
+    start: Tensor,
+    *,
+    mechanism: Mechanism,
+    gaussian: Gaussian,
+    sample: Callable[[Tensor], Tensor],
+    iterations: int,
+    image_lr: float,
+    image_momentum: float,
+    rho: float,
+    generator: torch.Generator,
+    syn_batch: int = 0,
+    augment: str = "",
+    real_precision: torch.dtype = torch.float32,
+    values: tuple[Tensor, Tensor] | None = None,
+    before_step: Callable[[], None] | None = None,
+) -> Tensor:
+    """Distil a device's data as `synth.distribution_matching.distil` does, with differential privacy.
+
+    An iteration releases once of every class, from a Poisson sample of it. Weights, augmentation
+    and choice of synthetic images depend on no data, and may come from a seed.
+
+    Args:
+        model: An nn.Module at the round's weights w_r; not changed.
+        inputs: Gives the normalised real images, float [b, C, H, W], for indices int64 [b].
+        batches: Which real images an iteration draws, and what their sums are divided by.
+        start: The images to start from [C m, C, H, W], class by class in the order of ``batches``,
+            equally many of each: noise, or an earlier result of this function, never real images.
+            Not changed.
+        mechanism: What is clipped.
+        gaussian: How contributions are clipped and sums released.
+        sample: chances [n] -> the positions of a Poisson sample, as `PoissonClasses.draw` takes
+            it: of a source that nobody else can draw from.
+        iterations: T.
+        image_lr: eta_c.
+        image_momentum: The momentum of the SGD on the images.
+        rho: The radius of P_w.
+        generator: The source of the draws that depend on no data.
+        syn_batch: Synthetic images of a class in an iteration; 0 takes all.
+        augment: A DSA strategy, or "" for none; one draw for real and synthetic images.
+        real_precision: torch.bfloat16 runs the real forward pass under autocast.
+        values: The least and the greatest value that a pixel may take, each to be broadcast over
+            images: noise in many steps would carry them far out. None leaves them as they come.
+        before_step: Called ahead of every iteration.
+
+    Returns:
+        The synthetic images, in the order of ``start``.
+
+    Raises:
+        ValueError: The images to start from are not equally many of every class, or the model's
+            samples see each other in training mode (batch norm).
+        FloatingPointError: The images left the finite numbers.
+    """
+    count = len(batches.classes)
+    if start.ndim != 4 or len(start) == 0 or len(start) % count:
+        raise ValueError(
+            f"start images of shape {tuple(start.shape)} are not equally many of {count} classes"
+        )
+    private, flat = flat_copy(model)
+    if private.couples_samples:
+        raise ValueError(
+            "samples of a batch see each other in this model (batch norm), so that no example's "
+            "contribution can be clipped: choose a model with another normalisation"
+        )
+    assert isinstance(private, nn.Module)
+    private.eval()
+    centre = flat.clone()
+    ranks = torch.arange(count, device=start.device).repeat_interleave(len(start) // count)
+    plan = ClassBatches.plan(ranks, syn_batch, dtype=flat.dtype)
+    transforms = augmentation.parse(augment)
+    per_iteration: Sequence[Draw | None] = (
+        augmentation.draws(transforms, iterations, generator) if transforms else [None] * iterations
+    )
+    images = start.detach().clone()
+    optimizer = SGD([images], image_lr, momentum=image_momentum)
+    for draw in per_iteration:
+        if before_step is not None:
+            before_step()
+        sample_ball(centre, rho, generator, out=flat)
+        used = plan.draw(generator) if syn_batch else torch.arange(len(images), device=flat.device)
+
+        def embed(
+            x: Tensor, precision: torch.dtype = torch.float32, draw: Draw | None = draw
+        ) -> Tensor:
+            return features(private, transformed(x, draw), precision)
+
+        real = _drawn(partial(embed, precision=real_precision), inputs, batches, sample, images)
+        step = _STEPS[mechanism](embed, real, images[used], batches.expected, gaussian)
+        images.grad = torch.zeros_like(images).index_copy_(0, used, step)
+        optimizer.step()
+        if values is not None:
+            images.clamp_(*values)
+    require_finite(images)
+    return images
+
+
+def _drawn(
+    embed: Callable[[Tensor], Tensor],
+    inputs: Callable[[Tensor], Tensor],
+    batches: PoissonClasses,
+    sample: Callable[[Tensor], Tensor],
+    images: Tensor,
+) -> Contributions:
+    """Return the features of a Poisson sample of every class, none at all of an empty one."""
+    at, ranks = batches.draw(sample)
+    with torch.no_grad():
+        parts = [embed(inputs(at[piece])) for piece in pieces(len(at), images)]
+        parts = parts or [embed(images[:1])[:0]]  # as wide, of no data
+        return Contributions(torch.cat(parts).to(images.dtype), ranks, len(batches.classes))
+
+
+def _feature_step(
+    embed: Callable[[Tensor], Tensor],
+    real: Contributions,
+    images: Tensor,
+    expected: Tensor,
+    gaussian: Gaussian,
+) -> Tensor:
+    """Return the gradient of the distance to noisy class means, which is post-processing of these."""
+    targets = noisy_means(real, expected, gaussian)
+    leaf = images.detach().requires_grad_()
+    loss = (class_means(embed(leaf), len(targets)) - targets).square().sum()
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    return gradient
+
+
+_STEPS = {"feature": _feature_step, "gradient": noisy_gradients}

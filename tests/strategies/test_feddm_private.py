@@ -1,0 +1,260 @@
+"""FedDM with differential privacy, run whole: what leaves a site, what it remembers, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from federation import numbers, run
+from flwr.app import RecordDict
+from torch import Tensor
+
+from client_app.feddm import FedDMClient
+from client_app.state import ContextState
+from common.config import load
+from common.data import Samples
+from common.errors import ConfigError, FederationError
+from common.privacy import Event
+from common.run import Run
+from common.wire import SyntheticImages, Weights
+
+Small = Callable[..., dict[str, Any]]
+PUBLIC = "privacy.counts=public"
+MECHANISMS = ("gradient", "feature")
+
+
+def private(mechanism: str, sigma: float = 1.0, text: str = PUBLIC) -> str:
+    return f"feddm.mechanism={mechanism} privacy.noise_multiplier={sigma} {text}"
+
+
+def client(config: dict[str, Any], *, own: bool = False) -> FedDMClient:
+    """Return a client with 24 digits-like images of the classes 1, 3 and 7: 12, 8 and 4 of them."""
+    run_ = Run(load(config))
+    labels = torch.tensor([1] * 12 + [3] * 8 + [7] * 4)
+    images = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    none = Samples.of(images[:0], labels[:0])
+    state = ContextState(RecordDict())
+    return FedDMClient(run_, "a", Samples.of(images, labels), none, state, own_data=own)
+
+
+def reply(device: FedDMClient, server_round: int = 1, taken: int = 0) -> tuple[Any, dict[str, Any]]:
+    weights = Weights.of(device.run.build_model()).encode()
+    asked = {"server-round": server_round, "phase": "synthesize", "taken": taken}
+    arrays, _, figures = device.fit(weights, asked)
+    return arrays, figures
+
+
+# ---- whole runs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_run_learns_with_little_noise_and_not_with_much(small: Small, mechanism: str) -> None:
+    """25 steps: sigma 0.01 has an epsilon of more than 100,000, sigma 1000 one below 0.1."""
+    text = (
+        f"{PUBLIC} privacy.clip=5 feddm.iterations=25 feddm.image_lr=10 feddm.real_batch=64 "
+        "feddm.server_epochs=60 feddm.server_lr=0.05"
+    )
+    accuracy = {
+        sigma: run(small(rounds=1, set=private(mechanism, sigma, text))).metrics()[-1]["test"]
+        for sigma in (0.01, 1000.0)
+    }
+    assert accuracy[0.01]["accuracy"] > 0.5
+    assert accuracy[1000.0]["accuracy"] < 0.35
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_seeded_runs_are_equal_and_those_of_the_systems_entropy_are_not(
+    small: Small, mechanism: str
+) -> None:
+    keys = {"rounds": 2}
+    one, other = (numbers(run(small(**keys, set=private(mechanism)))) for _ in range(2))
+    assert one == other
+    drawn = f"{PUBLIC} privacy.noise=system"
+    one, other = (numbers(run(small(**keys, set=private(mechanism, 1.0, drawn)))) for _ in range(2))
+    assert one != other
+
+
+# ---- what a site sends and remembers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_no_figure_of_the_images_goes_with_the_reply(small: Small, mechanism: str) -> None:
+    device = client(small(set="feddm.iterations=2"))
+    assert {"matching-loss", "images-equal"} <= set(reply(device)[1])
+    _, figures = reply(client(small(set=private(mechanism))))
+    assert not {name for name in figures if "loss" in name or "images" in name}
+    assert figures["seeded-noise"] == 1
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_without_an_iteration_nothing_of_the_images_is_in_the_reply(
+    small: Small, mechanism: str
+) -> None:
+    """Noise by class alone; so a start that held anything of them would show here."""
+    config = small(set=f"{private(mechanism)} feddm.iterations=0")
+    one, other = client(config), client(config)
+    other.samples = Samples.of(torch.full((24, 1, 8, 8), 3.0), other.samples.labels)
+    assert all((a == b).all() for a, b in zip(reply(one)[0], reply(other)[0], strict=True))
+
+
+def test_an_empty_class_and_a_full_one_send_equally_many(small: Small) -> None:
+    device = client(small(set=f"{private('feature')} feddm.ipc=3"))
+    sent = device.synthesize(Weights.of(device.run.build_model()))
+    assert isinstance(sent, SyntheticImages)
+    assert sent.labels.tolist() == [1] * 3 + [3] * 3 + [7] * 3
+
+
+def test_a_warm_start_is_of_private_rounds_alone(small: Small) -> None:
+    """A run without noise leaves images behind that a private one of the same record must not begin with."""
+    device = client(small(set="feddm.iterations=1"))
+    reply(device)
+    device.taken = 1
+    device.__dict__.pop("_of_the_round", None)
+    open_images = device.recall()
+    assert open_images is not None
+    text = f"{private('feature')} feddm.iterations=0"
+    later = client(small(set=text))
+    later.state, later.taken = device.state, 1
+    images, _ = later._start(later.settings(type(device.run.config.settings)))  # type: ignore[arg-type]
+    assert not torch.equal(images, open_images["images"])
+
+
+def test_a_second_round_goes_on_from_the_first_ones_images(small: Small) -> None:
+    device = client(small(set=f"{private('gradient')} feddm.iterations=0 feddm.start=noise"))
+    first, _ = reply(device)
+    second, _ = reply(device, 2, taken=1)
+    assert all((a == b).all() for a, b in zip(first, second, strict=True))
+
+
+def test_counts_with_noise_are_drawn_once(small: Small) -> None:
+    text = "feddm.counts_noise=5 feddm.iterations=1"
+    device = client(small(set=private("feature", 1.0, text)))
+    reply(device)
+    device.taken = 1
+    device.__dict__.pop("_of_the_round", None)
+    first = device._counts()
+    reply(device, 2, taken=1)
+    assert first is not None
+    assert torch.equal(first, device._counts())  # type: ignore[arg-type]
+    assert not torch.equal(first, torch.tensor([12.0, 8.0, 4.0]))
+
+
+# ---- what is charged ----------------------------------------------------------------------------------
+
+
+def uncharged(device: FedDMClient) -> int:
+    """Return how many releases of a round are in no event that was charged before them."""
+    drawn = 0
+    noise = device.noise
+
+    def counted(purpose: str, shape: Sequence[int]) -> Tensor:
+        nonlocal drawn
+        drawn += 1
+        assert device.told is not None, "noise before the charge"
+        return noise(purpose, shape)
+
+    device.noise = counted  # type: ignore[method-assign]
+    reply(device)
+    assert device.told is not None
+    return drawn - sum(event.steps for event in device.told.events)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_each_release_of_a_round_is_charged(small: Small, mechanism: str) -> None:
+    """By the class of the highest rate: of 12, 8 and 4 images 5 are drawn on average, of the last all."""
+    text = f"{PUBLIC} feddm.iterations=7 feddm.real_batch=5"
+    device = client(small(set=private(mechanism, 1.5, text)))
+    assert uncharged(device) == 0
+    assert device.told is not None
+    assert device.told.events == (Event(f"feddm-{mechanism}", 1.5, 1.0, 7),)
+    text = f"{PUBLIC} feddm.iterations=7 feddm.real_batch=2"
+    device = client(small(set=private(mechanism, 1.5, text)))
+    assert uncharged(device) == 0
+    assert device.told.events == (Event(f"feddm-{mechanism}", 1.5, 0.5, 7),)
+
+
+def test_counts_with_noise_are_an_event_of_their_own(small: Small) -> None:
+    device = client(small(set=private("feature", 1.0, "feddm.counts_noise=5 feddm.iterations=2")))
+    assert uncharged(device) == 0
+    assert device.told is not None
+    first, second = device.told.events
+    assert first == Event("feddm-counts", 5.0)
+    assert (second.mechanism, second.steps) == ("feddm-feature", 2)
+
+
+def test_a_round_that_is_not_charged_in_full_is_noticed(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: the counts' event is forgotten, or an iteration."""
+    charge = FedDMClient.charge
+    text = private("feature", 1.0, "feddm.counts_noise=5 feddm.iterations=2")
+    with monkeypatch.context() as forgets:
+        forgets.setattr(
+            FedDMClient,
+            "charge",
+            lambda self, *events: charge(
+                self, *(replace(e, steps=max(1, e.steps - 1)) for e in events)
+            ),
+        )
+        assert uncharged(client(small(set=text))) == 1
+    monkeypatch.setattr(
+        FedDMClient,
+        "charge",
+        lambda self, *events: None if "counts" in events[0].mechanism else charge(self, *events),
+    )
+    with pytest.raises(AssertionError, match="noise before the charge"):
+        uncharged(client(small(set=text)))
+
+
+def told(config: dict[str, Any], images: float) -> dict[str, Any]:
+    """Return the figures of a reply to which the images could have given nothing else: without an iteration."""
+    device = client(config)
+    device.samples = Samples.of(torch.full((24, 1, 8, 8), images), device.samples.labels)
+    return {name: v for name, v in reply(device)[1].items() if name != "seconds"}
+
+
+def test_a_figure_past_the_mechanism_is_noticed(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: the mean of the images, told beside the reply."""
+    config = small(set=f"{private('feature')} feddm.iterations=0")
+    assert told(config, 1.0) == told(config, 2.0)
+    values = FedDMClient._values
+
+    def tells(self: FedDMClient) -> Any:
+        self.tell(brightness=float(self.samples.inputs(slice(None)).mean()))
+        return values(self)
+
+    monkeypatch.setattr(FedDMClient, "_values", tells)
+    assert told(config, 1.0) != told(config, 2.0)
+
+
+# ---- what is refused ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("privacy.noise_multiplier=1", "set feddm.mechanism=feature"),
+        (f"{private('feature')} feddm.start=real", "set feddm.start=noise"),
+        (private("feature", 1.0, ""), "set feddm.counts_noise above 0"),
+        (private("feature", 1.0, "feddm.counts_noise=5 feddm.weighting=counts"), "privacy.counts"),
+        ("feddm.mechanism=gradient", "privacy.noise_multiplier is 0"),
+        (
+            f"{private('gradient')} evaluation.on=sites data.site_holdout=0.1",
+            "evaluation.on=server",
+        ),
+    ],
+)
+def test_what_would_not_hold_is_refused(small: Small, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(small(set=text))
+
+
+def test_a_model_whose_examples_see_each_other_is_refused(small: Small) -> None:
+    device = client(small(set=f"{private('feature')} model.norm=batch"))
+    with pytest.raises(FederationError, match=r"choose another model\.norm"):
+        reply(device)
