@@ -1,0 +1,71 @@
+"""FedDPMS' means under audit, given the encoder's weights: the mean of a class's codes, with noise once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from common.entropy import system_normal
+from common.privacy import Adjacency, Event, latent_sensitivity
+from synth.latent_sharing import class_means, clipped
+
+#: releases in a call
+_BLOCK = 2000
+
+
+@dataclass(frozen=True)
+class LatentReleases:
+    """Means of ``images`` codes in [0, 1]^l, one of them in one corner, or exchanged for one in the opposite corner.
+
+    An encoder that saturates gives such codes of a bright and of a dark image. The others are in the dark corner. That
+    an encoder trained on the very image moves the mean by more is no part of the claim, nor of this.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        sigma over the mean's sensitivity.
+    images : int
+        m.
+    dimension : int
+        l.
+    clip : float
+        Longest code; 0: any.
+    """
+
+    noise_multiplier: float
+    images: int = 20
+    dimension: int = 32
+    clip: float = 0.0
+
+    claimed: Adjacency = "replace-one"
+
+    @property
+    def event(self) -> Event:
+        """One release of one image exchanged for another."""
+        return Event("feddpms-means", self.noise_multiplier, adjacency="replace-one")
+
+    def expected(self, *, canary: bool) -> Tensor:
+        """Return the mean of the codes."""
+        codes = torch.zeros(self.images, self.dimension)
+        if self.clip:  # between two axes: no two codes of this length are further apart
+            codes[:, 0] = math.sqrt(self.dimension)
+        if canary:
+            codes[0] = 0.0
+            codes[0, 1:] = 1.0
+            codes[0, 0] = 0.0 if self.clip else 1.0
+        labels = torch.zeros(self.images, dtype=torch.int64)
+        return class_means(clipped(codes, self.clip), labels, (0,))[0]
+
+    def drawn(self, *, canary: bool) -> tuple[Tensor, Tensor]:
+        """Return releases, and as many without the canary."""
+        return self._released(self.expected(canary=canary)), self._released(
+            self.expected(canary=False)
+        )
+
+    def _released(self, mean: Tensor) -> Tensor:
+        sensitivity = latent_sensitivity(self.dimension, self.images, self.clip)
+        noise = system_normal((_BLOCK, self.dimension))
+        return mean + self.noise_multiplier * sensitivity * noise
