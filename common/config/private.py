@@ -18,7 +18,7 @@ def check_privacy(privacy: PrivacySettings, method: str, settings: Settings) -> 
     """
     sent = settings.disclosure()
     if not privacy.active:
-        if sent is not None and sent.differentially_private:
+        if resolve(method).private and sent is not None and sent.differentially_private:
             raise ConfigError(
                 f"{section(method)}.mechanism promises noise, and privacy.noise_multiplier is 0: set it above 0, such "
                 "as 1."
