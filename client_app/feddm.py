@@ -90,6 +90,11 @@ class FedDMClient(DeviceClient):
                 "examples of a batch see each other: choose another model.norm"
             )
         batches = PoissonClasses.plan(self.samples.labels, settings.real_batch, self._counts())
+        if not torch.equal(torch.unique(labels), batches.classes):
+            raise FederationError(
+                "this site holds other classes than when it made the images that it goes on from: delete this run's "
+                "state at the site to let it begin afresh"
+            )
         self.charge(self._event(batches))
         passes, samples = count(), count()
 

@@ -129,6 +129,14 @@ def test_a_second_round_goes_on_from_the_first_ones_images(small: Small) -> None
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
 
 
+def test_images_of_other_classes_are_no_start(small: Small) -> None:
+    device = client(small(set=f"{private('feature')} feddm.iterations=1"))
+    reply(device)
+    device.samples = Samples.of(device.samples.raw, device.samples.labels + 1)
+    with pytest.raises(FederationError, match="holds other classes"):
+        reply(device, 2, taken=1)
+
+
 def test_counts_with_noise_are_drawn_once(small: Small) -> None:
     text = "feddm.counts_noise=5 feddm.iterations=1"
     device = client(small(set=private("feature", 1.0, text)))
