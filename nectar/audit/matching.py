@@ -17,7 +17,7 @@ from synth.poisson_classes import PoissonClasses
 from synth.private_matching import Mechanism
 from synth.private_release import Contributions, Gaussian, noisy_gradients, noisy_means
 
-_SHAPE, _CLASSES = (1, 8, 8), 2
+_SHAPE, _CLASSES = (1, 4, 4), 2
 #: pairs of classes in a call, of which one has the canary where there is one
 _PAIRS = 500
 
@@ -60,17 +60,17 @@ class MatchingReleases:
 
     def expected(self, *, canary: bool) -> Tensor:
         """Return the release without noise of all images, scaled as that of a sample is."""
-        images, labels = self.data(1, canary=canary)
+        kinds, labels = self._kinds(1, canary=canary)
         still = Gaussian(0.0, self.clip, system_normal)
-        whole = Contributions(self._embed(images), labels, 2)
+        whole = Contributions(self._rows[kinds], labels, 2)
         return self.sample_rate * self.released(whole, self.plan(labels), still)[0]
 
     def drawn(self, *, canary: bool) -> tuple[Tensor, Tensor]:
         """Return the releases of every other class, and those of the classes beside them, without a canary."""
-        images, labels = self.data(_PAIRS, canary=canary)
+        kinds, labels = self._kinds(_PAIRS, canary=canary)
         plan = self.plan(labels)
         at, ranks = plan.draw(self.sample)
-        sample = Contributions(self._embed(images[at]), ranks, 2 * _PAIRS)
+        sample = Contributions(self._rows[kinds[at]], ranks, 2 * _PAIRS)
         rows = self.released(sample, plan, self.gaussian)
         return rows[0::2], rows[1::2]
 
@@ -94,14 +94,19 @@ class MatchingReleases:
 
     def data(self, pairs: int, *, canary: bool) -> tuple[Tensor, Tensor]:
         """Return images and labels, class by class: a dark one each, and in every other class the canary if any."""
+        kinds, labels = self._kinds(pairs, canary=canary)
+        return self._pictures[kinds], labels
+
+    def _kinds(self, pairs: int, *, canary: bool) -> tuple[Tensor, Tensor]:
+        """Return for each image whether it is the canary, 1, or dark, 0, and its label."""
         labels = torch.arange(2 * pairs)
-        images = torch.zeros(2 * pairs, *_SHAPE)
+        kinds = torch.zeros_like(labels)
         if canary:
-            images = torch.cat([images, self._canary.repeat(pairs, 1, 1, 1)])
+            kinds = torch.cat([kinds, torch.ones(pairs, dtype=kinds.dtype)])
             labels = torch.cat([labels, torch.arange(0, 2 * pairs, 2)])
             order = labels.argsort(stable=True)
-            images, labels = images[order], labels[order]
-        return images, labels
+            kinds, labels = kinds[order], labels[order]
+        return kinds, labels
 
     def _embed(self, images: Tensor) -> Tensor:
         with torch.set_grad_enabled(images.requires_grad):
@@ -117,8 +122,13 @@ class MatchingReleases:
         return model.eval().requires_grad_(False)
 
     @cached_property
-    def _canary(self) -> Tensor:
-        return 1e4 * torch.randn(1, *_SHAPE, generator=generator(0, "audit-canary"))
+    def _pictures(self) -> Tensor:
+        canary = 1e4 * torch.randn(1, *_SHAPE, generator=generator(0, "audit-canary"))
+        return torch.cat([torch.zeros_like(canary), canary])
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        return self._embed(self._pictures)
 
     @cached_property
     def _synthetic(self) -> Tensor:

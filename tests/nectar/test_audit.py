@@ -242,16 +242,16 @@ def test_what_one_iteration_of_the_published_mechanism_costs() -> None:
 
 
 def test_the_bound_holds_as_often_as_it_says() -> None:
-    """Of a release that gives nothing away; and of a Gaussian one at a third of the confidence's failures."""
+    """Of releases that give nothing away no more than a tenth may be said to, at a confidence of 0.9."""
     rng = torch.Generator().manual_seed(0)
     found = [
         lower_bound(
             torch.randn(400, 1, generator=rng), torch.randn(400, 1, generator=rng), 0.0, 0.9
         ).epsilon
-        for _ in range(300)
+        for _ in range(100)
     ]
-    assert sum(eps > 0 for eps in found) <= 45, (
-        "30 are expected at the most; 45 by chance once in 400"
+    assert sum(eps > 0 for eps in found) <= 20, (
+        "10 are expected at the most; 21 by chance once in 1,000"
     )
 
 
@@ -284,7 +284,7 @@ def test_the_command_says_what_holds(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nothing"], "choose of feddm-feature"),
+        (["nothing"], "choose of dp-sgd, "),
         (["--repeats", "3"], "--repeats 3: give a number from 1000"),
         (["--noise", "much"], "--noise much: give a number"),
     ],
