@@ -71,6 +71,11 @@ def test_every_method_states_what_leaves_a_device_and_has_its_facts(method: str)
         ),
         ("feddm", "feddm.start=real feddm.iterations=0", {"unchanged": True}),
         ("feddm", "feddm.weighting=counts", {"class_counts": True}),
+        (
+            "feddm",
+            "feddm.mechanism=feature privacy.noise_multiplier=1 privacy.counts=public",
+            {"began_as": "noise", "differentially_private": True, "labels": True},
+        ),
         ("real", "", {"payload": "real images", "unchanged": True, "update": False}),
         ("fedsynth", "", {"began_as": "noise", "update": True, "labels": True}),
         ("fedsynth", "fedsynth.start=statistics", {"began_as": "class means"}),

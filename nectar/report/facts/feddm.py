@@ -9,7 +9,9 @@ from nectar.report.facts.surrogate import labels_sent
 
 def facts(disclosed: Disclosure, given: Given) -> Facts:
     """Return it."""
-    return Facts("FedDM", _protected(disclosed), (_images(disclosed), *labels_sent(disclosed)))
+    return Facts(
+        "FedDM", _protected(disclosed), (_images(disclosed, given), *labels_sent(disclosed))
+    )
 
 
 def _protected(disclosed: Disclosure) -> tuple[str, ...]:
@@ -21,7 +23,12 @@ def _protected(disclosed: Disclosure) -> tuple[str, ...]:
     )
 
 
-def _images(disclosed: Disclosure) -> str:
+def _images(disclosed: Disclosure, given: Given) -> str:
+    if disclosed.differentially_private:
+        return (
+            f"The synthetic images are made of sums with noise (feddm.mechanism={given('mechanism')}), to which each "
+            "real image gave no more than the clip: the epsilon of all rounds together is theirs."
+        )
     if disclosed.unchanged:
         return "Real images were sent as they are: start=real with iterations=0 changes nothing in them."
     if disclosed.began_as == "real examples":
