@@ -16,6 +16,7 @@ from nbclient import NotebookClient
 from PIL import Image
 from places import ROOT
 
+import nectar
 from common.config import load
 from common.run import Run
 from strategies.image_generators import image_generator
@@ -181,3 +182,49 @@ def test_what_has_no_images_trains_no_prior(
     with pytest.raises(SystemExit, match="2"):
         train_prior()["main"](["--dataset", name, "--data", str(tmp_path)])
     assert said in capsys.readouterr().err
+
+
+def test_the_nearest_real_images_are_sought_among_as_many_of_a_site_as_elsewhere() -> None:
+    """By hand, in images of one pixel: of class 0 the site has 0.0 to 0.9 and the test set 0.05 to 0.95."""
+    from nearest_real import Real, nearness, real_nearness
+
+    steps = torch.arange(10).reshape(-1, 1, 1, 1) / 10
+    zeros = torch.zeros(10, dtype=torch.int64)
+    lone = torch.tensor([1]), torch.full((1, 1, 1, 1), 0.5)
+    site = torch.cat([steps, lone[1]]), torch.cat([zeros, lone[0]])
+    real = Real({"a": site}, (steps + 0.05, zeros))
+    assert real.has("a", torch.tensor([0, 1, 2])).tolist() == [True, True, False]
+
+    made = torch.tensor([0.0, 0.31, 0.96, 0.5]).reshape(-1, 1, 1, 1)
+    near = nearness({"a": (made, torch.tensor([0, 0, 0, 1]))}, real)
+    assert near.own.tolist() == pytest.approx([0, 0.01, 0.06], abs=1e-6)
+    assert near.other.tolist() == pytest.approx([0.05, 0.04, 0.01], abs=1e-6)
+    assert near.nearer == pytest.approx(2 / 3)
+    among = real_nearness(real)
+    assert among.own.tolist() == pytest.approx([0.1] * 10, abs=1e-6)
+    assert len(among.other) == 10
+
+
+def test_the_distilled_pictures_are_judged_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of images that no step has moved: the generator's digits of classes that sites lack are as good as the others."""
+    words = {"iterations": 0, "classes": "all", "epochs": 1, "ipc": 2, "global_epochs": 0}
+    record = nectar.run(
+        "feddgm",
+        progress=False,
+        rounds=1,
+        partition={"alpha": 0.1},
+        output_dir=tmp_path,
+        feddgm=words | {"surrogate_epochs": 0},
+    ).directory
+    study = runpy.run_path(str(ROOT / "examples" / "distilled_pictures.py"))
+    study["main"]([f"begun={record}", "--output", str(tmp_path)])
+    _, begun, real = capsys.readouterr().out.splitlines()
+    name, held, lacking, own, other, _ = begun.split()
+    assert name == "begun"
+    assert min(int(held.rstrip("%")), int(lacking.rstrip("%"))) > 60
+    assert float(own) == pytest.approx(float(other), rel=0.1)
+    assert real.startswith("real")
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == {"distilled-nearest.png", "distilled-spaces.png"}
