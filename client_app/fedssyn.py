@@ -58,7 +58,7 @@ class FedssynClient(DeviceClient):
         images = self._given_away() if settings.images == "real-shuffled" else self._made(size)
         if images is None:
             return Bundle({})
-        self.report(**{DONE: 1.0})
+        self.tell(**{DONE: 1.0})
         if settings.images == "local":
             self._keep(images)
             return Bundle({})
@@ -69,7 +69,7 @@ class FedssynClient(DeviceClient):
         synthesis = Synthesis(self, settings, settings.rho, size)
         images = synthesis.images()
         if images is None:
-            self.report(**{DONE: synthesis.done})
+            self.tell(**{DONE: synthesis.done})
         return images
 
     # ---- the inner method -----------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class FedssynClient(DeviceClient):
         elif (kept := self.recall(SHARE)) is not None:
             others = self._as_samples(kept["images"], kept["labels"])
         else:
-            self.report(**{WITHOUT_SHARE: 1.0})
+            self.tell(**{WITHOUT_SHARE: 1.0})
             return own
         if settings.images == "real-shuffled":
             own = own.at(self._division()[1])

@@ -15,6 +15,7 @@ from synth.diffusion import Schedule
 from synth.diffusion_samplers import sample
 from synth.diffusion_training import Plan, Training
 from synth.latent_sharing import class_means
+from synth.private_diffusion import PrivateDescent
 from synth.unet import UNet
 
 Draws = Callable[[int], torch.Generator]
@@ -63,6 +64,8 @@ class Diffusion:
         Gives an epoch's generator.
     precision : str
         ``float32`` or ``bfloat16``.
+    private : PrivateDescent, optional
+        Makes the training differentially private.
 
     Raises
     ------
@@ -79,6 +82,7 @@ class Diffusion:
         weights: torch.Generator,
         draws: Draws,
         precision: str,
+        private: PrivateDescent | None = None,
     ) -> None:
         channels, height, width = images.shape[1:]
         self._settings, self._shape = settings, (channels, height, width)
@@ -103,7 +107,7 @@ class Diffusion:
             decay=settings.average,
             precision=getattr(torch, precision),
         )
-        self._training = Training(model, self._schedule, images, labels, draws, plan)
+        self._training = Training(model, self._schedule, images, labels, draws, plan, private)
 
     @property
     def epoch(self) -> int:
@@ -147,7 +151,10 @@ def _schedule(settings: GenerationSettings) -> Schedule:
 
 
 class BetaVAE:
-    """A beta-VAE, drawn from around the mean code of each class; the parameters are those of `Diffusion`."""
+    """A beta-VAE, drawn from around the mean code of each class; the parameters are those of `Diffusion`.
+
+    It has no private training, and none is asked of it.
+    """
 
     def __init__(
         self,
@@ -158,6 +165,7 @@ class BetaVAE:
         weights: torch.Generator,
         draws: Draws,
         precision: str,
+        private: PrivateDescent | None = None,
     ) -> None:
         channels, height, width = images.shape[1:]
         self._images, self._labels, self._classes = (images + 1) / 2, labels, classes

@@ -17,6 +17,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from client_app.generators import GENERATORS, Generator
+from client_app.noise import is_seeded
+from client_app.private_synthesis import charge_generator, descent_of
 from client_app.state import Tensors
 from common import tensor_file
 from common.errors import FederationError
@@ -34,6 +36,9 @@ logger = getLogger("flwr")
 
 #: what decides the images besides settings, seed and data
 _CODE = ("client_app.generators", "synth.diffusion_samplers")
+
+#: settings that decide nothing without noise
+_PRIVATE = ("noise_multiplier", "clip", "multiplicity")
 
 #: images drawn together; a pause or a kill loses no more than these
 _BLOCK = 1000
@@ -129,8 +134,10 @@ class Synthesis:
             self._client.generator("synthesis-model", 0),
             self._draws_of,
             run.config.compute.precision,
+            descent_of(self._client, settings),
         )
         kept = self._read("training")
+        charge_generator(self._client, settings, len(self._images), anew=kept is None)
         if kept is not None:
             generator.load(kept)
         return generator
@@ -205,6 +212,8 @@ class Synthesis:
         kept, info = self._read("images"), self._client.run.info
         if kept is None:
             return None
+        # another release of the same images, charged as a round that is repeated is
+        charge_generator(self._client, self._settings, len(self._images), anew=True)
         return Pixels(kept["images"], kept["labels"], tuple(info.mean), tuple(info.std))
 
     def _finish(self, made: Pixels) -> Pixels:
@@ -246,6 +255,11 @@ class Synthesis:
         """What decides the images, in a name for their files."""
         settings = {name: getattr(self._settings, name) for name in GenerationSettings.model_fields}
         run = self._client.run
+        if self._settings.noise_multiplier:
+            settings["seeded"] = is_seeded(run.config, self._client.own_data)
+        else:  # the name that it had before there was a private training
+            for name in _PRIVATE:
+                del settings[name]
         about = {
             "site": self._client.site,
             "seed": run.config.seed,

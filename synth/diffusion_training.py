@@ -13,6 +13,7 @@ from torch import Tensor
 from synth.descent import Adam
 from synth.diffusion import Schedule, denoising_loss
 from synth.moving_average import MovingAverage
+from synth.private_diffusion import PrivateDescent, steps_of
 from synth.unet import UNet
 
 
@@ -84,6 +85,9 @@ class Training:
         epoch, from 0 -> a generator on the images' device, the same one each time it is asked.
     plan : Plan
         How to train.
+    private : PrivateDescent, optional
+        Makes the training differentially private: batches are Poisson samples, gradients come from it, and nothing is
+        dropped. The losses, which are private, are NaN.
 
     Raises
     ------
@@ -99,24 +103,33 @@ class Training:
         labels: Tensor,
         generators: Callable[[int], torch.Generator],
         plan: Plan,
+        private: PrivateDescent | None = None,
     ) -> None:
         if not len(images) or len(images) != len(labels):
             raise ValueError(f"{len(images)} images do not go with {len(labels)} labels")
-        if plan.channels_last:
+        if (
+            plan.channels_last and private is None
+        ):  # gradients of single examples lie as torch lays them out
             model.to(memory_format=torch.channels_last)
         self.model, self.average = model, MovingAverage(model, plan.decay)
         self.epoch, self.step = 0, 0
         self._schedule = schedule.to(images.device)
         self._images, self._labels = images, labels
-        self._generators, self._plan = generators, plan
+        self._generators, self._plan, self._private = generators, plan, private
         self._parameters = dict(model.named_parameters())
         self._optimizer = Adam(self._parameters.values(), plan.lr, fused=True)
         self._loss = torch.zeros((), dtype=torch.float64, device=images.device)
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch."""
-        return math.ceil(len(self._images) / self._plan.batch)
+        """Steps of the epoch that is next: under privacy all together have ceil(epochs / q), and they vary."""
+        return self._before(self.epoch + 1) - self._before(self.epoch)
+
+    def _before(self, epoch: int) -> int:
+        """Return the steps of all epochs before one."""
+        if self._private is not None:
+            return steps_of(epoch, len(self._images), self._plan.batch)
+        return epoch * math.ceil(len(self._images) / self._plan.batch)
 
     def run(self, epochs: int, after_step: Callable[[], None] | None = None) -> Iterator[float]:
         """Train until ``epochs`` are complete; yield each epoch's mean loss over its images.
@@ -135,7 +148,9 @@ class Training:
         """
         while self.epoch < epochs:
             loss = self._finish_epoch(after_step or (lambda: None))
-            if not math.isfinite(loss):
+            if self._private is not None:
+                loss = math.nan
+            elif not math.isfinite(loss):
                 raise FloatingPointError(
                     f"the diffusion model's loss left the finite numbers in epoch {self.epoch}: "
                     "lower its learning rate"
@@ -185,10 +200,12 @@ class Training:
         seeds = torch.randint(1 << 62, (self.steps,), generator=generator, device=device).tolist()
         draw = torch.Generator(device)
         while self.step < self.steps:
-            first = self.step * self._plan.batch
-            self._take_step(
-                order[first : first + self._plan.batch], draw.manual_seed(seeds[self.step])
-            )
+            draw.manual_seed(seeds[self.step])
+            if self._private is None:
+                first = self.step * self._plan.batch
+                self._take_step(order[first : first + self._plan.batch], draw)
+            else:
+                self._take_private_step(self._private, draw)
             self.step += 1
             after_step()
         loss = float(self._loss) / len(self._images)
@@ -208,11 +225,42 @@ class Training:
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._parameters.values(), plan.clip)
-        taken = self.epoch * self.steps + self.step
-        self._optimizer.lr = plan.lr * min(1, (taken + 1) / (plan.warmup + 1))
+        self._descend()
+        self._loss += loss.detach() * len(batch)
+
+    def _take_private_step(self, private: PrivateDescent, draw: torch.Generator) -> None:
+        """Descend along the noisy gradient of a Poisson sample."""
+        n, step = len(self._images), self._taken
+        expected = min(self._plan.batch, n)
+        batch = private.sample(step, n, expected / n)
+        images = self._images[batch]
+        if self._plan.flip:
+            images = flipped(images, draw)
+        mixed = self._plan.precision == torch.bfloat16
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
+            slopes = private.slopes(
+                self.model,
+                self._schedule,
+                images,
+                self._labels[batch],
+                step=step,
+                expected=expected,
+                draw=draw,
+            )
+        for name, parameter in self._parameters.items():
+            parameter.grad = slopes[name]
+        self._descend()
+
+    @property
+    def _taken(self) -> int:
+        """The steps that are done, over all epochs."""
+        return self._before(self.epoch) + self.step
+
+    def _descend(self) -> None:
+        plan = self._plan
+        self._optimizer.lr = plan.lr * min(1, (self._taken + 1) / (plan.warmup + 1))
         self._optimizer.step()
         self.average.update(self.model)
-        self._loss += loss.detach() * len(batch)
 
 
 def flipped(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -97,11 +97,18 @@ class FedssynSettings(GenerationSettings):
         return (self.inner,)
 
     def unprotected(self, privacy: PrivacySettings) -> str:
-        """Refuse images of a generator that was trained without noise, and gradients of single examples."""
-        if self.images != "none":
+        """Refuse images that no noise covers, labels by private counts, and gradients of single examples."""
+        if self.images == "real-shuffled":
+            return "images=real-shuffled gives real images away: set images=shuffled, local or none"
+        if self.images != "none" and not self.noise_multiplier:
             return (
-                f"images={self.images} has each site send or learn from images of a generator that was trained "
-                "without noise: set images=none"
+                f"images={self.images} has each site make images by a generator that was trained without noise: set "
+                "fedssyn.noise_multiplier above 0, or images=none"
+            )
+        if self.images != "none" and privacy.counts != "public":
+            return (
+                "images are made in the proportions of the site's classes: set privacy.counts=public where these are "
+                "no secret, or images=none"
             )
         if self.diagnostics:
             return "diagnostics=on sends mean gradients of the site's examples as they are: set diagnostics=off"

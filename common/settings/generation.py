@@ -1,8 +1,8 @@
 """Settings of the generator that a site trains on its own images: a diffusion model and how it is drawn from."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, model_validator
 
 from common.settings.base import Settings, setting
 
@@ -75,6 +75,28 @@ class GenerationSettings(Settings):
         lt=1,
     )
 
+    noise_multiplier: float = setting(
+        0.0,
+        "standard deviation of the noise in each step of the diffusion model's training, as a multiple of clip, which "
+        "makes it differentially private; 0: it is not",
+        symbol="sigma",
+        ge=0,
+    )
+    clip: float = setting(
+        1.0,
+        "with noise_multiplier: longest contribution of one image to a step",
+        symbol="C",
+        gt=0,
+    )
+    multiplicity: int = setting(
+        8,
+        "with noise_multiplier: pairs of time step and noise over which an image's gradient is averaged before it is "
+        "clipped",
+        symbol="K",
+        source="Dockhorn et al., up to 32",
+        ge=1,
+    )
+
     beta: float = setting(
         4.0,
         "beta-vae: weight of the codes' divergence",
@@ -83,6 +105,15 @@ class GenerationSettings(Settings):
         ge=0,
     )
     latent: int = setting(10, "beta-vae: numbers of a code", ge=1, le=4096)
+
+    @model_validator(mode="after")
+    def _private_generator(self) -> Self:
+        if self.noise_multiplier and self.generator != "diffusion":
+            raise ValueError(
+                f"noise_multiplier={self.noise_multiplier:g} is for generator=diffusion: {self.generator} has no "
+                "private training"
+            )
+        return self
 
     def levels(self) -> tuple[int, ...]:
         """Return ``multipliers`` as numbers."""

@@ -30,7 +30,7 @@ HOLD = {
     "fedsynth": "fedsynth.fidelity=off",
     "masking": "",
     "topk": "",
-    "fedssyn": "fedssyn.images=none",
+    "fedssyn": "fedssyn.noise_multiplier=1.906",
 }
 
 
@@ -39,6 +39,11 @@ def test_what_holds_is_taken(method: str) -> None:
     config = load({"method": method, "set": f"{PUBLIC} {HOLD[method]}"})
     assert config.privacy.active
     assert not load({"method": method}).privacy.active
+
+
+def test_a_beta_vae_has_no_private_training() -> None:
+    with pytest.raises(ConfigError, match="beta-vae has no private training"):
+        load({"method": "fedssyn", "set": "fedssyn.generator=beta-vae fedssyn.noise_multiplier=1"})
 
 
 def test_every_method_that_claims_it_is_among_these() -> None:
@@ -68,7 +73,17 @@ REFUSED = {
         "clip_norm=1 would scale the noisy sum",
     ),
     "steps that tell a count": ("fedavg", ASKED, "set privacy.examples to the number"),
-    "a generator without noise": ("fedssyn", PUBLIC, "images=shuffled has each site"),
+    "a generator without noise": ("fedssyn", PUBLIC, "set fedssyn.noise_multiplier above 0"),
+    "real images given away": (
+        "fedssyn",
+        f"{PUBLIC} fedssyn.images=real-shuffled fedssyn.noise_multiplier=1",
+        "set images=shuffled, local or none",
+    ),
+    "images in the proportions of counts": (
+        "fedssyn",
+        f"{ASKED} privacy.examples=9 fedssyn.noise_multiplier=1",
+        "set privacy.counts=public",
+    ),
     "gradients for a study": (
         "fedssyn",
         f"{PUBLIC} fedssyn.images=none fedssyn.diagnostics=on",

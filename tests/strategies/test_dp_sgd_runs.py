@@ -214,3 +214,38 @@ def test_noise_is_what_the_settings_say(small: Small) -> None:
     sigma = 0.1 * 4 * 0.5 / 2
     assert len(moved) > 500
     assert float(moved.std()) == pytest.approx(sigma, rel=5 / math.sqrt(2 * len(moved)))
+
+
+# ---- Fedssyn's generators -------------------------------------------------------------------------------
+
+DDPM = (
+    "fedssyn.epochs=2 fedssyn.batch=16 fedssyn.width=4 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= "
+    "fedssyn.diffusion_steps=20 fedssyn.sampling_steps=3 fedssyn.size=5 fedssyn.noise_multiplier=1.5 "
+    "fedssyn.multiplicity=2"
+)
+
+
+def test_a_private_generator_is_charged_with_the_training_that_follows(small: Small) -> None:
+    """On 75 % of a site's images: q = 16 / m, ceil(2 m / 16) steps; and as much again where its images are found."""
+    given = small(method="fedssyn", rounds=3, set=f"{PRIVATE} {CUT} {DDPM}")
+    record = run(given)
+    for site, n in examples_of(record).items():
+        m = max(1, round(0.75 * n))
+        events = [Event.read(e) for e in record.metrics()[-1]["notes"]["spent"][site]["events"]]
+        made = Event("dp-ddpm", 1.5, 16 / m, math.ceil(2 * m / 16))
+        assert made in events
+        (learned,) = [event for event in events if event.mechanism == "dp-sgd"]
+        assert learned.noise_multiplier == 1.0
+        assert learned.sample_rate == pytest.approx(16 / (n + 5)), (
+            "from its own images and its share"
+        )
+    assert not any(line.get("rejected") for line in record.metrics())
+    again = run(given).metrics()[1]["notes"]["spent"]
+    assert all(any(e["mechanism"] == "dp-ddpm" for e in told["events"]) for told in again.values())
+
+
+def test_private_images_beside_a_training_that_is_not(small: Small) -> None:
+    """As in the paper: the images are private, what is learned from the site's own is not, and no more is charged."""
+    record = run(small(method="fedssyn", rounds=2, set=f"{CUT} {DDPM}"))
+    for told in record.metrics()[-1]["notes"]["spent"].values():
+        assert [event["mechanism"] for event in told["events"]] == ["dp-ddpm"]
