@@ -268,6 +268,11 @@ def _construct(run: Run) -> FlowerStrategy:
     """
     cls = load(run.config.method)
     known = constructor_parameters(cls)
+    if "train_loss_key" in known and run.config.private:
+        raise ConfigError(
+            f"method={run.config.method} weights sites by their training loss, which no site tells in a private run: "
+            "choose another strategy, or set privacy.noise_multiplier=0."
+        )
     defaults: dict[str, Any] = {
         "fraction_train": run.config.federation.participation,
         "min_train_nodes": 1,
