@@ -141,7 +141,11 @@ def test_its_parts_are_import_paths_however_they_were_given() -> None:
     assert is_foreign("damping:Damped")
     assert not is_foreign("damping:METHOD")
     assert resolve("damping:Damped") == Method(
-        "fedavg", "damping:Damped", "client_app.foreign:ForeignClient", METHODS["fedavg"].settings
+        "fedavg",
+        "damping:Damped",
+        "client_app.foreign:ForeignClient",
+        METHODS["fedavg"].settings,
+        private=True,
     )
 
 

@@ -77,7 +77,7 @@ def test_the_official_file_makes_the_networks_own_images(small: Small, official:
     """Those of a network that no file has been through."""
     space = generator_of(small, official.settings("feddgm.space=2 feddgm.chunk=3"))
     assert isinstance(space, StyleganXL)
-    assert (space.n, space.rate_w, space.rate_f, space.chunk) == (2, 1.0, 1000.0, 3)
+    assert (space.n, space.rate_w, space.rate_f, space.chunk) == (2, 1.0, 30.0, 3)
     labels = torch.tensor([4, 9])
     latents = space.latents(labels, torch.Generator().manual_seed(3))
     expected = stylegan_repository.network(official.code, (1, 8, 8), 10)(
