@@ -170,7 +170,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(table(runs, real, reader(run, real)))
     chosen.output.mkdir(parents=True, exist_ok=True)
     for name, draw in (("distilled-spaces", spaces), ("distilled-nearest", beside)):
-        draw(runs, real, chosen.site, classes).savefig(chosen.output / f"{name}.png", dpi=120)
+        draw(runs, real, chosen.site, classes).savefig(chosen.output / f"{name}.png", dpi=100)
 
 
 if __name__ == "__main__":
