@@ -25,7 +25,7 @@ def command_lines() -> dict[int, tuple[str, ...]]:
         except OSError:  # gone meanwhile, or another user's
             continue
         if text and int(entry.name) != os.getpid():
-            found[int(entry.name)] = tuple(text.removesuffix("\0").split("\0"))
+            found[int(entry.name)] = tuple(text.rstrip("\0").split("\0"))
     return found
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import math
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,13 +14,15 @@ from filelock import FileLock, Timeout
 from common.compute import torch_device
 from nectar.compare.archive import ALONE, Archive, Entry, read_entry
 from nectar.compare.identity import Identity
-from nectar.compare.live_processes import CHILD, others
+from nectar.compare.live_processes import others
 from nectar.compare.plan import Task
+from nectar.compare.run_start import RunStarter, Started
 from nectar.cores import available_cores
 from nectar.flower.log import plain
 from server_app.record import Record
 
 _POLL = 0.5
+_LOOK = 0.02
 _GRACE = 20.0
 
 #: beside the records: a lock a run, held by the comparison that carries it out
@@ -37,7 +36,7 @@ class _Child:
     """A run that goes on."""
 
     task: Task
-    process: subprocess.Popen[bytes]
+    process: Started
     lock: FileLock
     log: Path
     resumed: bool
@@ -93,21 +92,22 @@ class RunScheduler:
         jobs = self._jobs or most_jobs(unique)
         self._locks.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
-        try:
-            while pending or self._children:
-                for task in list(pending):
-                    if len(self._children) < jobs and self._begin(task):
-                        pending.remove(task)
-                self._watch()
-                time.sleep(_POLL)
-        finally:
-            self._end()
+        with RunStarter() as starter:
+            try:
+                while pending or self._children:
+                    for task in list(pending):
+                        if len(self._children) < jobs and self._begin(task, starter):
+                            pending.remove(task)
+                    self._watch()
+                    time.sleep(_POLL)
+            finally:
+                self._end()
 
     def record_of(self, task: Task) -> Entry | None:
         """Return the completed record of a task."""
         return self._archive.completed(task.identity, alone=self._alone)
 
-    def _begin(self, task: Task) -> bool:
+    def _begin(self, task: Task, starter: RunStarter) -> bool:
         """Start a task, or take note that it cannot be or is done; False if another comparison is at it."""
         if task.identity.has_changed(task.config):
             # Its numbers would be another source's than those of its row's other runs.
@@ -130,7 +130,7 @@ class RunScheduler:
         # What was begun beside others can no longer be one that ran alone.
         before = None if self._alone else self._archive.unfinished(task.identity)
         log = self._logs / f"{_slug(task.variant.label)}-seed{task.seed}.log"
-        process = _start(task, before.directory if before else None, log)
+        process = _start(starter, task, before.directory if before else None, log)
         self._children.append(_Child(task, process, lock, log, before is not None, before is None))
         return True
 
@@ -171,10 +171,9 @@ class RunScheduler:
             child.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _GRACE
         for child in self._children:
-            with suppress(subprocess.TimeoutExpired):
-                child.process.wait(max(0.0, deadline - time.monotonic()))
-            child.process.kill()
-            child.process.wait()
+            _wait(child.process, deadline)
+            child.process.send_signal(signal.SIGKILL)
+            _wait(child.process)
             _note(child)
             child.lock.release()
         self._children.clear()
@@ -187,24 +186,16 @@ def most_jobs(tasks: Sequence[Task]) -> int:
     return max(1, available_cores() // max(task.cores for task in tasks))
 
 
-def _start(task: Task, resume: Path | None, log: Path) -> subprocess.Popen[bytes]:
+def _start(starter: RunStarter, task: Task, resume: Path | None, log: Path) -> Started:
     words = [f"--note-record={_note_of(log)}", *task.words]
     words += [f"resume={resume}"] if resume else []
-    # The child imports what this process does, wherever it was started.
-    path = os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
-    cores = str(task.cores)
-    environment = os.environ | {"OMP_NUM_THREADS": cores, "MKL_NUM_THREADS": cores}
     _note_of(log).unlink(missing_ok=True)  # of an earlier run
-    with log.open("wb") as file:
-        # A session of its own: Ctrl-C goes to the comparison alone, which ends things in order.
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", CHILD, str(os.getpid()), "run", *words],
-            env=environment | {"PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return starter.start(words, log, task.cores)
+
+
+def _wait(process: Started, until: float = math.inf) -> None:
+    while process.poll() is None and time.monotonic() < until:
+        time.sleep(_LOOK)
 
 
 def _note_of(log: Path) -> Path:

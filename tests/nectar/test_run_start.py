@@ -1,0 +1,109 @@
+"""How the runs of a comparison start: forked from a process that has imported what they need, or alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from federation import numbers, words_of
+from small import SMALL
+
+from nectar.compare.live_processes import command_lines, others
+from nectar.compare.run_start import FORK_SERVER, RunStarter, Started, start_alone
+from server_app.record import Record
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="forks are Linux's"),
+]
+
+
+def words(runs: Path, **keys: object) -> list[str]:
+    """Return a small run's words."""
+    return words_of({"method": "topk", "rounds": 1, "output-dir": runs, "set": SMALL, **keys})
+
+
+def ended(process: Started) -> int:
+    """Return its exit code when it has one."""
+    deadline = time.monotonic() + 300
+    while (code := process.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return code
+
+
+def record_in(runs: Path) -> Record:
+    """Return the one record there."""
+    (directory,) = (path for path in runs.iterdir() if (path / "metrics.jsonl").is_file())
+    return Record(directory)
+
+
+def words_shown(pid: int) -> tuple[str, ...]:
+    """Return what a list of processes shows of a fork, which has its server's words for a moment."""
+    deadline = time.monotonic() + 60
+    while FORK_SERVER in (line := command_lines()[pid]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return line
+
+
+def servers() -> list[int]:
+    """Return the fork servers of this process."""
+    return [
+        pid
+        for pid, line in command_lines().items()
+        if FORK_SERVER in line and str(os.getpid()) in line
+    ]
+
+
+def test_a_fork_gives_the_numbers_of_a_process_of_its_own(tmp_path: Path) -> None:
+    """Its log, its exit code and what a list of processes shows of it are those too."""
+    alone = start_alone(words(tmp_path / "alone"), tmp_path / "alone.log", 1)
+    with RunStarter() as starter:
+        forked = starter.start(words(tmp_path / "forked"), tmp_path / "forked.log", 1)
+        shown = words_shown(forked.pid)
+        (server,) = servers()
+        assert shown[:4] == ("python", *command_lines()[alone.pid][1:4])
+        assert shown[4:] == (str(server), "run", *words(tmp_path / "forked"))
+        assert others({alone.pid})
+        assert (ended(forked), ended(alone)) == (0, 0)
+        assert not others(())
+        assert servers() == [server]
+    assert servers() == []
+    records = [record_in(tmp_path / name) for name in ("alone", "forked")]
+    one, other = (numbers(record) for record in records)
+    assert one == other
+    stated = [json.loads((r.directory / "provenance.json").read_text()) for r in records]
+    assert stated[0]["code"] == stated[1]["code"]
+    said = [(tmp_path / f"{name}.log").read_text().splitlines() for name in ("alone", "forked")]
+    assert len(said[0]) == len(said[1])
+
+
+def test_a_fork_that_fails_and_one_that_is_ended_leave_the_next_as_it_is(tmp_path: Path) -> None:
+    with RunStarter() as starter:
+        bad = starter.start(words(tmp_path / "bad", rounds=-1), tmp_path / "bad.log", 1)
+        assert ended(bad) == 2
+        assert "rounds" in (tmp_path / "bad.log").read_text()
+        long = starter.start(words(tmp_path / "long", rounds=10_000), tmp_path / "long.log", 1)
+        good = starter.start(words(tmp_path / "good"), tmp_path / "good.log", 1)
+        long.send_signal(signal.SIGTERM)
+        assert ended(long) not in (0, None)
+        assert ended(good) == 0
+
+
+def test_without_its_server_a_run_counts_as_killed_and_the_next_starts_alone(
+    tmp_path: Path,
+) -> None:
+    with RunStarter() as starter:
+        lost = starter.start(words(tmp_path / "lost", rounds=10_000), tmp_path / "lost.log", 1)
+        os.kill(servers()[0], signal.SIGKILL)
+        assert ended(lost) == -signal.SIGKILL
+        assert lost.pid not in command_lines()
+        after = starter.start(words(tmp_path / "after"), tmp_path / "after.log", 1)
+        assert isinstance(after, subprocess.Popen)
+        assert ended(after) == 0
