@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from texts import asked, texts  # noqa: F401 - fixtures
 from xdist.scheduler import LoadFileScheduling
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Containers often forbid to keep what was compiled: then every process that a test starts compiles torch and Flower
+# anew, which is half of all it computes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def _is_federation(scope: str) -> bool:
