@@ -22,6 +22,7 @@ from small import SMALL
 
 from common.errors import ConfigError, FederationError
 from common.import_closure import PACKAGES, Sources
+from nectar.cli import main
 from nectar.compare import identity as identities
 from nectar.compare import run_scheduler
 from nectar.compare.archive import Archive
@@ -258,10 +259,15 @@ def _running(runs: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_in_the_middle_it_repeats_nothing(tmp_path: Path, how: signal.Signals) -> None:
+def test_killed_in_the_middle_it_repeats_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: signal.Signals
+) -> None:
     runs = tmp_path / "runs"
+    steps = f"{SMALL} real.server_epochs=100"
     words = ("fedavg", "r=real", f"output-dir={runs}", "rounds=8", "--seeds=1", "--jobs=1")
-    words = (*words, *words_of({"set": f"{SMALL} real.server_epochs=100"}))
+    words = (*words, *words_of({"set": steps}))
+    keys = {"method": "fedavg", "rounds": 8, "output-dir": str(runs), "set": steps}
+    done = run(keys).directory.name
 
     def in_the_second() -> bool:
         unfinished = [n for n, p in _records(runs).items() if "-real-" in n]
@@ -281,28 +287,29 @@ def test_killed_in_the_middle_it_repeats_nothing(tmp_path: Path, how: signal.Sig
     if how == signal.SIGTERM:
         assert "The same command goes on from here" in said
         assert [p["outcome"] for p in left.values()] == ["completed", "interrupted"]
-    done = next(iter(left))
     before = {p: p.stat().st_mtime_ns for p in (runs / done).rglob("*")}
 
-    second = _start(*words)
-    said = second.communicate()[0]
-    assert second.returncode == 0, said
+    capsys.readouterr()
+    assert main(["compare", *words]) == 0
+    said = capsys.readouterr().out
     assert "2 runs, 1 of them there already." in said
     assert ", continued" in said
     after = _records(runs)
     assert list(after) == list(left)
     assert {p: p.stat().st_mtime_ns for p in (runs / done).rglob("*")} == before
-    broken = next(p for n, p in after.items() if n != done)
+    name = next(n for n in after if n != done)
+    broken = after[name]
     assert broken["outcome"] == "completed"
     assert len(broken["continued"]) == 1
     assert broken["alone"] is False
     assert broken["command"] == ["nectar", "compare", *words]
-    name = next(n for n in after if n != done)
     assert [m["round"] for m in Record(runs / name).metrics()] == list(range(9))
 
 
 @pytest.mark.slow
-def test_a_run_that_fails_keeps_none_from_going_on(tmp_path: Path) -> None:
+def test_a_run_that_fails_keeps_none_from_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The strategy raises in its first round; the other row's run is there, the exit code tells."""
     (tmp_path / "strange.py").write_text(
         "from flwr.serverapp.strategy import FedAvg\n"
@@ -310,19 +317,13 @@ def test_a_run_that_fails_keeps_none_from_going_on(tmp_path: Path) -> None:
         "    def aggregate_train(self, server_round, replies):\n"
         "        raise RuntimeError('the strategy broke')\n"
     )
+    monkeypatch.syspath_prepend(str(tmp_path))
     runs = tmp_path / "runs"
     words = ("strange:Broken", "fedavg", f"output-dir={runs}", "rounds=1", "--seeds=1")
-    process = subprocess.run(
-        [sys.executable, "-m", "nectar.cli", "compare", *words, *SMALL.split()],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])},
-    )
-    assert process.returncode == 1, process.stdout + process.stderr
-    assert "strange:Broken, seed 0: FAILED: " in process.stdout
-    assert "the strategy broke" in process.stdout
+    assert main(["compare", *words, *SMALL.split()]) == 1
+    said = capsys.readouterr().out
+    assert "strange:Broken, seed 0: FAILED: " in said
+    assert "the strategy broke" in said
     outcomes = {p["run-config"]["method"]: p for p in _records(runs).values()}
     assert outcomes["fedavg"]["outcome"] == "completed"
     assert outcomes["strange:Broken"]["code"] != outcomes["fedavg"]["code"]

@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from federation import run
 from places import ROOT
 from small import SMALL
 
-from nectar.cli import commands
+from nectar.cli import commands, main
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
@@ -69,7 +70,9 @@ def test_every_command_of_nectar_exists(page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_method_that_add_a_method_writes_runs_beside_fedavg(tmp_path: Path) -> None:
+def test_the_method_that_add_a_method_writes_runs_beside_fedavg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its files as they stand in the page, in a folder of their own, compared as the page says."""
     text = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
     parts = re.findall(r"^## [^\n]*`(clipped/\w+\.py)`\n(.*?)(?=^## )", text, re.S | re.M)
@@ -78,27 +81,23 @@ def test_the_method_that_add_a_method_writes_runs_beside_fedavg(tmp_path: Path) 
         (source,) = re.findall(r"^```python\n(.*?)^```$", section, re.S | re.M)
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(source, encoding="utf-8")
-    nectar = [sys.executable, "-m", "nectar"]
-    shared = ["rounds=2", *SMALL.split(), f"output-dir={tmp_path / 'runs'}", "--seeds", "1"]
+    runs = str(tmp_path / "runs")
+    run({"method": "fedavg", "rounds": 2, "output-dir": runs, "set": SMALL})
+    shared = ["rounds=2", *SMALL.split(), f"output-dir={runs}", "--seeds", "1"]
     rows = ["fedavg", "clipped:METHOD", "no momentum=clipped:METHOD:inertia=0"]
     done = subprocess.run(
-        [*nectar, "compare", *rows, *shared, "--jobs", "1"],
+        [sys.executable, "-m", "nectar", "compare", *rows, *shared, "--jobs", "1"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 runs, 1 of them there already." in done.stdout
     assert "no momentum" in done.stdout
     record = _records(tmp_path)[0]
-    page = subprocess.run(
-        [*nectar, "report", str(record), "--allow-imports", "clipped"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert page.returncode == 0, page.stderr
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["report", str(record), "--allow-imports", "clipped"]) == 0
     assert "clipping alone hides nothing" in (record / "report.html").read_text(encoding="utf-8")
 
 
