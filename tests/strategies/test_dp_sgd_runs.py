@@ -20,6 +20,7 @@ from common.errors import ConfigError
 from common.privacy import Event
 from common.private_training import Privacy
 from common.run import Run
+from common.specs.fedssyn import DONE
 from common.training import Objective
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
@@ -167,6 +168,16 @@ def test_no_reply_tells_what_the_site_measured(small: Small, method: str) -> Non
             assert set(figures) - FREE == {"seeded-noise"}, (
                 "the rest is of nobody's data, or of noisy means"
             )
+
+
+def test_what_steers_a_private_run_travels_and_is_of_nobodys_data(small: Small) -> None:
+    """Fedssyn's word that its images are made; and inside it FedNova's a_k, which public counts alone decide."""
+    text = f"{PRIVATE} data.images=200 {DDPM} fedssyn.inner=fednova fedssyn.images=local"
+    record = run(small(method="fedssyn", rounds=2, set=text))
+    made, learned = (line["devices"] for line in record.metrics()[1:])
+    assert list(made.values()) == 3 * [{DONE: 1.0, "seeded-noise": 1.0}]
+    for site, n in examples_of(record).items():
+        assert learned[site] == {"normalizer": math.ceil(n / 64), "seeded-noise": 1.0}
 
 
 def test_a_strategy_that_weights_by_losses_is_refused(small: Small) -> None:
