@@ -170,7 +170,9 @@ def test_the_noise_is_sigma_on_each_number_and_each_class(small: Small) -> None:
     sent = torch.stack([shared_mean(here, samples, model, model) for _ in range(400)])
     noise = sent - model.embed(samples.raw).mean(0).double()
     assert float(noise.std()) == pytest.approx(0.7, rel=5 / (2 * 2400) ** 0.5)
-    assert len(noise.flatten().unique()) == noise.numel()
+    assert (
+        len(noise.flatten().unique()) > noise.numel() - 10
+    )  # of float32, two are the same at times
 
 
 def test_a_class_below_the_least_number_is_never_shared(small: Small) -> None:
