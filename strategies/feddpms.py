@@ -160,7 +160,10 @@ class FedDPMS(FedVAE):
         return averaged
 
     def notes(self) -> Mapping[str, Any]:
-        """Return who helped whom with which classes, and how private the means are that were shared this round."""
+        """Return who helped whom with which classes, and how private the means are that were shared this round.
+
+        In a private run the means are among all that a site was charged, and have no epsilon of their own.
+        """
         matches = {
             site: {"helper": helper, "classes": self.exchange.classes_of(helper)}
             for site, helper in self._matches.items()
@@ -168,7 +171,7 @@ class FedDPMS(FedVAE):
         privacy = {
             site: self._privacy_of(site, figures)
             for site, figures in self._sharers.items()
-            if NOISE_MULTIPLIER in figures
+            if NOISE_MULTIPLIER in figures and not self.run.config.privacy.active
         }
         return {k: v for k, v in (("matches", matches), ("privacy", privacy)) if v}
 

@@ -61,9 +61,14 @@ class FedDPMSSettings(FedVAESettings):
         return self.spread or self.sigma / self.copies**0.5
 
     def unprotected(self, privacy: PrivacySettings) -> str:
-        """Refuse means without noise, and lists of classes that are ordered by private counts."""
+        """Refuse means without noise, a choice among noisy ones, and lists of classes ordered by private counts."""
         if not self.sigma:
             return "sigma=0 sends means of latent codes without noise: set sigma above 0"
+        if self.mechanism == "paper":
+            return (
+                "mechanism=paper sends those of its noisy copies that pass a test, and copies that were chosen for "
+                "their noise have another noise than what is reckoned with: set mechanism=single-release"
+            )
         if privacy.counts != "public":
             return (
                 "each site names its most abundant and its scarcest classes, and shares means of so many images: set "

@@ -26,8 +26,8 @@ def facts(disclosed: Disclosure, given: Given) -> Facts:
             f"The means of a device's largest classes were sent {how}.",
         ),
         (
-            "The trained weights of every device's encoder, classifier and (once) decoder were sent without noise, and "
-            "are functions of private data.",
+            "The trained weights of every device's encoder, classifier and (once) decoder were sent, and are functions "
+            "of private data.",
             unprotected,
             told,
             *_of_the_encoder(given),
@@ -41,6 +41,6 @@ def _of_the_encoder(given: Given) -> tuple[str, ...]:
     if given("latents") != "trained":
         return ()
     return (
-        "The codes were those of an encoder that the device had just trained on the very images: one image can move a "
-        "mean by more than the noise is reckoned for.",
+        "The codes were those of an encoder that the device had just trained on the very images: what an image changes "
+        "in the encoder, the noise on the means does not cover.",
     )
