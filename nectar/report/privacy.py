@@ -87,10 +87,10 @@ def _charged(view: View) -> list[str]:
     found = [math.inf if each["epsilon"] is None else float(each["epsilon"]) for each in told]
     least, most = min(found), max(found)
     spent = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    what, covers = _covered(view, told)
     said = (
-        f"What {plural(len(found), 'device')} sent in this run has an epsilon of {spent} at delta "
-        f"{told[0]['delta']:g}, for one example more or less. It covers what the mechanisms released, and not the "
-        "labels, class counts and divisors that count as public."
+        f"What {plural(len(found), 'device')} {what} in this run has an epsilon of {spent} at delta "
+        f"{told[0]['delta']:g}, for one example more or less. {covers}"
     )
     if any(each["seeded"] for each in told):
         return [
@@ -99,6 +99,21 @@ def _charged(view: View) -> list[str]:
             said,
         ]
     return [said]
+
+
+def _covered(view: View, told: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Say whether an epsilon is that of all that was sent, or of a part."""
+    if view.config is not None and view.config.private:
+        return (
+            "sent",
+            "It covers what the mechanisms released, and not the labels, class counts and divisors that count as "
+            "public.",
+        )
+    names = sorted({event["mechanism"] for each in told for event in each["events"]})
+    return (
+        f"released by {' and '.join(names)}",
+        "Nothing else that was sent here is differentially private.",
+    )
 
 
 def _spent(stated: Sequence[Mapping[str, Any]]) -> str:

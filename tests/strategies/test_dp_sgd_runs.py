@@ -22,6 +22,9 @@ from common.private_training import Privacy
 from common.run import Run
 from common.specs.fedssyn import DONE
 from common.training import Objective
+from nectar.past_run import PastRun
+from nectar.report.privacy import exposed
+from nectar.report.view import View
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -260,3 +263,7 @@ def test_private_images_beside_a_training_that_is_not(small: Small) -> None:
     record = run(small(method="fedssyn", rounds=2, set=f"{CUT} {DDPM}"))
     for told in record.metrics()[-1]["notes"]["spent"].values():
         assert [event["mechanism"] for event in told["events"]] == ["dp-ddpm"]
+    said = " ".join(exposed(View(PastRun.open(record.directory))))
+    assert "released by dp-ddpm in this run has an epsilon of" in said
+    assert "Nothing else that was sent here is differentially private." in said
+    assert "nothing about them is differentially private" not in said

@@ -25,10 +25,21 @@ def facts(disclosed: Disclosure, given: Given) -> Facts:
             "The images that left a device were drawn from a diffusion model, from noise; none is a real one.",
         ),
         (
-            "A generator that was trained on few images can draw some of them again: the images that were sent are "
-            "functions of private data, and nothing about them is differentially private.",
+            _images(given),
             "How many images of each class a device sent follows its class counts; the server saw both.",
             "Other devices got the images mixed, without being told whose they were; whoever has the run's seed and "
             "knows what each device sent can undo the mixing.",
         ),
+    )
+
+
+def _images(given: Given) -> str:
+    if given("noise_multiplier"):
+        return (
+            "The images that were sent were drawn from generators whose training had noise (fedssyn.noise_multiplier="
+            f"{given('noise_multiplier'):g}), which an epsilon covers."
+        )
+    return (
+        "A generator that was trained on few images can draw some of them again: the images that were sent are "
+        "functions of private data, and nothing about them is differentially private."
     )
