@@ -33,13 +33,13 @@ def work(start: Callable[[list[str], Path], Started], folder: Path) -> None:
 def alone(_: int) -> None:
     """Start each by itself."""
     with tempfile.TemporaryDirectory() as folder:
-        work(lambda words, log: start_alone(words, log, 1), Path(folder))
+        work(lambda words, log: start_alone(words, log, threads=1, cores=1), Path(folder))
 
 
 def forked(_: int) -> None:
     """Fork each."""
     with tempfile.TemporaryDirectory() as folder, RunStarter() as starter:
-        work(lambda words, log: starter.start(words, log, 1), Path(folder))
+        work(lambda words, log: starter.start(words, log, threads=1, cores=1), Path(folder))
 
 
 def rows(pairs: int) -> Iterator[Row]:

@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 import os
+import sys
+
+from common.errors import ConfigError
+
+GRANTED = "NECTAR_CORES"
+"""The variable with the most cores that a process may share out; a comparison sets it for its runs."""
 
 
 def available_cores() -> int:
-    """Count the cores that this process may use."""
+    """Count the cores that this process may use.
+
+    Raises
+    ------
+    ConfigError
+        If ``NECTAR_CORES`` is no number of cores.
+    """
+    granted = granted_cores()
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return min(len(os.sched_getaffinity(0)), granted or sys.maxsize)
+    return min(os.cpu_count() or 1, granted or sys.maxsize)
+
+
+def granted_cores() -> int | None:
+    """Return what ``NECTAR_CORES`` says; None where nobody bounds the cores.
+
+    Raises
+    ------
+    ConfigError
+        If it is no number of cores.
+    """
+    named = os.environ.get(GRANTED, "")
+    if not named:
+        return None
+    if not named.isdecimal() or int(named) < 1:
+        raise ConfigError(
+            f"{GRANTED}={named} must be a whole number of cores from 1: correct it, or leave it out."
+        )
+    return int(named)

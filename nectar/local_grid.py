@@ -101,7 +101,7 @@ class LocalGrid(Grid):
         ids: list[str] = []
         messages = list(messages)
         for message in messages:
-            message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+            identify(message)
             self._replies[message.metadata.message_id] = self._call(message)
             ids.append(message.metadata.message_id)
             if self._progress is not None:
@@ -129,3 +129,8 @@ class LocalGrid(Grid):
     ) -> list[Message]:
         """Push, then pull; nothing is ever waited for."""
         return self.pull_messages(self.push_messages(messages))
+
+
+def identify(message: Message) -> None:
+    """Give ``message`` an id, as a SuperLink does."""
+    message.metadata.__dict__["_message_id"] = uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""A federation inside this process: what `nectar run` and `nectar.run` both carry out."""
+"""A federation on this machine, without Flower's processes: what `nectar run` and `nectar.run` both carry out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from common.config import load
 from nectar.flower.app import client_app
-from nectar.local_grid import LocalGrid
+from nectar.pool.grid import local_federation
 from nectar.preflight import check
 from server_app.app import serve
 from server_app.record import Record
@@ -41,6 +41,5 @@ def run_here(
     config = load(run_config)
     app = client_app()
     check(config)
-    clients = config.federation.clients
-    grid = LocalGrid(app, clients, config.to_run_config(), progress=progress)
-    return serve(grid, config, begun)
+    with local_federation(app, config, progress) as grid:
+        return serve(grid, config, begun)

@@ -1,7 +1,7 @@
 """A process that has imported what a run needs, once, and forks a comparison's runs: nothing runs in itself.
 
 Called as ``python -m nectar.compare.fork_server PARENT SOCKET ROOM``. Over the socket, whose number it inherits, come
-requests of JSON, `{"words": [...], "log": ...}`, each answered by `{"begun": PID}`, and, when that run has ended, by
+requests of JSON, `{"words": [...], "log": ..., "environment": {...}}`, each answered by `{"begun": PID}`, and, when that run has ended, by
 `{"ended": PID, "code": ...}`. When the other end closes, it ends, and what it has forked with it.
 """
 
@@ -40,6 +40,7 @@ def main(words: list[str]) -> int:
             child = os.fork()
             if not child:
                 connection.close()
+                os.environ |= request["environment"]
                 return _carry_out(request["words"], Path(request["log"]))
             children.add(child)
             connection.send_bytes(json.dumps({"begun": child}).encode())

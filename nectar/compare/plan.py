@@ -49,9 +49,15 @@ class Task:
         return [f"{key}={value}" for key, value in run_config.items() if value != ""]
 
     @property
-    def cores(self) -> int:
-        """Cores it computes on: the in-process engine is one process, server and devices take turns."""
+    def threads(self) -> int:
+        """Threads that a process of its computes on: server and devices take turns."""
         return max(self.config.compute.server_cores, self.config.compute.client_cores)
+
+    @property
+    def cores(self) -> int:
+        """Cores it computes on: ``compute.workers`` devices work side by side."""
+        compute = self.config.compute
+        return max(compute.server_cores, compute.client_cores * max(1, compute.workers))
 
 
 def tasks_of(request: Request, variants: Sequence[Variant], seeds: Iterable[int]) -> list[Task]:

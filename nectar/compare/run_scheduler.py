@@ -75,6 +75,7 @@ class RunScheduler:
         self._children: list[_Child] = []
         self._waiting: set[Identity] = set()
         self._total = self._done = 0
+        self._share = 1
         self.failures: dict[str, str] = {}
 
     def carry_out(self, tasks: Iterable[Task]) -> None:
@@ -90,6 +91,7 @@ class RunScheduler:
         if not pending:
             return
         jobs = self._jobs or most_jobs(unique)
+        self._share = max(1, available_cores() // min(jobs, len(pending)))
         self._locks.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
         with RunStarter() as starter:
@@ -130,7 +132,8 @@ class RunScheduler:
         # What was begun beside others can no longer be one that ran alone.
         before = None if self._alone else self._archive.unfinished(task.identity)
         log = self._logs / f"{_slug(task.variant.label)}-seed{task.seed}.log"
-        process = _start(starter, task, before.directory if before else None, log)
+        continued = before.directory if before else None
+        process = _start(starter, task, continued, log, self._share)
         self._children.append(_Child(task, process, lock, log, before is not None, before is None))
         return True
 
@@ -186,11 +189,12 @@ def most_jobs(tasks: Sequence[Task]) -> int:
     return max(1, available_cores() // max(task.cores for task in tasks))
 
 
-def _start(starter: RunStarter, task: Task, resume: Path | None, log: Path) -> Started:
+def _start(starter: RunStarter, task: Task, resume: Path | None, log: Path, share: int) -> Started:
+    """Start the run of a task, which may share out ``share`` cores among processes of its own."""
     words = [f"--note-record={_note_of(log)}", *task.words]
     words += [f"resume={resume}"] if resume else []
     _note_of(log).unlink(missing_ok=True)  # of an earlier run
-    return starter.start(words, log, task.cores)
+    return starter.start(words, log, threads=task.threads, cores=share)
 
 
 def _wait(process: Started, until: float = math.inf) -> None:

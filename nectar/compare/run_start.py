@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from nectar.compare.live_processes import CHILD
+from nectar.cores import GRANTED
 
 FORK_SERVER = "nectar.compare.fork_server"
 #: what a fork server is given so that the words of its runs find room in a list of processes
@@ -36,7 +37,7 @@ class Started(Protocol):
 
 
 class RunStarter:
-    """Starts runs; on Linux as forks of one process for each number of cores, elsewhere one by one.
+    """Starts runs; on Linux as forks of one process for each number of threads, elsewhere one by one.
 
     Use as a context manager: behind it the fork servers have ended, and what they had forked.
     """
@@ -57,25 +58,39 @@ class RunStarter:
             server.close()
         self._servers.clear()
 
-    def start(self, words: Sequence[str], log: Path, cores: int) -> Started:
-        """Start ``nectar run`` with ``words`` on so many cores; all that it says goes into ``log``."""
+    def start(self, words: Sequence[str], log: Path, *, threads: int, cores: int) -> Started:
+        """Start ``nectar run`` with ``words``.
+
+        Parameters
+        ----------
+        words : sequence of str
+            The run's.
+        log : Path
+            Where all goes that it says.
+        threads : int
+            With which it computes.
+        cores : int
+            What it may share out among processes of its own.
+        """
         if sys.platform == "linux":
-            server = self._servers.get(cores)
+            server = self._servers.get(threads)
             if server is None:
-                server = self._servers[cores] = _ForkServer(cores)
-            forked = server.fork(["run", *words], log)
+                server = self._servers[threads] = _ForkServer(threads)
+            forked = server.fork(["run", *words], log, cores)
             if forked is not None:
                 return forked
-        return start_alone(words, log, cores)
+        return start_alone(words, log, threads=threads, cores=cores)
 
 
-def start_alone(words: Sequence[str], log: Path, cores: int) -> subprocess.Popen[bytes]:
-    """Start ``nectar run`` in a process that imports everything itself."""
+def start_alone(
+    words: Sequence[str], log: Path, *, threads: int, cores: int
+) -> subprocess.Popen[bytes]:
+    """Start ``nectar run``, as `RunStarter` does, in a process that imports everything itself."""
     with log.open("wb") as file:
         # A session of its own: Ctrl-C goes to the comparison alone, which ends things in order.
         return subprocess.Popen(
             [sys.executable, "-P", "-m", CHILD, str(os.getpid()), "run", *words],
-            env=_environment(cores),
+            env=_environment(threads) | {GRANTED: str(cores)},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -83,17 +98,17 @@ def start_alone(words: Sequence[str], log: Path, cores: int) -> subprocess.Popen
         )
 
 
-def _environment(cores: int) -> dict[str, str]:
+def _environment(threads: int) -> dict[str, str]:
     # The child imports what this process does, wherever it was started.
     path = os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)
-    threads = {"OMP_NUM_THREADS": str(cores), "MKL_NUM_THREADS": str(cores)}
-    return os.environ | threads | {"PYTHONPATH": path}
+    own = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONPATH": path}
+    return os.environ | own
 
 
 class _ForkServer:
     """This end of a fork server."""
 
-    def __init__(self, cores: int) -> None:
+    def __init__(self, threads: int) -> None:
         self._connection, theirs = Pipe()
         self._codes: dict[int, int] = {}
         self._begun: int | None = None
@@ -101,7 +116,7 @@ class _ForkServer:
             place = str(theirs.fileno())
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", FORK_SERVER, str(os.getpid()), place, _ROOM],
-                env=_environment(cores),
+                env=_environment(threads),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what keeps it from working is told by the run that starts alone
@@ -111,9 +126,10 @@ class _ForkServer:
         finally:
             theirs.close()
 
-    def fork(self, words: Sequence[str], log: Path) -> _Forked | None:
+    def fork(self, words: Sequence[str], log: Path, cores: int) -> _Forked | None:
         """Have a run forked; None if the server is gone."""
-        request = {"words": [*words], "log": str(log.absolute())}
+        environment = {GRANTED: str(cores)}
+        request = {"words": [*words], "log": str(log.absolute()), "environment": environment}
         try:
             self._connection.send_bytes(json.dumps(request).encode())
             while self._begun is None:

@@ -180,7 +180,7 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
         file.write("mended = 1\n")
     begun: list[str] = []
 
-    def start(starter: Any, task: Any, resume: Any, log: Path) -> Any:
+    def start(starter: Any, task: Any, resume: Any, log: Path, share: int) -> Any:
         begun.append(task.variant.label)
         log.write_text("nectar: no such run\n")
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])

@@ -63,9 +63,11 @@ def servers() -> list[int]:
 
 def test_a_fork_gives_the_numbers_of_a_process_of_its_own(tmp_path: Path) -> None:
     """Its log, its exit code and what a list of processes shows of it are those too."""
-    alone = start_alone(words(tmp_path / "alone"), tmp_path / "alone.log", 1)
+    alone = start_alone(words(tmp_path / "alone"), tmp_path / "alone.log", threads=1, cores=1)
     with RunStarter() as starter:
-        forked = starter.start(words(tmp_path / "forked"), tmp_path / "forked.log", 1)
+        forked = starter.start(
+            words(tmp_path / "forked"), tmp_path / "forked.log", threads=1, cores=1
+        )
         shown = words_shown(forked.pid)
         (server,) = servers()
         assert shown[:4] == ("python", *command_lines()[alone.pid][1:4])
@@ -86,11 +88,15 @@ def test_a_fork_gives_the_numbers_of_a_process_of_its_own(tmp_path: Path) -> Non
 
 def test_a_fork_that_fails_and_one_that_is_ended_leave_the_next_as_it_is(tmp_path: Path) -> None:
     with RunStarter() as starter:
-        bad = starter.start(words(tmp_path / "bad", rounds=-1), tmp_path / "bad.log", 1)
+        bad = starter.start(
+            words(tmp_path / "bad", rounds=-1), tmp_path / "bad.log", threads=1, cores=1
+        )
         assert ended(bad) == 2
         assert "rounds" in (tmp_path / "bad.log").read_text()
-        long = starter.start(words(tmp_path / "long", rounds=10_000), tmp_path / "long.log", 1)
-        good = starter.start(words(tmp_path / "good"), tmp_path / "good.log", 1)
+        long = starter.start(
+            words(tmp_path / "long", rounds=10_000), tmp_path / "long.log", threads=1, cores=1
+        )
+        good = starter.start(words(tmp_path / "good"), tmp_path / "good.log", threads=1, cores=1)
         long.send_signal(signal.SIGTERM)
         assert ended(long) not in (0, None)
         assert ended(good) == 0
@@ -100,10 +106,12 @@ def test_without_its_server_a_run_counts_as_killed_and_the_next_starts_alone(
     tmp_path: Path,
 ) -> None:
     with RunStarter() as starter:
-        lost = starter.start(words(tmp_path / "lost", rounds=10_000), tmp_path / "lost.log", 1)
+        lost = starter.start(
+            words(tmp_path / "lost", rounds=10_000), tmp_path / "lost.log", threads=1, cores=1
+        )
         os.kill(servers()[0], signal.SIGKILL)
         assert ended(lost) == -signal.SIGKILL
         assert lost.pid not in command_lines()
-        after = starter.start(words(tmp_path / "after"), tmp_path / "after.log", 1)
+        after = starter.start(words(tmp_path / "after"), tmp_path / "after.log", threads=1, cores=1)
         assert isinstance(after, subprocess.Popen)
         assert ended(after) == 0

@@ -1,0 +1,232 @@
+"""The workers together: who carries out which message, and what comes of it where one of them dies."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from logging import getLogger
+from typing import Any
+
+from flwr.app import Error, Message, RecordDict
+
+from nectar.pool.board import Board
+from nectar.pool.hand import CRASHED, Hand, Job, WorkerError
+
+logger = getLogger("flwr")
+
+#: Flower's own code for a node that is not to be had
+_UNAVAILABLE = 5
+
+#: seconds that a call waits for a reply before the caller's turn is over
+_TURN = 0.25
+
+Progress = Callable[[int, int], None]
+
+
+class Crew:
+    """Workers that carry out messages side by side.
+
+    A node goes to the worker that had it last, whose memory holds its data, and only to another one where that has no
+    time. A worker that dies costs the node that it was at this one message, and is started again.
+
+    Parameters
+    ----------
+    setup : mapping
+        What each worker is told first: see ``nectar.pool.worker``.
+    processes : int
+        How many there are.
+    progress : callable, optional
+        Told (messages carried out, messages put together) after each one, in a thread of the crew's.
+    """
+
+    def __init__(
+        self, setup: Mapping[str, Any], processes: int, progress: Progress | None = None
+    ) -> None:
+        self._setup, self._progress = setup, progress
+        self._board = Board()
+        self._changed = threading.Condition()
+        self._queues: list[deque[Job]] = [deque() for _ in range(processes)]
+        self._anybodys: deque[Job] = deque()
+        self._home: dict[int, int] = {}
+        self._seconds: dict[int, float] = {}
+        self._busy: set[int] = set()
+        self._expected: set[str] = set()
+        self._replies: dict[str, Message] = {}
+        self._put = 0
+        self._hands: dict[int, Hand] = {}
+        self._problem = ""
+        self._living, self._ready, self._closing = processes, 0, False
+        self._keepers = [
+            threading.Thread(target=self._keep, args=(i,), daemon=True) for i in range(processes)
+        ]
+        for keeper in self._keepers:
+            keeper.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether all workers that there are wait for messages, and there are some."""
+        return 0 < self._living == self._ready
+
+    @property
+    def problem(self) -> str:
+        """Why there are no workers, in a clause; empty while there are."""
+        return "" if self._living else self._problem
+
+    def wait(self) -> None:
+        """Wait until the crew is ready, or there is nobody to be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.ready or not self._living)
+
+    def put(self, messages: Sequence[Message]) -> None:
+        """Have ``messages`` carried out; those put earlier that nobody has begun are dropped."""
+        self._board.pin([message.content for message in messages])
+        now = time.monotonic()
+        with self._changed:
+            for queue in (*self._queues, self._anybodys):
+                queue.clear()
+            self._expected = {message.metadata.message_id for message in messages}
+            self._replies.clear()
+            self._put = len(messages)
+            # The longest first, as far as that is known: what begins last should end soon.
+            jobs = [Job(message, now) for message in messages]
+            for job in sorted(jobs, key=self._expected_seconds, reverse=True):
+                self._enqueue(job)
+            self._changed.notify_all()
+
+    def take(self, message_ids: Sequence[str]) -> list[Message]:
+        """Return the replies to ``message_ids`` that are there, once each; a moment is waited for the first of them."""
+        with self._changed:
+            awaited = self._expected.intersection(message_ids)
+            if awaited:
+                self._changed.wait_for(lambda: any(i in self._replies for i in awaited), _TURN)
+            return [self._replies.pop(i) for i in message_ids if i in self._replies]
+
+    def close(self) -> None:
+        """End all workers; returns when their processes are gone."""
+        with self._changed:
+            self._closing = True
+            hands = list(self._hands.values())
+            for hand in hands:
+                hand.end()
+            self._changed.notify_all()
+        for hand in hands:
+            hand.join()
+        for keeper in self._keepers:
+            keeper.join()
+        self._board.clear()
+
+    def _expected_seconds(self, job: Job) -> float:
+        return self._seconds.get(job.node, float("inf"))
+
+    def _enqueue(self, job: Job) -> None:
+        if job.node in self._busy:
+            reason = "this device is still at work on what it was asked before"
+            self._settle(job, Error(code=_UNAVAILABLE, reason=reason))
+        elif not self._living:
+            self._settle(job, Error(code=CRASHED, reason=self._problem))
+        elif job.node in self._home:
+            self._queues[self._home[job.node]].append(job)
+        else:
+            self._anybodys.append(job)
+
+    # ---- each worker's thread -------------------------------------------------------------------------
+
+    def _keep(self, index: int) -> None:
+        """Keep a worker at work, and start it again when it has died."""
+        try:
+            while self._employ(index):
+                pass
+        finally:
+            with self._changed:
+                self._living -= 1
+                if not self._living:
+                    self._give_up()
+                self._changed.notify_all()
+
+    def _employ(self, index: int) -> bool:
+        """Start a worker and give it messages; return whether it has died and another one is worth a try."""
+        try:
+            hand = self._hired(index)
+            hand.greet()
+        except (WorkerError, OSError) as error:
+            self._problem = str(error)
+            return False
+        self._count_ready(1)
+        try:
+            while (job := self._next(index)) is not None:
+                begun = time.monotonic()
+                try:
+                    answer: RecordDict | Error = hand.carry_out(job)
+                except Exception as error:
+                    answer = Error(CRASHED, reason=f"the process that was at it died: {error}")
+                    self._done(job, answer, time.monotonic() - begun)
+                    return self._part_with(hand, error)
+                self._done(job, answer, time.monotonic() - begun)
+            return False
+        finally:
+            self._count_ready(-1)
+
+    def _hired(self, index: int) -> Hand:
+        hand = Hand(self._setup, self._board)
+        with self._changed:
+            self._hands[index] = hand
+            if self._closing:
+                hand.end()
+        return hand
+
+    def _part_with(self, hand: Hand, error: Exception) -> bool:
+        """Leave no process of a worker behind that could not go on; return whether another one is wanted."""
+        if self._closing:
+            return False
+        logger.warning("a process of the pool died (%s): another one is started", error)
+        hand.end()
+        hand.join()
+        return True
+
+    def _next(self, index: int) -> Job | None:
+        """Wait for the next message for a worker; None at the end."""
+        with self._changed:
+            while not self._closing:
+                job = self._chosen(index)
+                if job is not None:
+                    self._busy.add(job.node)
+                    self._home[job.node] = index
+                    return job
+                self._changed.wait()
+        return None
+
+    def _chosen(self, index: int) -> Job | None:
+        for queue in (self._queues[index], self._anybodys):
+            if queue:
+                return queue.popleft()
+        longest = max(self._queues, key=len)
+        return longest.pop() if longest else None
+
+    def _done(self, job: Job, answer: RecordDict | Error, seconds: float) -> None:
+        with self._changed:
+            self._busy.discard(job.node)
+            self._seconds[job.node] = seconds
+            self._settle(job, answer)
+            self._changed.notify_all()
+
+    def _settle(self, job: Job, answer: RecordDict | Error) -> None:
+        message_id = job.message.metadata.message_id
+        if message_id not in self._expected:
+            return  # nobody waits for it any more
+        self._expected.discard(message_id)
+        self._replies[message_id] = Message(answer, reply_to=job.message)
+        if self._progress is not None:
+            self._progress(self._put - len(self._expected), self._put)
+
+    def _count_ready(self, more: int) -> None:
+        with self._changed:
+            self._ready += more
+            self._changed.notify_all()
+
+    def _give_up(self) -> None:
+        """Answer for what waits: nobody is left to carry it out."""
+        for queue in (*self._queues, self._anybodys):
+            while queue:
+                self._settle(queue.popleft(), Error(code=CRASHED, reason=self._problem))

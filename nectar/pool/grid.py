@@ -1,0 +1,197 @@
+"""The in-process engine with a pool of workers beside it, from the moment at which they pay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from logging import getLogger
+
+from flwr.app import Message, MessageType
+from flwr.clientapp import ClientApp
+
+from common.compute import torch_device
+from common.config import Config
+from common.fingerprint import source_fingerprint
+from nectar.cores import available_cores, granted_cores
+from nectar.local_grid import LocalGrid, identify
+from nectar.pool.crew import Crew
+from nectar.pool.forecast import Forecast
+
+logger = getLogger("flwr")
+
+Progress = Callable[[int, int], None]
+
+
+@contextmanager
+def local_federation(
+    client_app: ClientApp, config: Config, progress: Progress | None = None
+) -> Iterator[LocalGrid]:
+    """Give the federation that ``config`` describes, on this machine; what it started is gone at the end.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        The app to call.
+    config : Config
+        The run's configuration.
+    progress : callable, optional
+        Told (messages carried out, messages pushed together) after each one.
+    """
+    processes = most_processes(config)
+    if processes == 1:
+        clients = config.federation.clients
+        yield LocalGrid(client_app, clients, config.to_run_config(), progress=progress)
+        return
+    grid = PoolGrid(client_app, config, processes, progress)
+    try:
+        yield grid
+    finally:
+        grid.close()
+
+
+def most_processes(config: Config) -> int:
+    """Return how many workers a run has at most, no more than devices asked in a round; 1 for no pool.
+
+    ``compute.workers`` says how many. Where it says 0, as many as the cores carry, and none on a GPU, which one process
+    keeps busy. What this process was granted of the machine's cores bounds either.
+
+    Raises
+    ------
+    ConfigError
+        If ``compute.device`` names a GPU that is not there, or ``NECTAR_CORES`` is no number of cores.
+    """
+    compute, asked = config.compute, devices_asked(config)
+    granted = granted_cores()
+    if not compute.workers and torch_device(compute.device).type == "cuda":
+        return 1
+    if compute.workers and granted is None:
+        return min(compute.workers, asked)
+    fitting = max(1, available_cores() // compute.client_cores)
+    return min(compute.workers or fitting, fitting, asked)
+
+
+def devices_asked(config: Config) -> int:
+    """Return how many devices a round asks."""
+    federation = config.federation
+    return max(1, round(federation.participation * federation.clients))
+
+
+class PoolGrid(LocalGrid):
+    """A federation of simulated nodes, of which several work side by side.
+
+    Which node works in which process decides no number. With ``compute.workers`` above 1 all instructions go to the
+    pool; with 0 this process carries them out until the devices still to come are worth one
+    (:mod:`nectar.pool.forecast`). Who is there is always asked here.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        The app to call in this process.
+    config : Config
+        The run's configuration.
+    processes : int
+        Workers of the pool, at least 2.
+    progress : callable, optional
+        Told (messages carried out, messages pushed together) after each one; of the pool's in another thread.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        config: Config,
+        processes: int,
+        progress: Progress | None = None,
+    ) -> None:
+        super().__init__(client_app, config.federation.clients, config.to_run_config())
+        self._config, self._processes, self._told = config, processes, progress
+        self._forecast = Forecast(config.rounds, devices_asked(config))
+        self._carried_out: dict[str, Message] = {}
+        self._before = 0
+        self._crew: Crew | None = None
+        self._may_hire = True
+        if config.compute.workers:
+            self._hire()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Carry out ``messages``, or have it done; return their ids."""
+        messages = list(messages)
+        self._carried_out.clear()
+        for done, message in enumerate(messages):
+            crew = self._crew_at_hand() if _is_work(message) else None
+            if crew is not None:
+                self._before = done
+                for each in messages[done:]:
+                    identify(each)
+                crew.put(messages[done:])
+                break
+            self._carry_out(message)
+            self._tell(done + 1, len(messages))
+            self._consider(message, len(messages) - done - 1)
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies to ``message_ids`` that are there, once each."""
+        ids = list(message_ids)
+        here = [self._carried_out.pop(i) for i in ids if i in self._carried_out]
+        return here if here or self._crew is None else self._crew.take(ids)
+
+    def close(self) -> None:
+        """End the workers; returns when they are gone."""
+        if self._crew is not None:
+            self._crew.close()
+
+    def _carry_out(self, message: Message) -> None:
+        begun = time.perf_counter()
+        (reply,) = super().pull_messages(super().push_messages([message]))
+        self._carried_out[message.metadata.message_id] = reply
+        if message.metadata.message_type == MessageType.TRAIN:
+            self._forecast.worked(time.perf_counter() - begun)
+
+    def _consider(self, message: Message, waiting: int) -> None:
+        """Have workers started where they pay; this process goes on until they are there."""
+        group = message.metadata.group_id
+        server_round = int(group) if group.isdecimal() else self._config.rounds
+        if self._may_hire and self._forecast.pays(server_round, waiting, self._processes):
+            self._hire()
+
+    def _hire(self) -> None:
+        self._may_hire = False
+        setup = {
+            "run-config": self._config.to_run_config(),
+            "clients": self._config.federation.clients,
+            "source": source_fingerprint(),
+            "level": getLogger().level,
+            "flwr-level": logger.level,
+        }
+        logger.info("%d processes carry out the devices", self._processes)
+        self._crew = Crew(setup, self._processes, self._tell_of_crew)
+
+    def _crew_at_hand(self) -> Crew | None:
+        """Return the workers if they can be given something now; where they were asked for, they are waited for."""
+        crew = self._crew
+        if crew is None:
+            return None
+        if self._config.compute.workers:
+            crew.wait()
+        if crew.problem:
+            logger.warning(
+                "no process of the pool could be started, so that this one carries out the devices: %s",
+                crew.problem,
+            )
+            crew.close()
+            self._crew = None
+            return None
+        return crew if crew.ready else None
+
+    def _tell_of_crew(self, done: int, of: int) -> None:
+        self._tell(self._before + done, self._before + of)
+
+    def _tell(self, done: int, of: int) -> None:
+        if self._told is not None:
+            self._told(done, of)
+
+
+def _is_work(message: Message) -> bool:
+    """Whether it is worth a worker: who a node is, it says here."""
+    return message.metadata.message_type in (MessageType.TRAIN, MessageType.EVALUATE)
