@@ -66,8 +66,8 @@ class Crew:
 
     @property
     def ready(self) -> bool:
-        """Whether all workers that there are wait for messages, and there are some."""
-        return 0 < self._living == self._ready
+        """Whether there is a worker that can be given a message; others join it when they have started."""
+        return self._ready > 0
 
     @property
     def problem(self) -> str:
@@ -75,7 +75,7 @@ class Crew:
         return "" if self._living else self._problem
 
     def wait(self) -> None:
-        """Wait until the crew is ready, or there is nobody to be."""
+        """Wait until there is a worker, or nobody is left to become one."""
         with self._changed:
             self._changed.wait_for(lambda: self.ready or not self._living)
 

@@ -1,0 +1,245 @@
+"""A run whose devices work in a pool of processes: the numbers of one process, whatever becomes of the workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federation import MissingGrid, numbers, run
+from places import HELPERS, ROOT
+
+from common.methods import METHODS
+from nectar.local_run import run_here
+from nectar.pool import forecast, grid, hand
+from nectar.resume import with_recorded
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+
+pytestmark = pytest.mark.slow
+
+Small = Callable[..., dict[str, Any]]
+
+VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1 fedvae.epochs=1"
+
+#: what makes a method's run one of a moment, or reach what it does later
+SETTINGS = {
+    "feddm": "feddm.start=noise feddm.warm=on",
+    "real": "real.redraw=on",
+    "scaffold": "federation.participation=0.67",
+    "dense": "dense.epochs=1",
+    "fedvae": VAE,
+    "feddpms": f"{VAE} feddpms.smallest=1 feddpms.copies=4",
+    "fedssyn": "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
+    "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order",
+    "feddgm": "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=2 feddgm.inner_epochs=1 feddgm.global_epochs=1 "
+    "feddgm.surrogate_epochs=1",
+    "fedsynth": "fedsynth.iterations=2",
+}
+
+
+def pooled(config: dict[str, Any], **options: Any) -> Record:
+    """Run ``config`` in a pool of two; nothing of it may be left at the end."""
+    threads, shared = threading.active_count(), set(Path("/dev/shm").iterdir())
+    record = run_here({**config, "set": f"{config['set']} compute.workers=2"}, **options)
+    assert workers_of(os.getpid()) == []
+    assert threading.active_count() <= threads
+    assert set(Path("/dev/shm").iterdir()) <= shared
+    return record
+
+
+def workers_of(parent: int) -> list[int]:
+    """Return the numbers of a process's living workers."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # gone meanwhile
+            continue
+        if b"nectar.pool.worker" in words and above == parent:
+            found.append(int(entry.name))
+    return found
+
+
+def assert_same(one: Record, other: Record) -> None:
+    assert numbers(one) == numbers(other)
+    first, second = (Checkpoint.load(record.last).weights for record in (one, other))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture
+def odd(small: Small, monkeypatch: pytest.MonkeyPatch) -> Small:
+    """Return a maker of run configs of the odd devices' method."""
+    monkeypatch.syspath_prepend(str(HELPERS))
+
+    def make(does: str, **keys: Any) -> dict[str, Any]:
+        more = keys.pop("set", "")
+        return small(
+            method="odd_devices:METHOD", set=f"odd.epochs=1 odd.does={does} {more}", **keys
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_give_the_numbers_of_one(small: Small, method: str) -> None:
+    config = small(method=method, rounds=3, set=f"data.images=200 {SETTINGS.get(method, '')}")
+    assert_same(pooled(config), run(config))
+
+
+def test_it_is_carried_out_by_two_processes_that_keep_their_devices(
+    odd: Small, tmp_path: Path
+) -> None:
+    places = tmp_path / "places"
+    places.mkdir()
+    told: list[tuple[int, int]] = []
+    pooled(
+        odd("", rounds=2, set=f"odd.folder={places} federation.clients=4"),
+        progress=lambda done, of: told.append((done, of)),
+    )
+    assert len(list(places.iterdir())) == 2
+    assert str(os.getpid()) not in [place.name for place in places.iterdir()]
+    assert told == [(k, 4) for _ in range(3) for k in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("kill", "it was ended by SIGKILL, as the system does when memory is short"),
+        ("leave", "it ended with exit code 3"),
+    ],
+)
+def test_a_worker_that_dies_costs_its_device_that_round(
+    odd: Small, caplog: pytest.LogCaptureFixture, does: str, said: str
+) -> None:
+    config = odd(does, rounds=4, set="odd.site=partition-1 odd.at=2")
+    record = pooled(config)
+    lost = run(odd("", rounds=4), MissingGrid, absent={("partition-1", 2)}, lost=set())
+    rejected = record.metrics()[2]["rejected"]
+    assert rejected == {"partition-1": "the device's process stopped responding"}  # as on Ray
+    assert caplog.text.count(f"a process of the pool died ({said}") == 1
+    for line, other in zip(numbers(record), numbers(lost), strict=True):
+        assert {**line, "rejected": None} == {**other, "rejected": None}
+        assert line["rejected"].keys() == other["rejected"].keys()
+
+
+def test_what_a_device_raises_is_that_sites_rejection(odd: Small) -> None:
+    config = odd("raise", rounds=2, set="odd.site=partition-1 odd.at=1")
+    with_pool, without = pooled(config), run(config)
+    reason = with_pool.metrics()[1]["rejected"]["partition-1"]
+    assert "ArithmeticError" in reason
+    assert (
+        reason.partition("incident")[0]
+        == (without.metrics()[1]["rejected"]["partition-1"].partition("incident")[0])
+    )
+
+
+def test_what_workers_log_and_warn_of_is_said_here(
+    odd: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        pooled(odd("speak", rounds=1))
+    said = [(r.name, r.levelname, r.getMessage()) for r in caplog.records]
+    for k in range(3):
+        assert said.count(("flwr", "WARNING", f"partition-{k} speaks")) == 1
+        assert said.count(("odd", "ERROR", f"partition-{k} is odd")) == 1
+    told = {str(w.message): w for w in warned if w.category is RuntimeWarning}
+    assert {f"partition-{k} warns" for k in range(3)} <= told.keys()
+    assert told["partition-0 warns"].filename.endswith("odd_devices.py")
+
+
+def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(
+    small: Small,
+) -> None:
+    words = "feddm.start=noise feddm.warm=on compute.workers="
+    whole = run(small(rounds=4, set="feddm.start=noise feddm.warm=on"))
+    for before, behind in ((2, 1), (1, 2)):
+        part = run_here(small(rounds=2, set=f"{words}{before}"))
+        more = {"resume": str(part.directory), "rounds": 4, "set": f"compute.workers={behind}"}
+        assert_same(run_here(with_recorded(more)), whole)
+
+
+def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
+    small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(grid, "available_cores", lambda: 2)
+    monkeypatch.setattr(forecast, "LEAST_DEVICE", 0.0)
+    config = small(rounds=40, method="scaffold", set="scaffold.epochs=1")
+    alone = run_here(config)
+    assert "processes carry out" not in caplog.text
+    monkeypatch.setattr(forecast, "LEAST_GAIN", 0.0)
+    assert_same(run_here(config), alone)
+    assert caplog.text.count("2 processes carry out the devices") == 1
+    assert workers_of(os.getpid()) == []
+
+
+def test_where_no_worker_can_be_started_this_process_does_it(
+    small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hand, "_WORKER", "nectar.pool.none_such")
+    config = small(method="fedavg")
+    assert_same(pooled(config), run(config))
+    assert "no process of the pool could be started, so that this one" in caplog.text
+    assert "exit code 1" in caplog.text
+
+
+#: a user's script, without a guard for what a process imports anew
+SCRIPT = """
+import sys
+sys.path.insert(0, {helpers!r})
+import nectar
+nectar.run("odd_devices:METHOD", rounds=2, output_dir={output!r}, **{{
+    "odd.epochs": 1, "model.width": 8, "federation.clients": 3, "compute.workers": 2,
+    "odd.does": "sleep", "odd.folder": {folder!r}, "odd.at": 2}})
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_behind_by_a_run_that_is_ended(tmp_path: Path, how: signal.Signals) -> None:
+    """Both devices are asleep in round 2, where no worker would notice by itself."""
+    for name in ("tmp", "places"):
+        (tmp_path / name).mkdir()
+    shared = set(Path("/dev/shm").iterdir())
+    output, folder = str(tmp_path / "runs"), str(tmp_path / "places")
+    script = SCRIPT.format(helpers=str(HELPERS), output=output, folder=folder)
+    child = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path / "tmp")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until((tmp_path / "places" / "asleep").exists)
+    workers = workers_of(child.pid)
+    assert len(workers) == 2
+    child.send_signal(how)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode != 0
+    until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
+    assert set(Path("/dev/shm").iterdir()) <= shared
+    assert list((tmp_path / "tmp").iterdir()) == []
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert not list(directory.rglob("*.tmp"))
+    outcome = json.loads((directory / "provenance.json").read_text())["outcome"]
+    assert outcome == ("interrupted" if how is signal.SIGINT else "running")
+    assert how is signal.SIGINT or "Traceback" not in said
+
+
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.05)
