@@ -4,6 +4,7 @@ ENTRIES = {
     "matching_step": "benchmarks.matching_step",
     "fedavg_round": "benchmarks.fedavg_round",
     "round_cost": "benchmarks.round_cost",
+    "pool_round": "benchmarks.pool_round",
     "synthetic_update": "benchmarks.synthetic_update",
     "diffusion_step": "benchmarks.diffusion_step",
     "trajectory_step": "benchmarks.trajectory_step",

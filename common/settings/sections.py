@@ -221,7 +221,7 @@ class ComputeSettings(Settings):
     )
     workers: int = setting(
         0,
-        "processes that simulate clients side by side; 0: cores // client_cores",
+        "processes that simulate clients side by side; 0: cores // client_cores, for `nectar run` where they pay",
         ge=0,
         operational=True,
     )

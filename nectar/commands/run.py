@@ -17,7 +17,8 @@ SUMMARY = "run a federation inside this process"
 USAGE = """\
 Usage: nectar run [EXPERIMENT] [key=value ...] [--config FILE] [--note-record FILE]
 
-Runs the apps and the messages of a federation without its processes, and gives the same numbers.
+Runs the apps and the messages of a federation without its processes, and gives the same numbers. Where the devices of
+a run are much work, several of them work side by side (compute.workers).
 
   --config FILE        a YAML file of settings: written as an experiment is (base: NAME departs from one), or what
                        `nectar config` printed, or a record's config.yaml; words stand over it
@@ -25,6 +26,7 @@ Runs the apps and the messages of a federation without its processes, and gives 
 
   nectar run                                  the default: FedDM on digits, 10 clients
   nectar run method=fedavg partition.alpha=0.01 seed=3
+  nectar run compute.workers=4                four devices at a time; 1: one, all in this process
   nectar run resume=DIRECTORY                 continue a run behind its last checkpoint
   nectar run resume=DIRECTORY round=best      begin again behind its best one
 """
