@@ -1,8 +1,8 @@
 """A process that has imported what a run needs, once, and forks a comparison's runs: nothing runs in itself.
 
 Called as ``python -m nectar.compare.fork_server PARENT SOCKET ROOM``. Over the socket, whose number it inherits, come
-requests of JSON, `{"words": [...], "log": ..., "environment": {...}}`, each answered by `{"begun": PID}`, and, when that run has ended, by
-`{"ended": PID, "code": ...}`. When the other end closes, it ends, and what it has forked with it.
+requests of JSON, `{"words": [...], "log": ..., "environment": {...}}`, each answered by `{"begun": PID}`, and, when
+that run has ended, by `{"ended": PID, "code": ...}`. When the other end closes, it ends, and what it has forked with it.
 """
 
 from __future__ import annotations
