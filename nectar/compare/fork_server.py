@@ -2,7 +2,7 @@
 
 Called as ``python -m nectar.compare.fork_server PARENT SOCKET ROOM``. Over the socket, whose number it inherits, come
 requests of JSON, `{"words": [...], "log": ..., "environment": {...}}`, each answered by `{"begun": PID}`, and, when
-that run has ended, by `{"ended": PID, "code": ...}`. When the other end closes, it ends, and what it has forked with it.
+that run has ended, by `{"ended": PID, "code": ...}`. When the other end closes, it ends, and so does what it forked.
 """
 
 from __future__ import annotations
