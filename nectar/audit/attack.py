@@ -87,10 +87,7 @@ def audit(
     centre = releases.expected(canary=False)
     along = releases.expected(canary=True) - centre
     along = along / along.norm().clamp_min(torch.finfo(along.dtype).tiny)
-    with_it, without = (
-        _seen(releases, centre, along, canary=canary, repeats=repeats, before_block=before_block)
-        for canary in (True, False)
-    )
+    with_it, without = _seen(releases, centre, along, repeats, before_block)
     return Audit(
         name=name,
         event=releases.event,
@@ -106,30 +103,31 @@ def _seen(
     releases: Releases,
     centre: Tensor,
     along: Tensor,
-    *,
-    canary: bool,
     repeats: int,
     before_block: Callable[[], None] | None,
-) -> Tensor:
-    """Return the statistics of so many releases, [repeats, 4]."""
-    found, count = [], 0
+) -> tuple[Tensor, Tensor]:
+    """Return the statistics of so many releases with the canary, [repeats, 4], and of as many without it.
+
+    Both are set beside the same earlier ones: what is counted of either stays independent from row to row.
+    """
+    found: tuple[list[Tensor], list[Tensor]] = ([], [])
+    count = 0
     while count < repeats:
         if before_block is not None:
             before_block()
         earlier, _ = releases.drawn(canary=False)
-        own, beside = releases.drawn(canary=canary)
-        place = (own - centre) @ along
-        rest = own - centre - place[:, None] * along
-        found.append(
-            torch.stack(
-                [
-                    place,
-                    (own - beside) @ along,
-                    (own - earlier) @ along,
-                    rest.square().sum(1),
-                ],
-                1,
-            ).nan_to_num(0, 0, 0)
-        )
-        count += len(own)
-    return torch.cat(found)[:repeats]
+        for canary, rows in zip((True, False), found, strict=True):
+            own, beside = releases.drawn(canary=canary)
+            rows.append(_statistics(own, beside, earlier, centre, along))
+        count += len(earlier)
+    return torch.cat(found[0])[:repeats], torch.cat(found[1])[:repeats]
+
+
+def _statistics(
+    own: Tensor, beside: Tensor, earlier: Tensor, centre: Tensor, along: Tensor
+) -> Tensor:
+    """Return what the attacker looks at of releases [n, d], as ``STATISTICS`` names it, [n, 4]."""
+    place = (own - centre) @ along
+    rest = own - centre - place[:, None] * along
+    parts = [place, (own - beside) @ along, (own - earlier) @ along, rest.square().sum(1)]
+    return torch.stack(parts, 1).nan_to_num(0, 0, 0)
