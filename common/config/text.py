@@ -6,9 +6,11 @@ plain word is null, a boolean, an integer or a float as in the core schema of 1.
 
 from __future__ import annotations
 
+import copy
 import re
 import shlex
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +143,7 @@ def read_yaml(path: Path, name: str) -> dict[str, Any]:
         If it is no YAML, states a key twice or holds anything but a mapping.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        content = copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
@@ -156,6 +158,12 @@ def read_yaml(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{name} must hold keys and values, such as rounds: 5.")
     return content
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> Any:
+    """Parse a text once: a file of the catalogue is read for every configuration, and parsing takes most of that."""
+    return yaml.load(text, _Loader)
 
 
 def yaml_line(key: str, value: Scalar) -> str:
