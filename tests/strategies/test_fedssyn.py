@@ -66,7 +66,11 @@ def test_around_any_method_nothing_shared_is_that_method_to_the_bit(
     small: Small, inner: str
 ) -> None:
     vae = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
-    text = f"data.images=200 {vae if inner in ('fedvae', 'feddpms') else ''}"
+    brief = (
+        "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=2 feddgm.inner_epochs=2 feddgm.global_epochs=2 "
+        "feddgm.surrogate_epochs=2"
+    )
+    text = f"data.images=200 {({'fedvae': vae, 'feddpms': vae, 'feddgm': brief}).get(inner, '')}"
     alone = run(small(method=inner, set=text))
     around = run(small(method="fedssyn", set=f"{text} fedssyn.inner={inner} fedssyn.images=none"))
     one, other = last(alone), last(around)
