@@ -228,3 +228,38 @@ def test_the_distilled_pictures_are_judged_and_drawn(
     assert real.startswith("real")
     drawn = {path.name for path in tmp_path.glob("*.png")}
     assert drawn == {"distilled-nearest.png", "distilled-spaces.png"}
+
+
+def test_the_attackers_figures_by_hand() -> None:
+    """Members at 3, 2, 1 and others at 2, 0, 0, 0: of twelve pairs ten are right and one is a tie."""
+    from membership import Scores, nearness
+
+    scores = Scores(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0.0, 2.0, 0.0, 0.0]))
+    assert scores.area == pytest.approx(10.5 / 12)
+    assert scores.found(0.01) == pytest.approx(1 / 3), "above the highest of the others"
+    assert scores.found(0.25) == 1, "one of the others may be above"
+    points, made = torch.tensor([[0.0], [1.0], [9.0]]), torch.tensor([[0.5], [3.0], [1.0]])
+    classes = torch.tensor([0, 0, 1])
+    near = nearness(points, torch.tensor([0, 1, 2]), made, classes)
+    assert near.tolist() == [-0.5, 0.0], "of the third class there is nothing"
+
+
+def test_the_attacker_finds_the_members_of_a_run_that_sends_them_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """REAL sends 20 of a class and site, and every one is found; means that hide nothing are shared, too."""
+    from membership import attacked, main
+
+    given: dict[str, Any] = {"progress": False, "output_dir": tmp_path, "rounds": 1}
+    given |= {"data": {"images": 200, "validation": 0}, "federation": {"clients": 2}}
+    real = nectar.run("real", real={"ipc": 200, "server_epochs": 1}, **given).directory
+    main([f"real={real}", "--rate", "0"])
+    (row,) = re.findall(r"^real +images +200 +1597 +(\S+) +(\S+)$", capsys.readouterr().out, re.M)
+    assert float(row[0]) > 0.99
+    assert float(row[1]) > 0.95
+    vae = {"name": "vae", "depth": 1, "width": 4, "embedding": 4}
+    means = {"preliminary_rounds": 1, "epochs": 1, "smallest": 1, "classes": 10}
+    dpms = nectar.run("feddpms", model=vae, feddpms=means, **{**given, "rounds": 2}).directory
+    found = attacked(str(dpms))
+    assert set(found) >= {"weights", "means"}
+    assert len(found["means"].members) == 200

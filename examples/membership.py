@@ -1,0 +1,153 @@
+"""Can it be told from what a run gave away which examples were in it?
+
+    python examples/membership.py NAME=RECORD ... [--rate 0.01]
+
+An attacker who has a run's record, and real examples of which he is to say whether a site had them, does the simplest
+there is:
+
+- weights: what the last round's model has a low loss on was trained on (Yeom et al., 2018);
+- images: what lies near to a synthetic image of its class was there when that was made;
+- means: whose code lies near to the mean of its class that a site shared was among those that were averaged, at that
+  site.
+
+A line says how well that tells the sites' examples (members) from those of the same data set that nobody had: the area
+under the curve, a half where it tells nothing, and the share of members found where a hundredth of the others (--rate)
+is taken for members. More can be known than this attacker finds; less than an epsilon allows he always finds.
+
+The runs are to leave examples over, such as with data.images at half of the training set.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import nectar
+from common.data import Samples, samples
+from common.models import Classifier
+from common.run import Run
+from nectar.recorded_run import RecordedRun
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How sure the attacker is that members were there, and that others were, float [n] and [m]."""
+
+    members: Tensor
+    others: Tensor
+
+    @property
+    def area(self) -> float:
+        """The chance that a member's score is the higher one of a pair's; a tie counts half."""
+        ranked = self.others.sort().values
+        below = torch.searchsorted(ranked, self.members)
+        equal = torch.searchsorted(ranked, self.members, right=True) - below
+        return float((below + 0.5 * equal).double().mean() / len(ranked))
+
+    def found(self, rate: float) -> float:
+        """Return the share of members above a threshold that at most ``rate`` of the others are above."""
+        allowed = int(rate * len(self.others))
+        threshold = self.others.sort(descending=True).values[allowed]
+        return float((self.members > threshold).double().mean())
+
+
+def had_and_left(run: Run) -> tuple[list[Samples], Samples]:
+    """Return each site's examples, and those that no site had: the rest of the training set, and the test set."""
+    train, test, info = run.dataset.train, run.dataset.test, run.info
+    parts = run.partition(run.config.federation.clients)
+    left = np.setdiff1d(np.arange(len(train.labels)), np.concatenate(parts))
+    rest = samples(test, info)
+    if len(left):
+        rest = samples(train, info, left).joined(rest)
+    return [samples(train, info, part) for part in parts], rest
+
+
+@torch.no_grad()
+def by_loss(past: RecordedRun, had: list[Samples], left: Samples) -> Scores:
+    """Score by the loss of the last round's model."""
+
+    def score(these: Samples) -> Tensor:
+        logits = past.model(these.inputs(slice(None)))
+        return -F.cross_entropy(logits, these.labels, reduction="none")
+
+    return Scores(torch.cat([score(site) for site in had]), score(left))
+
+
+def by_image(past: RecordedRun, had: list[Samples], left: Samples) -> Scores | None:
+    """Score by the distance to the nearest synthetic image of the class, whichever site it is from."""
+    if not past.images:
+        return None
+    made = torch.cat([images.images for images in past.images.values()]).flatten(1)
+    labels = torch.cat([images.labels for images in past.images.values()])
+    members, others = (
+        torch.cat(
+            [
+                nearness(these.inputs(slice(None)).flatten(1), these.labels, made, labels)
+                for these in some
+            ]
+        )
+        for some in (had, [left])
+    )
+    return Scores(members, others)
+
+
+@torch.no_grad()
+def by_mean(past: RecordedRun, had: list[Samples], left: Samples) -> Scores | None:
+    """Score by the distance of the code to the mean of its class that the site in question shared."""
+    exchange = past.past.checkpoint().strategy.get("exchange")
+    if not exchange:
+        return None
+    embed = cast(Classifier, past.model).embed
+    members: list[Tensor] = []
+    others: list[Tensor] = []
+    for number, own in enumerate(had):
+        means = [exchange[what].get(f"partition-{number}") for what in ("vectors", "labels")]
+        if means[0] is None or not len(means[0]):
+            continue
+        for these, found in ((own, members), (left, others)):
+            found.append(nearness(embed(these.inputs(slice(None))), these.labels, *means))
+    return Scores(torch.cat(members), torch.cat(others)) if members else None
+
+
+def nearness(points: Tensor, labels: Tensor, among: Tensor, classes: Tensor) -> Tensor:
+    """Return minus the distance of each point to the nearest of its class, without those that have none there."""
+    apart = torch.cdist(points, among).masked_fill(labels[:, None] != classes, torch.inf).amin(1)
+    return -apart[apart.isfinite()]
+
+
+def attacked(record: str) -> dict[str, Scores]:
+    """Return the scores of each attack that the record offers something for."""
+    past = nectar.open(record)
+    had, left = had_and_left(Run(past.config))
+    attacks = {"weights": by_loss, "images": by_image, "means": by_mean}
+    found = {what: attack(past, had, left) for what, attack in attacks.items()}
+    return {what: scores for what, scores in found.items() if scores is not None}
+
+
+def table(runs: dict[str, str], rate: float) -> str:
+    """Return a line for each run and attack."""
+    lines = [f"{'run':20}{'attack':10}{'members':>8}{'others':>8}{'area':>8}{'found':>8}"]
+    for name, record in runs.items():
+        for what, scores in attacked(record).items():
+            sizes = f"{len(scores.members):>8}{len(scores.others):>8}"
+            lines.append(f"{name:20}{what:10}{sizes}{scores.area:>8.3f}{scores.found(rate):>8.3f}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="Which examples were in a run?")
+    parser.add_argument("runs", nargs="+", metavar="NAME=RECORD")
+    parser.add_argument("--rate", type=float, default=0.01, help="of others taken for members")
+    chosen = parser.parse_args(arguments)
+    print(table(dict(word.split("=", 1) for word in chosen.runs), chosen.rate))
+
+
+if __name__ == "__main__":
+    main()
