@@ -29,7 +29,7 @@ class Frail(Deployment):
     directory : Path
         Where everything lies; the sites' states in ``state``.
     nodes : mapping of str to str
-        Each site's own part of its node config, by the site's name.
+        Each site's own part of its node config, by the site's name; one that names its state keeps it there.
     """
 
     def __init__(self, directory: Path, nodes: Mapping[str, str]) -> None:
@@ -72,13 +72,15 @@ class Frail(Deployment):
     def start(self, *sites: str) -> None:
         """Start the SuperNodes of ``sites``."""
         for site in sites:
+            own = self.configs[site]
+            shared = "" if "state-dir=" in own else f" state-dir='{self.directory}/state'"
             self.running[site] = self._spawn(
                 site,
                 *self.program,
                 "--insecure",
                 *("--superlink", f"127.0.0.1:{self.ports.get(site, self._port)}"),
                 *("--port", str(free_port())),
-                *("--node-config", f"{self.configs[site]} state-dir='{self.directory}/state'"),
+                *("--node-config", f"{own}{shared}"),
             )
 
     def kill(self, part: str) -> None:
