@@ -82,6 +82,21 @@ def app_folder() -> Path:
     return folder
 
 
+def copy_bundled(app: Path, folder: Path) -> None:
+    """Copy the files of the app in ``app`` that its bundle takes, and what says which, to ``folder``.
+
+    Flower searches all that lies beside an app for them, in a clone for seconds; the bundle of the copy is the same.
+
+    Raises
+    ------
+    LaunchError
+        There is no app.
+    """
+    described = _read(app / _PROJECT)
+    rules = [path for path in (app / _PROJECT, app / ".gitignore") if path.is_file()]
+    _copy([*_bundled(app, described), *rules], app, folder)
+
+
 def require_app(folder: Path) -> None:
     """Check that a Flower app lies in ``folder``.
 
@@ -136,10 +151,7 @@ def _lay_out(files: list[Path], folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".nectar-", dir=folder.parent) as place:
         made = Path(place) / "made"
-        for file in files:
-            to = made / file.relative_to(SOURCE)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, to)
+        _copy(files, SOURCE, made)
         shutil.copyfile(_CARRIED, made / _PROJECT)
         with suppress(FileNotFoundError):  # what is damaged gives way
             folder.rename(Path(place) / "damaged")
@@ -148,6 +160,14 @@ def _lay_out(files: list[Path], folder: Path) -> None:
         except OSError:
             if not _is_whole(folder, folder.name):  # else another process was first
                 raise
+
+
+def _copy(files: list[Path], root: Path, folder: Path) -> None:
+    """Copy files that lie below ``root`` to the same places below ``folder``."""
+    for file in files:
+        to = folder / file.relative_to(root)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, to)
 
 
 def _cache() -> Path:

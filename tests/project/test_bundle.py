@@ -15,6 +15,7 @@ from common.fingerprint import APPS
 from common.import_closure import Sources
 from common.methods import METHODS, resolve
 from common.models.registry import MODELS
+from nectar.flower.app import copy_bundled
 from nectar.flower.job import scripts_directory
 
 MOST_BYTES = 1_600_000
@@ -36,6 +37,20 @@ def named() -> set[str]:
     return {path.partition(":")[0] for path in (*methods, foreign, *models)}
 
 
+def build(app: Path, folder: Path) -> Path:
+    """Return the bundle of an app, built in ``folder``."""
+    folder.mkdir(exist_ok=True)
+    subprocess.run(
+        [scripts_directory() / "flwr", "build", "--app", app],
+        cwd=folder,
+        env=os.environ | {"FLWR_HOME": str(folder / "home"), "FLWR_TELEMETRY_ENABLED": "0"},
+        check=True,
+        capture_output=True,
+    )
+    (bundle,) = folder.rglob("*.fab")
+    return bundle
+
+
 def test_every_file_of_code_is_imported_by_one_of_the_apps() -> None:
     needed = Sources(ROOT).closure([*APPS, *named()], windows=True)
     idle = {path for path in carried() if path.suffix == ".py"} - set(needed.values())
@@ -50,20 +65,22 @@ def test_every_file_that_the_apps_import_travels() -> None:
 
 
 @pytest.mark.slow
+def test_a_copy_of_what_it_takes_gives_the_same_bundle(tmp_path: Path) -> None:
+    """`nectar simulate` submits such a copy, and a site that pins the app knows one checksum."""
+    copy_bundled(ROOT, tmp_path / "copy")
+    (copy, clone) = (build(app, tmp_path / app.name) for app in (tmp_path / "copy", ROOT))
+    assert copy.name == clone.name
+    assert copy.read_bytes() == clone.read_bytes()
+
+
+@pytest.mark.slow
 def test_it_is_small_enough_to_be_read(tmp_path: Path) -> None:
     """A site that pins the app has to read it."""
     for path in [*carried(), ROOT / "pyproject.toml", ROOT / "LICENSE"]:
         to = tmp_path / "app" / path.relative_to(ROOT)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, to)
-    subprocess.run(
-        [scripts_directory() / "flwr", "build", "--app", tmp_path / "app"],
-        cwd=tmp_path,
-        env=os.environ | {"FLWR_HOME": str(tmp_path / "home"), "FLWR_TELEMETRY_ENABLED": "0"},
-        check=True,
-        capture_output=True,
-    )
-    (bundle,) = tmp_path.rglob("*.fab")
+    bundle = build(tmp_path / "app", tmp_path)
     weights = sum(path.stat().st_size for path in carried() if path.suffix == ".json")
     assert weights < MOST_WEIGHTS
     assert bundle.stat().st_size - weights < MOST_BYTES
