@@ -52,7 +52,8 @@ def main(grid: Grid, context: Context) -> None:
         if context.run_config.get(FETCH):
             send(context.run_config)
             return
-        serve(grid, load(context.run_config), begun=_tell_of, members=_Members())
+        record = serve(grid, load(context.run_config), begun=_tell_of, members=_Members())
+        tell("completed", directory=str(record.directory))
     except NectarError as error:
         logger.error("the run stopped: %s", error)
         tell("stopped", reason=one_line(str(error)))

@@ -11,11 +11,11 @@ import sys
 from contextlib import suppress
 from typing import Any, Literal
 
-Kind = Literal["record", "stopped", "sites"]
+Kind = Literal["record", "stopped", "sites", "completed"]
 """Where the run's record lies, as ``directory``; why the run stopped, as ``reason``; who takes part, as ``nodes``, from
-the site's name to its node's number."""
+the site's name to its node's number; that all is done and written, with the record's ``directory``."""
 
-_LINE = re.compile(r"nectar-(?P<kind>record|stopped|sites) (?P<content>\{.*\})")
+_LINE = re.compile(r"nectar-(?P<kind>record|stopped|sites|completed) (?P<content>\{.*\})")
 
 
 def tell(kind: Kind, **content: Any) -> None:

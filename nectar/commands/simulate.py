@@ -1,8 +1,10 @@
 """``nectar simulate``: the Flower app on Ray, as ``flwr run`` does it, made dependable."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 from common.config import Config, load
 from common.errors import ConfigError
@@ -54,10 +56,7 @@ def main(words: list[str]) -> int:
     print(job.plain_command(), flush=True)
     if "--print" in options:
         return 0
-    from nectar.preflight import check  # torch with it
-
-    check(load(job.run_config))
-    return simulate(job, verbose="--verbose" in options)
+    return simulate(job, lambda: _check(job), verbose="--verbose" in options)
 
 
 def job_of(run_config: Mapping[str, Scalar]) -> Job:
@@ -78,6 +77,12 @@ def job_of(run_config: Mapping[str, Scalar]) -> Job:
     return Job(app_folder(), stated, resources(config, available_cores()))
 
 
+def _check(job: Job) -> None:
+    from nectar.preflight import check  # torch with it
+
+    check(load(job.run_config))
+
+
 def _require_ray() -> None:
     if find_spec("ray") is None:
         raise LaunchError(
@@ -89,11 +94,18 @@ def _require_ray() -> None:
 
 def _splits_devices(config: Config) -> bool:
     """Whether ``auto`` would put the server on a GPU and, Ray hiding it, the clients on the CPU."""
-    if config.compute.device != "auto" or config.compute.client_gpus > 0:
+    if config.compute.device != "auto" or config.compute.client_gpus > 0 or not _may_have_gpu():
         return False
     from common.compute import torch_device
 
     return torch_device("auto").type == "cuda"
+
+
+def _may_have_gpu() -> bool:
+    """Whether torch is worth asking, which takes seconds to import: without such a file Linux has no GPU to offer."""
+    if sys.platform != "linux":
+        return True
+    return any(any(Path("/dev").glob(name)) for name in ("nvidia*", "kfd", "dxg"))
 
 
 def resources(config: Config, cores: int) -> Resources:

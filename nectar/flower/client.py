@@ -10,7 +10,7 @@ from typing import Any
 
 from nectar.flower.job import LaunchError
 
-_SUBMIT_SECONDS = 300.0
+SUBMIT_SECONDS = 300.0
 _LIST_SECONDS = 120.0
 
 
@@ -83,13 +83,8 @@ class Client:
         LaunchError
             Flower refuses the app; the sentence holds its reason.
         """
-        try:
-            answer = self.ask(["run", str(app), self.connection, *options], _SUBMIT_SECONDS)
-        except Refused as refusal:
-            raise LaunchError(f"Flower did not start the run: {refusal}") from None
-        if not answer.get("run-id"):
-            raise LaunchError(f"Flower did not start the run, it answered {json.dumps(answer)}")
-        return str(answer["run-id"])
+        words = run_words(app, self.connection, options)
+        return run_number(self._call(words, SUBMIT_SECONDS))
 
     def log_lines(self, run: str, watch: Callable[[], object]) -> Iterator[str]:
         """Yield the run's log as it is written, from its first line to the run's end.
@@ -187,16 +182,7 @@ class Client:
         LaunchError
             It gives no answer in time, or none that can be read.
         """
-        done = self._call([*arguments, "--format", "json"], seconds)
-        try:
-            # Notes may precede the answer.
-            answer = dict(json.loads(done.stdout[done.stdout.index("{") :]))
-        except ValueError:
-            raise _failed(arguments[0], done) from None
-        # What fails prints success: false, and may exit with 0 all the same.
-        if answer.get("success") is False:
-            raise Refused(_refusal(answer))
-        return answer
+        return _answer(arguments[0], self._call([*arguments, "--format", "json"], seconds))
 
     def _call(self, arguments: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
         try:
@@ -214,10 +200,47 @@ class Client:
                 start_new_session=True,
             )
         except subprocess.TimeoutExpired:
-            raise LaunchError(
-                f"`flwr {arguments[0]}` gave no answer within {seconds:.0f} seconds"
-                f"{self.last_words()}"
-            ) from None
+            raise silent(arguments[0], seconds, self.last_words()) from None
+
+
+def run_words(app: Path, connection: str, options: Sequence[str]) -> list[str]:
+    """Give the words behind ``flwr`` that hand an app to a SuperLink."""
+    return ["run", str(app), connection, *options, "--format", "json"]
+
+
+def run_number(done: subprocess.CompletedProcess[str]) -> str:
+    """Read the run's number from what ``flwr run`` answered.
+
+    Raises
+    ------
+    LaunchError
+        Flower refuses the app; the sentence holds its reason.
+    """
+    try:
+        answer = _answer("run", done)
+    except Refused as refusal:
+        raise LaunchError(f"Flower did not start the run: {refusal}") from None
+    if not answer.get("run-id"):
+        raise LaunchError(f"Flower did not start the run, it answered {json.dumps(answer)}")
+    return str(answer["run-id"])
+
+
+def silent(program: str, seconds: float, last_words: str) -> LaunchError:
+    """Give the error of a ``flwr`` that does not answer."""
+    return LaunchError(f"`flwr {program}` gave no answer within {seconds:.0f} seconds{last_words}")
+
+
+def _answer(program: str, done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """Read the JSON that ``flwr`` answered; notes may stand around it."""
+    try:
+        read, _ = json.JSONDecoder().raw_decode(done.stdout[done.stdout.index("{") :])
+        answer = dict(read)
+    except ValueError:
+        raise _failed(program, done) from None
+    # What fails prints success: false, and may exit with 0 all the same.
+    if answer.get("success") is False:
+        raise Refused(_refusal(answer))
+    return answer
 
 
 def _failed(program: str, done: subprocess.CompletedProcess[str]) -> LaunchError:

@@ -25,7 +25,8 @@ def environment(directory: Path) -> dict[str, str]:
     for name in ("NO_PROXY", "no_proxy"):
         variables[name] = ",".join(filter(None, [variables.get(name), "127.0.0.1", "localhost"]))
     programs = str(scripts_directory())
-    variables["PATH"] = os.pathsep.join(filter(None, [programs, variables.get("PATH")]))
+    first = (str(directory / "bin"), programs)
+    variables["PATH"] = os.pathsep.join(filter(None, [*first, variables.get("PATH")]))
     variables.setdefault("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
     return variables | {
         FOLDER: str(Path.cwd()),
@@ -35,6 +36,8 @@ def environment(directory: Path) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_TMPDIR": str(directory),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # They would not be used: Flower's actors run in an environment of their own.
+        "RAY_prestart_worker_first_driver": "0",
         "PYTHONUNBUFFERED": "1",
         **workspace.mark(directory),
     }

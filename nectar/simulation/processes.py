@@ -51,8 +51,8 @@ def marked_processes() -> dict[int, str]:
     return {pid: mark for pid in _own_processes() if (mark := _mark_of(pid)) is not None}
 
 
-def stop(mark: str) -> list[int]:
-    """End the processes of the run that carries `mark`: SIGINT, then SIGTERM, then SIGKILL.
+def stop(mark: str, *, at_once: bool = False) -> list[int]:
+    """End the processes of the run that carries `mark`: SIGINT, then SIGTERM, then SIGKILL, or SIGKILL `at_once`.
 
     Ray's workers write their title over their environment, mark included. They are known by their
     session: the wrapper and Flower start the run's processes in sessions of their own, and no
@@ -64,7 +64,7 @@ def stop(mark: str) -> list[int]:
         Processes that are still there, normally none.
     """
     sessions: set[int] = set()
-    for number, grace in _STEPS:
+    for number, grace in _STEPS[-1:] if at_once else _STEPS:
         deadline = time.monotonic() + grace
         signalled: set[int] = set()
         while pids := _members(mark, sessions):

@@ -1,6 +1,7 @@
 """One simulated run from start to end, with its real outcome and nothing left behind."""
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -15,13 +16,21 @@ from nectar.words import next_step
 from server_app.marked_lines import told
 
 
-def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> int:
+def simulate(
+    job: Job,
+    check: Callable[[], object] = lambda: None,
+    *,
+    verbose: bool = False,
+    out: TextIO | None = None,
+) -> int:
     """Run `job` on a SuperLink and a Ray of its own.
 
     Parameters
     ----------
     job
         App, run configuration, resources.
+    check
+        Called while Flower's programs start, before the job is handed to them; what it raises ends them.
     verbose
         Show every line of the log, Flower's and Ray's idle ones too.
     out
@@ -30,7 +39,7 @@ def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> i
     Returns
     -------
     int
-        0 if Flower reports the run as completed, 1 if not, 128 + n if signal n ended it.
+        0 if the run completed, as the app or Flower says, 1 if not, 128 + n if signal n ended it.
 
     Raises
     ------
@@ -41,6 +50,7 @@ def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> i
     require_app(job.app)
     directory: Path | None = None
     superlink: SuperLink | None = None
+    completed = False
     interrupts = Interrupts()
     try:
         try:
@@ -49,13 +59,16 @@ def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> i
                     screen.say("Removed what an earlier, killed simulation had left behind.")
                 directory = workspace.create()
                 superlink = SuperLink(directory)
-                return _report(*_run(superlink, job, screen), screen)
+                check()
+                outcome, record = _run(superlink, job, screen)
+                completed = outcome.completed
+                return _report(outcome, record, screen)
         except Interrupted as interrupted:
             screen.say(f"Interrupted ({interrupted.name}): ending the run's processes.")
             return 128 + interrupted.number
         finally:
             if directory is not None:
-                workspace.remove(directory)
+                workspace.remove(directory, at_once=completed)
             if superlink is not None:
                 superlink.reap()
     finally:
@@ -64,17 +77,27 @@ def simulate(job: Job, *, verbose: bool = False, out: TextIO | None = None) -> i
 
 def _run(superlink: SuperLink, job: Job, screen: Screen) -> tuple[Outcome, str]:
     """Return the run's outcome and its record, empty if it came to none."""
-    superlink.start()
     run = superlink.submit(job)
     records: list[str] = []
+    completed = False
+
+    def lines() -> Iterator[str]:
+        nonlocal completed
+        for line in superlink.log_lines():
+            yield line
+            # What is left is the end of Ray's and Flower's processes, which go with the run's directory.
+            if completed := bool(told(line, "completed")):
+                return
 
     def see(line: str) -> None:
         if directory := str(told(line, "record").get("directory", "")):
             records.append(directory)
         screen.show(line)
 
-    outcome = follow_lines(lambda: superlink.log_lines(run), lambda: superlink.outcome(run), see)
-    return outcome, next(iter(records), "")
+    def outcome() -> Outcome:
+        return Outcome("finished:completed", "") if completed else superlink.outcome(run)
+
+    return follow_lines(lines, outcome, see), next(iter(records), "")
 
 
 def _report(outcome: Outcome, record: str, screen: Screen) -> int:

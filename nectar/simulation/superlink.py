@@ -1,4 +1,4 @@
-"""A SuperLink of the run's own, as a child."""
+"""A SuperLink of the run's own, and what works for it, as children."""
 
 import socket
 import subprocess
@@ -8,19 +8,27 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from nectar.flower.client import Client, Outcome
+from nectar.flower.app import copy_bundled
+from nectar.flower.client import SUBMIT_SECONDS, Client, Outcome, run_number, run_words, silent
 from nectar.flower.job import Job, LaunchError, scripts_directory
-from nectar.flower.log import plain
 from nectar.simulation.environment import environment
+from nectar.simulation.programs import Place, Program
 
 CONNECTION = "nectar"
 
 _START_SECONDS = 120.0
 _ATTEMPTS = 3  # another process may take the free port between our look and the SuperLink's start
+_POLL_SECONDS = 0.05
+
+#: what a simulation of Nectar needs, none of it part of the app
+_SIMULATION_IMPORTS = ("flwr.clientapp", "flwr.serverapp", "torch", "safetensors.torch")
 
 
 class SuperLink:
     """A SuperLink for one run, and what one asks of it.
+
+    Flower's programs import for seconds each. So all are started at once, and each gets its words when they are known:
+    the SuperExec when the SuperLink answers, ``flwr run`` too, the simulation when the SuperExec calls it.
 
     Parameters
     ----------
@@ -30,41 +38,19 @@ class SuperLink:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._environment = environment(directory)
-        self._log = directory / "superlink.log"
-        self._process: subprocess.Popen[bytes] | None = None
-        self._client = Client(
-            scripts_directory() / "flwr",
-            CONNECTION,
-            self._environment,
-            directory,
-            self._last_words,
+        self._app = directory / "app"
+        self._place = Place(directory, environment(directory))
+        self._port = _free_port()
+        self._superlink = self._start_superlink()
+        self._superexec = self._place.start_warm("flower-superexec", self._superlink)
+        self._flwr = self._place.start_warm("flwr", self._superlink)
+        self._simulation = self._place.start_warm(
+            "flwr-simulation", self._superlink, ["ray"], _SIMULATION_IMPORTS
         )
-
-    def start(self) -> None:
-        """Start the SuperLink and wait until it answers.
-
-        Raises
-        ------
-        LaunchError
-            It ends, or does not answer in time.
-        """
-        for attempt in range(1, _ATTEMPTS + 1):
-            port = _free_port()
-            self._write_connection(port)
-            self._process = self._spawn(port)
-            if self._answers(port):
-                return
-            if self._process.poll() is None:
-                raise LaunchError(
-                    f"Flower's SuperLink gave no answer on port {port} within "
-                    f"{_START_SECONDS:.0f} seconds{self._last_words()}"
-                )
-            if attempt == _ATTEMPTS:
-                raise LaunchError(f"Flower's SuperLink ended at its start{self._last_words()}")
+        self._place.put_in_place_of(self._simulation, "flwr-simulation")
 
     def submit(self, job: Job) -> str:
-        """Hand the app to the SuperLink.
+        """Hand the app to the SuperLink, as soon as that answers.
 
         Returns
         -------
@@ -74,13 +60,34 @@ class SuperLink:
         Raises
         ------
         LaunchError
-            Flower refuses the app; the sentence holds its reason.
+            The SuperLink ends, or does not answer in time, or Flower refuses the app; the sentence holds its reason.
         """
-        return self._client.submit(job.app, job.options())
+        self._wait()
+        self._superexec.begin(["--insecure", "--runtime-api-address", f"127.0.0.1:{self._port}"])
+        self._write_connection()
+        copy_bundled(job.app, self._app)
+        self._flwr.begin(run_words(self._app, CONNECTION, job.options()))
+        try:
+            code = self._flwr.process.wait(SUBMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise silent("run", SUBMIT_SECONDS, self._superlink.last_words()) from None
+        said = self._flwr.log.read_text(encoding="utf-8", errors="replace")
+        return run_number(subprocess.CompletedProcess(["flwr"], code, said, ""))
 
-    def log_lines(self, run: str) -> Iterator[str]:
-        """Yield the run's log as it is written, from its first line to the run's end."""
-        return self._client.log_lines(run, self.reap)
+    def log_lines(self) -> Iterator[str]:
+        """Yield the run's log as it is written, from its first line to the end of the simulation's process."""
+        read = 0
+        while True:
+            over = self._simulation.ended or any(
+                program.ended for program in self._serving().values()
+            )
+            for line, end in self._simulation.new_lines(read):
+                if over or line.endswith(b"\n"):
+                    yield line.decode(errors="replace")
+                    read = end
+            if over:
+                return
+            time.sleep(_POLL_SECONDS)
 
     def outcome(self, run: str) -> Outcome:
         """Ask how the run stands.
@@ -90,64 +97,83 @@ class SuperLink:
         LaunchError
             The SuperLink is gone or gives no sensible answer.
         """
-        if self._process is None or self._process.poll() is not None:
-            raise LaunchError(f"Flower's SuperLink ended before the run{self._last_words()}")
-        return self._client.outcome(run)
+        code = self._simulation.process.poll()
+        # Flower's simulation exits with 0 only behind a run that completed.
+        if code == 0:
+            return Outcome("finished:completed", "")
+        for name, program in self._serving().items():
+            if program.ended:
+                raise LaunchError(f"Flower's {name} ended before the run{program.last_words()}")
+        found = self._client().outcome(run)
+        if code is None or found.finished:
+            return found
+        said = self._simulation.last_words()
+        return Outcome("finished:failed", f"its process ended with exit code {code}{said}")
 
     def reap(self) -> None:
-        """Collect the exit status of the ended SuperLink, so that no zombie stays."""
-        if self._process is not None:
-            self._process.wait()
+        """Collect the exit statuses of the ended programs, so that no zombie stays."""
+        for program in (*self._serving().values(), self._flwr, self._simulation):
+            program.process.wait()
 
-    def _spawn(self, port: int) -> "subprocess.Popen[bytes]":
-        # A session of its own: Ctrl-C goes to the wrapper alone, which ends things in order.
-        with self._log.open("ab") as log:
-            return subprocess.Popen(
-                [
-                    str(scripts_directory() / "flower-superlink"),
-                    "--insecure",
-                    "--simulation",
-                    "--disable-runtime-dependency-installation",
-                    *("--host", "127.0.0.1"),
-                    *("--port", str(port)),
-                ],
-                cwd=self._directory,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+    def _serving(self) -> dict[str, Program]:
+        """Give what a run cannot go on without."""
+        return {"SuperLink": self._superlink, "SuperExec": self._superexec}
 
-    def _answers(self, port: int) -> bool:
-        assert self._process is not None
+    def _client(self) -> Client:
+        return Client(
+            scripts_directory() / "flwr",
+            CONNECTION,
+            self._place.environment,
+            self._directory,
+            self._superlink.last_words,
+        )
+
+    def _start_superlink(self) -> Program:
+        return self._place.start(
+            "flower-superlink",
+            "--insecure",
+            "--simulation",
+            "--disable-runtime-dependency-installation",
+            *("--isolation", "process"),
+            *("--host", "127.0.0.1"),
+            *("--port", str(self._port)),
+        )
+
+    def _wait(self) -> None:
+        """Wait until the SuperLink answers; start it anew, on another port, if it ends instead."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            if self._answers():
+                return
+            if not self._superlink.ended:
+                raise LaunchError(
+                    f"Flower's SuperLink gave no answer on port {self._port} within "
+                    f"{_START_SECONDS:.0f} seconds{self._superlink.last_words()}"
+                )
+            if attempt == _ATTEMPTS:
+                said = self._superlink.last_words()
+                raise LaunchError(f"Flower's SuperLink ended at its start{said}")
+            self._port = _free_port()
+            self._superlink = self._start_superlink()
+
+    def _answers(self) -> bool:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         deadline = time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline and self._process.poll() is None:
+        while time.monotonic() < deadline and not self._superlink.ended:
             try:
-                with opener.open(f"http://127.0.0.1:{port}/health", timeout=5):
-                    return self._process.poll() is None
+                with opener.open(f"http://127.0.0.1:{self._port}/health", timeout=5):
+                    return not self._superlink.ended
             except (urllib.error.URLError, OSError):
-                time.sleep(0.1)
+                time.sleep(_POLL_SECONDS)
         return False
 
-    def _write_connection(self, port: int) -> None:
+    def _write_connection(self) -> None:
         home = self._directory / "flower"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n\n'
-            f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n',
+            f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self._port}"\ninsecure = true\n',
             encoding="utf-8",
         )
-
-    def _last_words(self) -> str:
-        """Give the end of the SuperLink's own log, for a message about its failure."""
-        try:
-            lines = plain(self._log.read_text(encoding="utf-8", errors="replace")).split("\n")
-        except OSError:
-            return "."
-        said = [line.strip() for line in lines if line.strip()]
-        return f"; its log ends: {' | '.join(said[-5:])}" if said else "; it wrote no log."
 
 
 def _free_port() -> int:

@@ -94,15 +94,22 @@ def create() -> Path:
     )
 
 
-def remove(directory: Path) -> None:
+def remove(directory: Path, *, at_once: bool = False) -> None:
     """End every process that `directory` marks, then delete it.
+
+    Parameters
+    ----------
+    directory
+        A run's directory.
+    at_once
+        Whether the processes have nothing left to put in order.
 
     Raises
     ------
     LaunchError
         A process survives even SIGKILL, or the directory cannot be deleted.
     """
-    survivors = stop(str(directory))
+    survivors = stop(str(directory), at_once=at_once)
     # A process that dies while its files are deleted may write one more: then once again.
     for _ in range(3):
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,7 +1,5 @@
 """What `nectar simulate` decides before it starts a process, and the parts of its launching."""
 
-import io
-import json
 import os
 import shlex
 import signal
@@ -25,9 +23,8 @@ from nectar.flower.job import (
 )
 from nectar.flower.log import NoiseFilter, plain
 from nectar.interrupt import Interrupted, Interrupts
-from nectar.simulation import processes, superlink, workspace
+from nectar.simulation import processes, workspace
 from nectar.simulation.environment import environment
-from nectar.simulation.simulate import simulate
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 
@@ -117,8 +114,9 @@ def test_the_environment_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.Mon
     assert set(found["NO_PROXY"].split(",")) == {"intranet", "127.0.0.1", "localhost"}
     assert Path(found["FLWR_HOME"]).is_relative_to(tmp_path)
     assert found["NECTAR_DATA"] == "/data"
-    first = Path(found["PATH"].split(os.pathsep)[0])
-    assert (first / "flower-superlink").exists()
+    first, second, *_ = map(Path, found["PATH"].split(os.pathsep))
+    assert first == tmp_path / "bin"
+    assert (second / "flower-superlink").exists()
     assert found[processes.MARK] == str(tmp_path)
 
 
@@ -326,23 +324,6 @@ def test_what_the_caller_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_flowers_refusal_is_told_in_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    flwr = programs / "flwr"
-    answer = json.dumps({"success": False, "error-message": "no such\nkey"})
-    flwr.write_text(f"#!/bin/sh\necho 'a note'\necho {shlex.quote(answer)}\n")
-    flwr.chmod(0o755)
-    monkeypatch.setattr(superlink, "scripts_directory", lambda: programs)
-    with pytest.raises(LaunchError, match="no such key"):
-        superlink.SuperLink(tmp_path).submit(Job(tmp_path, {}, TINY))
-    flwr.write_text("#!/bin/sh\necho 'cannot connect' >&2\nexit 1\n")
-    with pytest.raises(LaunchError, match=r"exit code 1.*cannot connect"):
-        superlink.SuperLink(tmp_path).submit(Job(tmp_path, {}, TINY))
-
-
 def test_print_only_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,40 +348,3 @@ def test_without_ray_a_sentence_says_how_to_get_it_and_nothing_starts(
     assert "pip install 'flwr[simulation]'" in said
     assert "`nectar run`" in said
     assert not (tmp_path / "runs").exists()
-
-
-SUPERLINK = """
-import http.server, os, sys, threading
-class Health(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-    def log_message(self, *words): pass
-port = int(sys.argv[sys.argv.index("--port") + 1])
-server = http.server.HTTPServer(("127.0.0.1", port), Health)
-threading.Timer(1.0, lambda: (print("out of memory", flush=True), os._exit(9))).start()
-server.serve_forever()
-"""
-
-
-def test_a_superlink_that_dies_ends_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "flower-superlink").write_text(f"#!{sys.executable}\n{SUPERLINK}")
-    started = json.dumps({"success": True, "run-id": "17"})
-    # Flower's client goes on trying when its SuperLink is gone.
-    flwr = (
-        f"#!/bin/sh\nif [ $1 = run ]; then echo '{started}'; else echo at work; exec sleep 60; fi\n"
-    )
-    (programs / "flwr").write_text(flwr)
-    for program in programs.iterdir():
-        program.chmod(0o755)
-    monkeypatch.setattr(superlink, "scripts_directory", lambda: programs)
-    out = io.StringIO()
-    began = time.monotonic()
-    with pytest.raises(LaunchError, match=r"SuperLink ended before the run.*out of memory"):
-        simulate(Job(SOURCE, {}, TINY), out=out)
-    assert time.monotonic() - began < 30
-    assert out.getvalue() == "at work\n"
