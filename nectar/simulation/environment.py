@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.imports import FOLDER
 from nectar.flower.job import scripts_directory
-from nectar.simulation import workspace
+from nectar.simulation import bytecode, workspace
 
 
 def environment(directory: Path) -> dict[str, str]:
@@ -39,5 +39,6 @@ def environment(directory: Path) -> dict[str, str]:
         # They would not be used: Flower's actors run in an environment of their own.
         "RAY_prestart_worker_first_driver": "0",
         "PYTHONUNBUFFERED": "1",
+        **bytecode.variables(directory),
         **workspace.mark(directory),
     }

@@ -10,7 +10,7 @@ from nectar.flower.client import Outcome
 from nectar.flower.job import Job
 from nectar.flower.log import Screen, follow_lines
 from nectar.interrupt import Interrupted, Interrupts
-from nectar.simulation import workspace
+from nectar.simulation import bytecode, workspace
 from nectar.simulation.superlink import SuperLink
 from nectar.words import next_step
 from server_app.marked_lines import told
@@ -59,7 +59,8 @@ def simulate(
                     screen.say("Removed what an earlier, killed simulation had left behind.")
                 directory = workspace.create()
                 superlink = SuperLink(directory)
-                check()
+                with bytecode.shared(directory):
+                    check()
                 outcome, record = _run(superlink, job, screen)
                 completed = outcome.completed
                 return _report(outcome, record, screen)
@@ -67,6 +68,8 @@ def simulate(
             screen.say(f"Interrupted ({interrupted.name}): ending the run's processes.")
             return 128 + interrupted.number
         finally:
+            if superlink is not None:
+                superlink.settle()
             if directory is not None:
                 workspace.remove(directory, at_once=completed)
             if superlink is not None:
@@ -91,6 +94,8 @@ def _run(superlink: SuperLink, job: Job, screen: Screen) -> tuple[Outcome, str]:
 
     def see(line: str) -> None:
         if directory := str(told(line, "record").get("directory", "")):
+            if not records:
+                superlink.tidy()
             records.append(directory)
         screen.show(line)
 

@@ -1,7 +1,9 @@
 """A SuperLink of the run's own, and what works for it, as children."""
 
+import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -11,6 +13,7 @@ from pathlib import Path
 from nectar.flower.app import copy_bundled
 from nectar.flower.client import SUBMIT_SECONDS, Client, Outcome, run_number, run_words, silent
 from nectar.flower.job import Job, LaunchError, scripts_directory
+from nectar.simulation import bytecode
 from nectar.simulation.environment import environment
 from nectar.simulation.programs import Place, Program
 
@@ -39,6 +42,7 @@ class SuperLink:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._app = directory / "app"
+        self._tidying = threading.Thread(target=self._tidy, daemon=True)
         self._place = Place(directory, environment(directory))
         self._port = _free_port()
         self._superlink = self._start_superlink()
@@ -109,6 +113,19 @@ class SuperLink:
             return found
         said = self._simulation.last_words()
         return Outcome("finished:failed", f"its process ended with exit code {code}{said}")
+
+    def tidy(self) -> None:
+        """Delete, beside the run, what only its start needed: thousands of small files, for seconds on a slow disk."""
+        self._tidying.start()
+
+    def settle(self) -> None:
+        """Wait until what :meth:`tidy` deletes is deleted."""
+        if self._tidying.ident is not None:
+            self._tidying.join()
+
+    def _tidy(self) -> None:
+        for folder in (bytecode.folder(self._directory), self._app):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def reap(self) -> None:
         """Collect the exit statuses of the ended programs, so that no zombie stays."""

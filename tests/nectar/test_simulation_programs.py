@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from common.errors import NectarError
 from nectar.flower.app import SOURCE
 from nectar.flower.job import Job, LaunchError, Resources
-from nectar.simulation import programs, superlink, warm, workspace
+from nectar.simulation import bytecode, programs, superlink, warm, workspace
 from nectar.simulation.simulate import simulate
 from nectar.simulation.superlink import SuperLink
 
@@ -250,3 +251,45 @@ def test_a_warm_program_ends_with_the_process_that_started_it(tmp_path: Path) ->
     while workspace.start_time(number) is not None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert workspace.start_time(number) is None
+
+
+# -- bytecode -----------------------------------------------------------------------------------
+
+
+def test_bytecode_is_kept_with_the_run_where_it_may_not_lie_beside_the_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "none"))
+    given = bytecode.variables(tmp_path)
+    code = "import colorsys, sys; print(colorsys.__cached__, sys.dont_write_bytecode)"
+    environment = os.environ | given
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert said.startswith(str(bytecode.folder(tmp_path)))
+    assert said.endswith(" False\n")
+    assert Path(said.split()[0]).is_file()
+    with bytecode.shared(tmp_path):
+        assert cache_from_source(__file__).startswith(str(bytecode.folder(tmp_path)))
+        assert not sys.dont_write_bytecode
+    assert sys.pycache_prefix == str(tmp_path / "none")
+    assert sys.dont_write_bytecode
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_bytecode_that_is_at_hand_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", written)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    if written:
+        import flwr
+
+        compiled = Path(cache_from_source(str(flwr.__file__)))
+        compiled.parent.mkdir(parents=True)
+        compiled.touch()
+    assert bytecode.variables(tmp_path) == {}
+    with bytecode.shared(tmp_path):
+        assert sys.pycache_prefix == str(tmp_path)
+        assert sys.dont_write_bytecode is written
