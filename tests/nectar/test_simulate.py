@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from flwr.common.config import parse_config_args
 
 from common.config import load
 from common.errors import ConfigError
 from nectar import cli
+from nectar.commands import simulate
 from nectar.commands.simulate import available_cores, job_of, main, resources
 from nectar.flower.app import SOURCE, require_app
 from nectar.flower.job import (
@@ -335,6 +337,32 @@ def test_print_only_prints(
     assert load(config) == asked
     assert "typed" not in config  # who types that line types another
     assert "num-supernodes=3" in words[words.index("--federation-config") + 1]
+
+
+@pytest.mark.slow
+def test_the_command_line_needs_no_torch() -> None:
+    """Seconds of import: Flower's programs are started before."""
+    code = (
+        "import sys; from pathlib import Path; from nectar.commands import simulate; "
+        "simulate._may_have_gpu = lambda: False; simulate.main(['--print']); "
+        "print(*{'torch', 'flwr', 'ray'} & set(sys.modules))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True
+    ).stdout
+    assert said.splitlines()[-1] == ""
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_torch_is_asked_for_a_gpu_where_there_may_be_one(
+    monkeypatch: pytest.MonkeyPatch, found: bool
+) -> None:
+    monkeypatch.setattr(simulate, "_may_have_gpu", lambda: True)
+    device = torch.device("cuda" if found else "cpu")
+    monkeypatch.setattr("common.compute.torch_device", lambda name: device)
+    assert load(job_of({}).run_config).compute.device == ("cpu" if found else "auto")
+    monkeypatch.setattr(simulate, "_may_have_gpu", lambda: False)
+    assert load(job_of({}).run_config).compute.device == "auto"
 
 
 def test_without_ray_a_sentence_says_how_to_get_it_and_nothing_starts(
