@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from logging import getLogger
 from typing import Any
 
@@ -13,14 +13,18 @@ from flwr.app import Error, Message, RecordDict
 
 from nectar.pool.board import Board
 from nectar.pool.hand import CRASHED, Hand, Job, WorkerError
+from nectar.pool.letters import blobs_of
 
 logger = getLogger("flwr")
 
 #: Flower's own code for a node that is not to be had
 _UNAVAILABLE = 5
 
-#: seconds that a call waits for a reply before the caller's turn is over
-_TURN = 0.25
+#: bytes of arrays in replies that nobody has taken yet, above which workers do not run ahead of the server
+_HELD = 256 * 2**20
+
+#: waiting messages among which a worker looks for one whose node it had before
+_LOOKED_THROUGH = 64
 
 Progress = Callable[[int, int], None]
 
@@ -28,8 +32,10 @@ Progress = Callable[[int, int], None]
 class Crew:
     """Workers that carry out messages side by side.
 
-    A node goes to the worker that had it last, whose memory holds its data, and only to another one where that has no
-    time. A worker that dies costs the node that it was at this one message, and is started again.
+    A node goes to the worker that had it last, whose memory holds its data, and to another one where that has no time.
+    Messages are begun in their order, in which their replies are best taken: where these are large, no more of them
+    wait here than some, however many messages there are. A worker that dies costs the node that it was at this one
+    message, and is started again.
 
     Parameters
     ----------
@@ -44,17 +50,15 @@ class Crew:
     def __init__(
         self, setup: Mapping[str, Any], processes: int, progress: Progress | None = None
     ) -> None:
-        self._setup, self._progress = setup, progress
+        self._setup, self._progress, self._processes = setup, progress, processes
         self._board = Board()
         self._changed = threading.Condition()
-        self._queues: list[deque[Job]] = [deque() for _ in range(processes)]
-        self._anybodys: deque[Job] = deque()
+        self._waiting: deque[Job] = deque()
         self._home: dict[int, int] = {}
-        self._seconds: dict[int, float] = {}
         self._busy: set[int] = set()
         self._expected: set[str] = set()
         self._replies: dict[str, Message] = {}
-        self._put = 0
+        self._put = self._taken = self._held = 0
         self._hands: dict[int, Hand] = {}
         self._problem = ""
         self._living, self._ready, self._closing = processes, 0, False
@@ -82,26 +86,27 @@ class Crew:
     def put(self, messages: Sequence[Message]) -> None:
         """Have ``messages`` carried out; those put earlier that nobody has begun are dropped."""
         self._board.pin([message.content for message in messages])
-        now = time.monotonic()
         with self._changed:
-            for queue in (*self._queues, self._anybodys):
-                queue.clear()
-            self._expected = {message.metadata.message_id for message in messages}
+            self._waiting.clear()
             self._replies.clear()
-            self._put = len(messages)
-            # The longest first, as far as that is known: what begins last should end soon.
-            jobs = [Job(message, now) for message in messages]
-            for job in sorted(jobs, key=self._expected_seconds, reverse=True):
-                self._enqueue(job)
+            self._expected = {message.metadata.message_id for message in messages}
+            self._put, self._taken, self._held = len(messages), 0, 0
+            for position, message in enumerate(messages):
+                self._enqueue(Job(message, position))
             self._changed.notify_all()
 
-    def take(self, message_ids: Sequence[str]) -> list[Message]:
-        """Return the replies to ``message_ids`` that are there, once each; a moment is waited for the first of them."""
+    def take(self, message_id: str) -> Message | None:
+        """Wait for the reply to a message and return it, once; None for one that was not put, or was dropped."""
         with self._changed:
-            awaited = self._expected.intersection(message_ids)
-            if awaited:
-                self._changed.wait_for(lambda: any(i in self._replies for i in awaited), _TURN)
-            return [self._replies.pop(i) for i in message_ids if i in self._replies]
+            self._changed.wait_for(
+                lambda: message_id in self._replies or message_id not in self._expected
+            )
+            reply = self._replies.pop(message_id, None)
+            if reply is not None:
+                self._taken += 1
+                self._held -= _size(reply)
+                self._changed.notify_all()
+            return reply
 
     def close(self) -> None:
         """End all workers; returns when their processes are gone."""
@@ -117,19 +122,14 @@ class Crew:
             keeper.join()
         self._board.clear()
 
-    def _expected_seconds(self, job: Job) -> float:
-        return self._seconds.get(job.node, float("inf"))
-
     def _enqueue(self, job: Job) -> None:
         if job.node in self._busy:
             reason = "this device is still at work on what it was asked before"
             self._settle(job, Error(code=_UNAVAILABLE, reason=reason))
         elif not self._living:
             self._settle(job, Error(code=CRASHED, reason=self._problem))
-        elif job.node in self._home:
-            self._queues[self._home[job.node]].append(job)
         else:
-            self._anybodys.append(job)
+            self._waiting.append(job)
 
     # ---- each worker's thread -------------------------------------------------------------------------
 
@@ -156,14 +156,12 @@ class Crew:
         self._count_ready(1)
         try:
             while (job := self._next(index)) is not None:
-                begun = time.monotonic()
                 try:
                     answer: RecordDict | Error = hand.carry_out(job)
                 except Exception as error:
-                    answer = Error(CRASHED, reason=f"the process that was at it died: {error}")
-                    self._done(job, answer, time.monotonic() - begun)
+                    self._done(job, Error(code=CRASHED, reason=f"its process died: {error}"))
                     return self._part_with(hand, error)
-                self._done(job, answer, time.monotonic() - begun)
+                self._done(job, answer)
             return False
         finally:
             self._count_ready(-1)
@@ -198,16 +196,20 @@ class Crew:
         return None
 
     def _chosen(self, index: int) -> Job | None:
-        for queue in (self._queues[index], self._anybodys):
-            if queue:
-                return queue.popleft()
-        longest = max(self._queues, key=len)
-        return longest.pop() if longest else None
+        """Take from what waits the worker's own, else nobody's, else the first one; None where it is to wait."""
+        near = [*islice(self._waiting, _LOOKED_THROUGH)]
+        if self._held >= _HELD:
+            near = [job for job in near if job.position < self._taken + 2 * self._processes]
+        homes = [self._home.get(job.node) for job in near]
+        at = next((homes.index(home) for home in (index, None) if home in homes), 0)
+        job = near[at] if near else None
+        if job is not None:
+            self._waiting.remove(job)
+        return job
 
-    def _done(self, job: Job, answer: RecordDict | Error, seconds: float) -> None:
+    def _done(self, job: Job, answer: RecordDict | Error) -> None:
         with self._changed:
             self._busy.discard(job.node)
-            self._seconds[job.node] = seconds
             self._settle(job, answer)
             self._changed.notify_all()
 
@@ -216,7 +218,8 @@ class Crew:
         if message_id not in self._expected:
             return  # nobody waits for it any more
         self._expected.discard(message_id)
-        self._replies[message_id] = Message(answer, reply_to=job.message)
+        reply = self._replies[message_id] = Message(answer, reply_to=job.message)
+        self._held += _size(reply)
         if self._progress is not None:
             self._progress(self._put - len(self._expected), self._put)
 
@@ -227,6 +230,9 @@ class Crew:
 
     def _give_up(self) -> None:
         """Answer for what waits: nobody is left to carry it out."""
-        for queue in (*self._queues, self._anybodys):
-            while queue:
-                self._settle(queue.popleft(), Error(code=CRASHED, reason=self._problem))
+        while self._waiting:
+            self._settle(self._waiting.popleft(), Error(code=CRASHED, reason=self._problem))
+
+
+def _size(reply: Message) -> int:
+    return sum(map(len, blobs_of(reply.content))) if reply.has_content() else 0

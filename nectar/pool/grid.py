@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -106,53 +107,67 @@ class PoolGrid(LocalGrid):
         super().__init__(client_app, config.federation.clients, config.to_run_config())
         self._config, self._processes, self._told = config, processes, progress
         self._forecast = Forecast(config.rounds, devices_asked(config))
-        self._carried_out: dict[str, Message] = {}
-        self._before = 0
+        self._own: dict[str, Message] = {}
+        self._asked = 0
+        self._turn = threading.Lock()
         self._crew: Crew | None = None
         self._may_hire = True
         if config.compute.workers:
             self._hire()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Carry out ``messages``, or have it done; return their ids."""
+        """Take ``messages``, and give them to workers where there are some; return their ids."""
         messages = list(messages)
-        self._carried_out.clear()
-        for done, message in enumerate(messages):
-            crew = self._crew_at_hand() if _is_work(message) else None
-            if crew is not None:
-                self._before = done
-                for each in messages[done:]:
-                    identify(each)
-                crew.put(messages[done:])
-                break
-            self._carry_out(message)
-            self._tell(done + 1, len(messages))
-            self._consider(message, len(messages) - done - 1)
+        for message in messages:
+            identify(message)
+        self._own = {message.metadata.message_id: message for message in messages}
+        self._asked = len(messages)
+        with self._turn:
+            self._hand_over()
         return [message.metadata.message_id for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to ``message_ids`` that are there, once each."""
-        ids = list(message_ids)
-        here = [self._carried_out.pop(i) for i in ids if i in self._carried_out]
-        return here if here or self._crew is None else self._crew.take(ids)
+        """Return the replies to ``message_ids``, once each; what no worker was given is carried out for it."""
+        replies = [self._reply_to(message_id) for message_id in message_ids]
+        return [reply for reply in replies if reply is not None]
 
     def close(self) -> None:
         """End the workers; returns when they are gone."""
         if self._crew is not None:
             self._crew.close()
 
-    def _carry_out(self, message: Message) -> None:
+    def _reply_to(self, message_id: str) -> Message | None:
+        with self._turn:
+            if message_id in self._own:
+                self._hand_over()
+            message = self._own.pop(message_id, None)
+            if message is not None:
+                return self._carry_out(message)
+        return None if self._crew is None else self._crew.take(message_id)
+
+    def _hand_over(self) -> None:
+        """Give the workers what is left of the messages, if there are workers and it is work."""
+        if self._crew is None or not self._own or not all(map(_is_work, self._own.values())):
+            return
+        crew = self._crew_at_hand()
+        if crew is not None:
+            crew.put([*self._own.values()])
+            self._own = {}
+
+    def _carry_out(self, message: Message) -> Message:
         begun = time.perf_counter()
-        (reply,) = super().pull_messages(super().push_messages([message]))
-        self._carried_out[message.metadata.message_id] = reply
+        reply = self._call(message)
+        self._tell(self._asked - len(self._own), self._asked)
         if message.metadata.message_type == MessageType.TRAIN:
             self._forecast.worked(time.perf_counter() - begun)
+            self._consider(message)
+        return reply
 
-    def _consider(self, message: Message, waiting: int) -> None:
+    def _consider(self, message: Message) -> None:
         """Have workers started where they pay; this process goes on until they are there."""
         group = message.metadata.group_id
         server_round = int(group) if group.isdecimal() else self._config.rounds
-        if self._may_hire and self._forecast.pays(server_round, waiting, self._processes):
+        if self._may_hire and self._forecast.pays(server_round, len(self._own), self._processes):
             self._hire()
 
     def _hire(self) -> None:
@@ -185,7 +200,7 @@ class PoolGrid(LocalGrid):
         return crew if crew.ready else None
 
     def _tell_of_crew(self, done: int, of: int) -> None:
-        self._tell(self._before + done, self._before + of)
+        self._tell(self._asked - of + done, self._asked)
 
     def _tell(self, done: int, of: int) -> None:
         if self._told is not None:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 
-from common.specs.riding import SECONDS_LEFT
 from nectar.pool import letters, sheets
 from nectar.pool.board import Board
 from nectar.pool.letters import Pile, Place
@@ -42,24 +40,17 @@ class Job:
     ----------
     message : Message
         The message.
-    since : float
-        When it was pushed, on the clock of ``time.monotonic``.
+    position : int
+        Which one of those that were put together it is, from 0.
     """
 
     message: Message
-    since: float
+    position: int
 
     @property
     def node(self) -> int:
         """Whom it is for."""
         return self.message.metadata.dst_node_id
-
-    def shorten(self, content: Mapping[str, Any]) -> None:
-        """Take the time that the message has waited here off what its written content says is left of the round."""
-        _, config = content.get("config", ("", {}))
-        if SECONDS_LEFT in config:
-            waited = time.monotonic() - self.since
-            config[SECONDS_LEFT] = max(0.0, config[SECONDS_LEFT] - waited)
 
 
 class Hand:
@@ -140,7 +131,6 @@ class Hand:
             content = letters.written(
                 job.message.content, lambda blob: self._board.place_of(blob) or own.place(blob)
             )
-            job.shorten(content)
             there = self._board.sheets
             new = [number for number in there if number not in self._has]
             head: Head = {

@@ -178,18 +178,19 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
     assert [task.identity.has_changed(task.config) for task in tasks] == [False, False]
     with (app / "strategies" / "topk.py").open("a") as file:
         file.write("mended = 1\n")
-    begun: list[str] = []
+    begun: list[tuple[str, int]] = []
 
     def start(starter: Any, task: Any, resume: Any, log: Path, share: int) -> Any:
-        begun.append(task.variant.label)
+        begun.append((task.variant.label, share))
         log.write_text("nectar: no such run\n")
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
 
     monkeypatch.setattr(run_scheduler, "_start", start)
+    monkeypatch.setattr(run_scheduler, "available_cores", lambda: 5)
     archive = Archive(tmp_path / "runs")
-    scheduler = RunScheduler(archive, tmp_path / "runs", tmp_path / "logs", 1, False, said.append)
+    scheduler = RunScheduler(archive, tmp_path / "runs", tmp_path / "logs", 2, False, said.append)
     scheduler.carry_out(tasks)
-    assert begun == ["fedavg"]
+    assert begun == [("fedavg", 2)], "two at a time on five cores"
     assert (
         "its source has changed: give the same command again" in scheduler.failures["topk, seed 0"]
     )

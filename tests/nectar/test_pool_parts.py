@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from common.config import load
 from common.errors import ConfigError
+from nectar.compare import run_start
 from nectar.compare.plan import Task
 from nectar.pool import forecast, letters, sheets
 from nectar.pool.board import Board
@@ -226,3 +227,12 @@ def test_a_comparison_counts_a_runs_workers_as_cores() -> None:
     words = "compute.workers=3 compute.client_cores=2 compute.server_cores=4"
     task = Task(None, 0, load({"set": words}), None)  # type: ignore[arg-type]
     assert (task.threads, task.cores) == (4, 6)
+
+
+def test_a_comparison_tells_a_run_its_threads_and_its_share_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told: dict[str, str] = {}
+    monkeypatch.setattr(run_start.subprocess, "Popen", lambda words, env, **_: told.update(env))
+    run_start.start_alone([], tmp_path / "log", threads=2, cores=4)
+    assert (told["OMP_NUM_THREADS"], told["NECTAR_CORES"]) == ("2", "4")
