@@ -99,6 +99,15 @@ def test_two_processes_give_the_numbers_of_one(small: Small, method: str) -> Non
     assert_same(pooled(config), run(config))
 
 
+@pytest.mark.parametrize("method", ["fednova", "flwr.serverapp.strategy:FedAdam"])
+def test_so_they_do_in_waves_with_evaluations_at_the_sites(small: Small, method: str) -> None:
+    words = "federation.wave=2 evaluation.on=both data.site_holdout=0.2 wire.compression=zlib"
+    config = small(method=method, set=f"{words} federation.clients=5")
+    record = pooled(config)
+    assert_same(record, run(config))
+    assert record.metrics()[2]["sites"]["accuracy"] > 0
+
+
 def test_it_is_carried_out_by_two_processes_that_keep_their_devices(
     odd: Small, tmp_path: Path
 ) -> None:
