@@ -3,6 +3,7 @@
 ENTRIES = {
     "matching_step": "benchmarks.matching_step",
     "fedavg_round": "benchmarks.fedavg_round",
+    "small_devices": "benchmarks.small_devices",
     "round_cost": "benchmarks.round_cost",
     "pool_round": "benchmarks.pool_round",
     "synthetic_update": "benchmarks.synthetic_update",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from logging import getLogger
+from typing import Any
 
 from flwr.app import (
     ArrayRecord,
@@ -17,7 +18,9 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
+from client_app.arrivals import ARRIVALS
 from client_app.device import DeviceClient, Metrics, client_class
 from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.reasons import reason_of
@@ -39,6 +42,7 @@ from common.compute import use_threads
 from common.data import Samples
 from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
+from common.flower_arrays import array_of, record_of
 from common.privacy.ledger import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
 from common.run import Run
@@ -106,7 +110,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
     train, holdout = site_samples(run, site, context)
-    record_id = str(message.content.config_records["config"].get("record", ""))
+    record_id = str(_config(message).get("record", ""))
     if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
         raise FederationError(
             f"the server names its run {record_id[:40]!r}, which cannot be part of a file name here"
@@ -121,9 +125,23 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     return cls(run, site, train, holdout, state, own_data=own_data, review=review, account=account)
 
 
+def _config(message: Message, name: str = "config") -> ConfigRecord:
+    found = message.content[name]
+    if not isinstance(found, ConfigRecord):
+        raise FederationError(f"the instruction's '{name}' is no configuration")
+    return found
+
+
+def _arrays(message: Message) -> list[NDArray[Any]]:
+    found = message.content["arrays"]
+    if not isinstance(found, ArrayRecord):
+        raise FederationError("the instruction's 'arrays' are none")
+    return ARRIVALS.arrays_of(found)
+
+
 def _seen(message: Message) -> Head | None:
     """Return the last head of this site's ledger that the server says it saw."""
-    named = message.content.config_records["config"].get(HEAD)
+    named = _config(message).get(HEAD)
     return None if named is None else read_head(str(named))
 
 
@@ -137,12 +155,12 @@ def figures(metrics: Metrics, examples: int) -> MetricRecord:
 def _train(message: Message, context: Context) -> RecordDict:
     client = client_of(message, context)
     arrays, examples, metrics = client.fit(
-        message.content.array_records["arrays"].to_numpy_ndarrays(),
-        dict(message.content.config_records["config"]),
+        _arrays(message),
+        dict(_config(message)),
     )
     content = RecordDict(
         {
-            "arrays": ArrayRecord(arrays),
+            "arrays": record_of(map(array_of, arrays)),
             "metrics": figures(metrics, examples),
             "about": ConfigRecord({"site": client.site}),
         }
@@ -155,8 +173,8 @@ def _train(message: Message, context: Context) -> RecordDict:
 def _evaluate(message: Message, context: Context, asked: str = "config") -> RecordDict:
     client = client_of(message, context)
     loss, examples, metrics = client.evaluate(
-        message.content.array_records["arrays"].to_numpy_ndarrays(),
-        dict(message.content.config_records[asked]),
+        _arrays(message),
+        dict(_config(message, asked)),
     )
     return RecordDict(
         {
@@ -204,7 +222,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
     train, holdout = site_samples(run, site, context)
-    asked = message.content.config_records["config"]
+    asked = _config(message)
     account = account_of(run, "", site, context)
     if account is not None and HEADS in asked:
         account.check(own_of(str(asked[HEADS]), site))
@@ -239,7 +257,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Run a phase of the method's client, and before it judge the weights that came where that is asked for."""
-    if EVALUATION in message.content.config_records:
+    if isinstance(message.content.get(EVALUATION), ConfigRecord):
         return _evaluate_and_train(message, context)
     return reply(message, context, _train)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from flwr.client import NumPyClient
 from flwr.common import Scalar
 from torch import Tensor
 
+from client_app.arrivals import ARRIVALS
 from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
 from client_app.ledger import Account
@@ -132,11 +133,9 @@ class DeviceClient(NumPyClient):
 
     def model(self, weights: Weights) -> Classifier:
         """Return the run's model with ``weights``, on the run's device; running statistics may be the site's own."""
-        model = self.run.build_model()
         if self._local_statistics:
-            Weights(self.recall(_STATISTICS) or {}).load_into(model)
-        weights.load_into(model)
-        return model
+            weights = weights.over(Weights(self.recall(_STATISTICS) or {}))
+        return self.run.model_with(weights)
 
     def keep_statistics(self, model: Classifier) -> None:
         """Remember the running statistics of a model that was trained, where they are the site's own."""
@@ -371,7 +370,7 @@ class DeviceClient(NumPyClient):
         self.deadline = Deadline.of(config)
         work, takes = self.phase_named(str(config["phase"]))
         spec = takes(self.run)
-        given = spec.payload.decode(parameters, spec)
+        given = ARRIVALS.decode(parameters, spec)
         self._metrics, self._phase, self._draws.told = {}, str(config["phase"]), None
         self.__dict__.pop("_of_the_round", None)
         started = time.perf_counter()
@@ -406,7 +405,9 @@ class DeviceClient(NumPyClient):
             )
         self.server_round, self.taken = int(config["server-round"]), int(config.get(TAKEN, 0))
         self.__dict__.pop("_of_the_round", None)
-        model = self.model(Weights.decode(parameters, self.run.spec))
+        given = ARRIVALS.decode(parameters, self.run.spec)
+        assert isinstance(given, Weights)
+        model = self.model(given)
         settings = self.run.config
         figures = evaluate(
             model,
@@ -466,7 +467,8 @@ class DeviceClient(NumPyClient):
         return work, phases[name].takes
 
 
-def phases_of(cls: type[DeviceClient]) -> dict[str, Phase]:
+@cache
+def phases_of(cls: type[DeviceClient]) -> Mapping[str, Phase]:
     """Return the phases of a client class by name; a subclass's method of the same phase takes its parent's place."""
     found: dict[str, Phase] = {}
     for base in reversed(cls.__mro__):

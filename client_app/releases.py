@@ -41,11 +41,14 @@ class ReleaseLog:
         OSError
             If it cannot be written; nothing may leave then.
         """
-        self._directory.mkdir(parents=True, exist_ok=True)
         now = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         content = json.dumps({**now, **self._about, **line}) + "\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        file = os.open(self._directory / LOG, flags, 0o600)
+        try:
+            file = os.open(self._directory / LOG, flags, 0o600)
+        except FileNotFoundError:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._directory / LOG, flags, 0o600)
         try:
             os.write(
                 file, content.encode()

@@ -32,11 +32,12 @@ from common.imports import is_import_path
 from common.imports import load as load_path
 from common.models import own
 from common.models.building import outline
+from common.models.mould import Mould
 from common.seeding import derive, generator, process_wide
 from common.settings.sections import ModelSettings
 from common.sites import folder_sites
 from common.task import Task, task_of
-from common.wire import WeightsSpec
+from common.wire import Weights, WeightsSpec
 
 Indices = NDArray[np.int64]
 
@@ -223,6 +224,31 @@ class Run:
         except ValueError as error:
             raise self._misfit(error) from None
         return model.to(self.device)
+
+    def model_with(self, weights: Weights) -> models.Classifier:
+        """Return the run's model with ``weights`` in the place of its initial ones, on this process's device.
+
+        It is as one that `build_model` makes, and nobody else has a part of it. What ``weights`` lack is as it begins.
+
+        Raises
+        ------
+        ConfigError
+            If the model cannot be built for the data set's images or texts.
+        """
+        mould = self._mould
+        if mould is not None and mould.covers(weights.tensors):
+            return mould.cast(weights.tensors)
+        model = self.build_model()
+        weights.load_into(model)
+        return model
+
+    @cached_property
+    def _mould(self) -> Mould | None:
+        """What models are cast from, once a process; None of a model of the user's own, which may hold anything."""
+        if is_import_path(self.config.model.name):
+            return None
+        mould = Mould(self.build_model())
+        return mould if mould.fits else None
 
     @cached_property
     def _own_model(self) -> models.Classifier:

@@ -40,26 +40,42 @@ def numpy_generator(seed: int, *purpose: str | int) -> np.random.Generator:
     return np.random.default_rng(derive(seed, *purpose))
 
 
+#: packages whose code draws of generators that it is given, or of torch's own alone
+_DRAWS_OF_TORCH = frozenset({"torch", "common", "synth", "client_app", "strategies"})
+
+
+def draws_of_torch_alone(*parts: object) -> bool:
+    """Return whether no code of a user's own is among ``parts``: modules of torch's, functions, or None for none."""
+    origins = {
+        str(getattr(part, "__module__", "")).partition(".")[0] for part in parts if part is not None
+    }
+    return origins <= _DRAWS_OF_TORCH
+
+
 @contextmanager
-def process_wide(seed: int, *purpose: str | int) -> Iterator[None]:
+def process_wide(seed: int, *purpose: str | int, torch_alone: bool = False) -> Iterator[None]:
     """Let the process-wide generators of torch, NumPy and Python start from ``purpose``; put them back afterwards.
 
-    For code that asks no generator of ours: a user's own network, its initial weights and its dropout.
+    For code that asks no generator of ours: a user's own network, its initial weights and its dropout. Where none of
+    it can draw from NumPy's and Python's, ``torch_alone`` leaves those as they are: they take a hundred times as long.
     """
     drawn = derive(seed, *purpose)
     on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    before = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    others = None if torch_alone else (random.getstate(), np.random.get_state())  # noqa: NPY002
+    before = torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if on_gpu else []
-    random.seed(drawn)
-    np.random.seed(drawn % 2**32)  # noqa: NPY002
+    if not torch_alone:
+        random.seed(drawn)
+        np.random.seed(drawn % 2**32)  # noqa: NPY002
     torch.default_generator.manual_seed(drawn)
     if on_gpu:
         torch.cuda.manual_seed_all(drawn)
     try:
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
-        torch.set_rng_state(before[2])
+        if others is not None:
+            random.setstate(others[0])
+            np.random.set_state(others[1])  # noqa: NPY002
+        torch.set_rng_state(before)
         if on_gpu:
             torch.cuda.set_rng_state_all(cuda)

@@ -17,7 +17,7 @@ from common.augmentation import augmented
 from common.compute import autocast
 from common.data import Samples
 from common.models import couples_samples
-from common.seeding import process_wide
+from common.seeding import draws_of_torch_alone, process_wide
 from common.settings.training import TrainingSettings
 from common.task import Evaluation, Task
 from synth.descent import SGD, Adam
@@ -140,7 +140,9 @@ def train(
     last = steps or settings.epochs * -(-examples // settings.batch)
     passes = _passes(len(samples), settings.batch, generator, device, examples, last)
     done, seen, total = 0, 0, torch.zeros((), device=device)
-    with process_wide(generator.initial_seed(), "layers"):
+    code = *model.modules(), *vars(local).values(), task, rule, before_step
+    ours = draws_of_torch_alone(*code)
+    with process_wide(generator.initial_seed(), "layers", torch_alone=ours):
         for a_pass in passes if sampled is None else iter([sampled]):
             seen, total = 0, torch.zeros((), device=device)
             for positions in a_pass:

@@ -12,7 +12,16 @@ from logging import getLogger
 from typing import Any
 
 import torch
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -21,14 +30,16 @@ logger = getLogger("flwr")
 
 _FIRST_NODE = 1000
 
+Record = ArrayRecord | ConfigRecord | MetricRecord
+
 UserConfig = Mapping[str, str | int | float | bool]
 
 
 class LocalGrid(Grid):
     """A federation of simulated nodes in this process.
 
-    A message is carried out when it is pushed, one after the other; its reply waits to be pulled. Contents are
-    copied on the way, as a wire would, so that neither side sees what the other does to its records.
+    A message is carried out when its reply is pulled, so that no reply waits. Contents are copied on the way, as a
+    wire would, so that neither side sees what the other does to its records.
 
     Parameters
     ----------
@@ -45,6 +56,8 @@ class LocalGrid(Grid):
         Told (messages carried out, messages pushed together) after each one.
     """
 
+    works_when_asked = True
+
     def __init__(
         self,
         client_app: ClientApp,
@@ -56,7 +69,8 @@ class LocalGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self._app = client_app
         self._progress = progress
-        self._replies: dict[str, Message] = {}
+        self._waiting: dict[str, Message] = {}
+        self._carried_out, self._pushed = 0, 0
         nodes: Sequence[UserConfig]
         if isinstance(clients, int):
             nodes = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
@@ -97,19 +111,16 @@ class LocalGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Carry out ``messages`` and keep their replies; return their ids."""
-        ids: list[str] = []
+        """Take ``messages``, which are carried out when their replies are pulled; return their ids."""
         messages = list(messages)
+        self._carried_out, self._pushed = 0, len(messages)
         for message in messages:
             identify(message)
-            self._replies[message.metadata.message_id] = self._call(message)
-            ids.append(message.metadata.message_id)
-            if self._progress is not None:
-                self._progress(len(ids), len(messages))
-        return ids
+            self._waiting[message.metadata.message_id] = message
+        return [message.metadata.message_id for message in messages]
 
     def _call(self, message: Message) -> Message:
-        carried = copy.deepcopy(message)
+        carried = _copied(message)
         threads = torch.get_num_threads()  # the server's own; the device sets its
         try:
             return self._app(carried, self._contexts[message.metadata.dst_node_id])
@@ -121,8 +132,16 @@ class LocalGrid(Grid):
             torch.set_num_threads(threads)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to ``message_ids`` that are there, once each."""
-        return [self._replies.pop(i) for i in list(message_ids) if i in self._replies]
+        """Carry out the messages of ``message_ids`` that have not been, and return their replies."""
+        asked = [self._waiting.pop(i) for i in list(message_ids) if i in self._waiting]
+        return [self._worked(message) for message in asked]
+
+    def _worked(self, message: Message) -> Message:
+        reply = self._call(message)
+        self._carried_out += 1
+        if self._progress is not None:
+            self._progress(self._carried_out, self._pushed)
+        return reply
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -134,3 +153,24 @@ class LocalGrid(Grid):
 def identify(message: Message) -> None:
     """Give ``message`` an id, as a SuperLink does."""
     message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+
+
+def _copied(message: Message) -> Message:
+    """Return what arrives of ``message``: records of its own, and the bytes of arrays, which nobody can write to."""
+    records = {name: _record(record) for name, record in message.content.items()}
+    new: Message = object.__new__(Message)
+    new.__dict__.update(message.__dict__)
+    new.__dict__["_metadata"] = copy.copy(message.metadata)
+    new.__dict__["_content"] = RecordDict(records)
+    return new
+
+
+def _record(record: Record) -> Record:
+    new = record.copy()
+    held: dict[str, Any] = new.__dict__["_data"]
+    for name, value in held.items():
+        if isinstance(value, Array):
+            held[name] = copy.copy(value)
+        elif isinstance(value, list):
+            held[name] = list(value)
+    return new

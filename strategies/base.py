@@ -35,6 +35,7 @@ from common.run import Run
 from common.seeding import generator
 from common.sites import Site
 from common.wire import Payload, Spec, SyntheticImages, Weights
+from common.wire.codec import is_finite
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.matching import matched
 from strategies.exchange.memory import tell_memory
@@ -461,7 +462,7 @@ class Strategy(FlowerStrategy):
 
     def _require_finite(self, server_round: int, weights: Weights) -> None:
         for name, tensor in weights.tensors.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            if not is_finite(tensor):
                 raise DivergedError(
                     f"round {server_round}'s update made the weight '{name}' infinite or NaN, and is not kept: a new "
                     "run needs a lower learning rate"

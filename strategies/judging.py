@@ -7,7 +7,7 @@ those judged before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import torch
@@ -17,6 +17,7 @@ from common.models import Classifier
 from common.run import Run
 from common.seeding import generator
 from common.wire import Weights
+from common.wire.codec import is_finite
 from strategies.plausible import length_of, own_length, too_long
 
 #: uploads that are held, decoded, until all of them are compared
@@ -46,11 +47,16 @@ class Trial:
             drawn = torch.randint(len(info.classes), (_TRIED, *info.shape), generator=draws)
         return drawn.to(self._run.device)
 
+    @cached_property
+    def _places(self) -> Mapping[str, Tensor]:
+        return self._model.state_dict()
+
     @torch.no_grad()
     def gives_numbers(self, weights: Weights) -> bool:
         """Tell whether every output is finite."""
-        weights.load_into(self._model)
-        return bool(torch.isfinite(self._model(self._inputs)).all())
+        for name, tensor in weights.tensors.items():
+            self._places[name].copy_(tensor)
+        return is_finite(self._model(self._inputs))
 
 
 class Judge:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, Self, TypeVar
@@ -67,8 +67,13 @@ class Bundle:
         return frame(cls.kind, {"parts": [[name, count] for name, count in counts.items()]}, [])[0]
 
     @classmethod
-    def decode(cls, arrays: Sequence[NDArray], spec: BundleSpec) -> Self:
-        """Rebuild every part by its own specification.
+    def decode(
+        cls,
+        arrays: Sequence[NDArray],
+        spec: BundleSpec,
+        part: Callable[[str, Sequence[NDArray], Spec], Payload] | None = None,
+    ) -> Self:
+        """Rebuild every part by its own specification; ``part`` does so in another way, of a name, arrays and that.
 
         Raises
         ------
@@ -88,7 +93,8 @@ class Bundle:
         for name, count in counts.items():
             one = spec.parts[name]
             try:
-                parts[name] = one.payload.decode(body[start : start + count], one)
+                own = body[start : start + count]
+                parts[name] = part(name, own, one) if part else one.payload.decode(own, one)
             except PayloadError as error:
                 raise PayloadError(f"its part '{name}': {error}") from None
             start += count

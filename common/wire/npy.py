@@ -1,4 +1,4 @@
-"""Arrays as NumPy's ``save`` writes them, read without NumPy's loader.
+"""Arrays as NumPy's ``save`` writes them, written with their header made once, and read without NumPy's loader.
 
 ``numpy.load`` takes whatever comes for what it says it is: an archive gives an object that is no array, and a header
 that claims a terabyte has a terabyte asked for before a value is read. Here a claim is compared with the bytes that
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,24 @@ _HEADER = re.compile(
     rb"\{'descr': '([<>|][fiub]\d{1,2})', 'fortran_order': (False|True), "
     rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\), \} *\n"
 )
+
+
+def write(array: NDArray) -> bytes:
+    """Return the bytes that ``numpy.save`` writes of an array of numbers."""
+    if not array.flags.c_contiguous:
+        buffer = BytesIO()
+        np.save(buffer, array, allow_pickle=False)
+        return buffer.getvalue()
+    head = _head(array.dtype.str, array.shape)
+    return b"".join((head, array.reshape(-1).view(np.uint8).data)) if array.size else head
+
+
+@lru_cache(maxsize=4096)
+def _head(descr: str, shape: tuple[int, ...]) -> bytes:
+    buffer = BytesIO()
+    fields = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue()
 
 
 def read(data: bytes) -> NDArray:

@@ -19,6 +19,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from common.errors import PayloadError
+from strategies.exchange.in_process import works_when_asked
 from strategies.exchange.inflating import allowing
 
 logger = getLogger("flwr")
@@ -83,7 +84,7 @@ class _Puller(threading.Thread):
                 if due and self._over.wait(max(0.0, due - time.monotonic())):
                     return  # but each is looked for once, however late: what is here already counts
                 self._called = called = time.monotonic()
-                reply = _pull(self._grid, self.asks, self._sent[self.asks])
+                reply = pull(self._grid, self.asks, self._sent[self.asks])
                 self._called, now = None, time.monotonic()
                 if reply is not None:
                     self._found.put((self.asks, reply))
@@ -97,7 +98,7 @@ class _Puller(threading.Thread):
             self._found.put(error)
 
 
-def _pull(grid: Grid, message_id: str, asked: Awaited) -> Message | PayloadError | None:
+def pull(grid: Grid, message_id: str, asked: Awaited) -> Message | PayloadError | None:
     """Return the reply to one message, why what came is none, or None while nothing has come."""
     try:
         with allowing(asked.max_bytes):
@@ -148,6 +149,9 @@ def collect(
     Exception
         Whatever the grid raises when its connection fails.
     """
+    if works_when_asked(grid):
+        answers = {message_id: pull(grid, message_id, asked) for message_id, asked in sent.items()}
+        return {i: reply for i, reply in answers.items() if reply is not None}, frozenset()
     replies: dict[str, Message | PayloadError] = {}
     turns: SimpleQueue[_Turn] = SimpleQueue()
     found: SimpleQueue[_Item] = SimpleQueue()

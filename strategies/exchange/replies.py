@@ -10,7 +10,7 @@ from logging import getLogger
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from common.errors import PayloadError, reason
 from common.sites import Site
@@ -113,18 +113,20 @@ def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
         raise PayloadError(reason_of(reply))
     with any_failure_is_the_replys():
         content = reply.content
-        if len(content.array_records) != 1 or len(content.metric_records) != 1:
+        sent = [record for record in content.values() if isinstance(record, ArrayRecord)]
+        figures = [record for record in content.values() if isinstance(record, MetricRecord)]
+        if len(sent) != 1 or len(figures) != 1:
             raise PayloadError(
-                f"the reply holds {len(content.array_records)} array records and {len(content.metric_records)} "
-                "metric records where one of each was expected"
+                f"the reply holds {len(sent)} array records and {len(figures)} metric records where one of each was "
+                "expected"
             )
-        metrics = _read_metrics(next(iter(content.metric_records.values())))
+        metrics = _read_metrics(figures[0])
         examples = _pop_examples(metrics)
         if examples != site.examples:
             raise PayloadError(
                 f"num-examples is {examples} where the roll call said {site.examples}"
             )
-        arrays = read_arrays(next(iter(content.array_records.values())), spec.max_bytes)
+        arrays = read_arrays(sent[0], spec.max_bytes)
         payload = spec.payload.decode(arrays, spec)
     return Upload(site, payload, examples, metrics)
 

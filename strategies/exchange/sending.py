@@ -11,7 +11,8 @@ from flwr.serverapp import Grid
 
 from common.errors import PayloadError
 from common.specs.riding import SECONDS_LEFT
-from strategies.exchange.inbox import Awaited, collect
+from strategies.exchange.in_process import works_when_asked
+from strategies.exchange.inbox import Awaited, collect, pull
 
 NO_REPLY = 100
 NOT_SENT = 101
@@ -78,13 +79,16 @@ def exchange(
         The most bytes of arrays in the reply to each message; what claims more is refused before it is put together.
         None may bring any where nothing is said.
     wave : int
-        Messages out at a time; 0 sends all at once. The replies of a wave are handed on, and can be forgotten,
-        before the next one goes out.
+        Messages out at a time; 0 sends all at once, and in this process carries out one after the other. The replies
+        of a wave are handed on, and can be forgotten, before the next one goes out.
     traffic : Traffic, optional
         The account that bytes are added to.
     """
-    end = time.monotonic() + deadline
     max_bytes = max_bytes or [0] * len(messages)
+    if works_when_asked(grid) and not wave:
+        yield from _one_by_one(grid, messages, deadline, max_bytes, traffic)
+        return
+    end = time.monotonic() + deadline
     size = wave or max(1, len(messages))
     for first in range(0, len(messages), size):
         part = messages[first : first + size]
@@ -94,18 +98,48 @@ def exchange(
         replies = [None] * len(part) if late else _collect(grid, part, most, end, traffic)
         for message, reply in zip(part, replies, strict=True):
             if reply is None:
-                reason = f"no reply within {deadline:g} s"
-                reply = Message(Error(code=NO_REPLY, reason=reason), reply_to=message)
+                reply = _late(message, deadline)
             if traffic is not None:
                 traffic.received(message.metadata.dst_node_id, reply)
             yield reply
 
 
+def _late(message: Message, deadline: float) -> Message:
+    reason = f"no reply within {deadline:g} s"
+    return Message(Error(code=NO_REPLY, reason=reason), reply_to=message)
+
+
+def _one_by_one(
+    grid: Grid,
+    messages: Sequence[Message],
+    deadline: float,
+    max_bytes: Sequence[int],
+    traffic: Traffic | None,
+) -> Iterator[Message]:
+    """Yield each reply as it is made, so that the one before can be forgotten.
+
+    Each device has the whole time, as where they work side by side.
+    """
+    _tell_time(messages, time.monotonic() + deadline)
+    post(grid, messages)
+    for message, most in zip(messages, max_bytes, strict=True):
+        if traffic is not None:
+            traffic.sent(message)
+        asked = Awaited(message.metadata.dst_node_id, most)
+        reply = as_reply(message, pull(grid, message.metadata.message_id, asked))
+        if reply is None:
+            reply = _late(message, deadline)
+        if traffic is not None:
+            traffic.received(message.metadata.dst_node_id, reply)
+        yield reply
+        del reply
+
+
 def _tell_time(messages: Sequence[Message], end: float) -> None:
     """Say in each instruction how long its reply is waited for, so that a site ends with the round."""
     for message in messages:
-        config = message.content.config_records.get("config")
-        if config is not None:
+        config = message.content.get("config")
+        if isinstance(config, ConfigRecord):
             config[SECONDS_LEFT] = max(0.0, end - time.monotonic())
 
 

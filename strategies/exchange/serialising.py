@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord
 
+from common.flower_arrays import array_of, record_of
 from common.wire import Bundle, Payload
 
 
@@ -21,9 +22,15 @@ class Serialiser:
     def __init__(self, compression: str) -> None:
         self._compression = compression
         self._kept: dict[int, list[Array]] = {}
+        self._records: dict[int, ArrayRecord] = {}
 
     def record(self, payload: Payload) -> ArrayRecord:
-        """Return what travels in the place of ``payload``."""
+        """Return what travels in the place of ``payload``, the same object each time: nobody is to change it."""
+        if id(payload) not in self._records:
+            self._records[id(payload)] = self._put_together(payload)
+        return self._records[id(payload)]
+
+    def _put_together(self, payload: Payload) -> ArrayRecord:
         parts = payload.parts if isinstance(payload, Bundle) else {"": payload}
         arrays: list[Array] = []
         counts: dict[str, int] = {}
@@ -32,10 +39,10 @@ class Serialiser:
             arrays += kept
             counts[name] = len(kept)
         if isinstance(payload, Bundle):
-            arrays.insert(0, Array(Bundle.head(counts)))
-        return ArrayRecord({str(i): array for i, array in enumerate(arrays)})
+            arrays.insert(0, array_of(Bundle.head(counts)))
+        return record_of(arrays)
 
     def _once(self, part: Payload) -> list[Array]:
         if id(part) not in self._kept:
-            self._kept[id(part)] = [Array(ndarray) for ndarray in part.encode(self._compression)]
+            self._kept[id(part)] = [*map(array_of, part.encode(self._compression))]
         return self._kept[id(part)]

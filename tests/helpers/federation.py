@@ -20,6 +20,26 @@ SMALL_CLIENTS = 3
 Tamper = Callable[[Message, Message], Message]
 
 
+class PromptGrid(LocalGrid):
+    """A federation whose devices work as soon as they are asked, and whose replies are waited for as elsewhere."""
+
+    works_when_asked = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._replies: dict[str, Message] = {}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Carry out ``messages`` and keep their replies."""
+        ids = super().push_messages(messages)
+        self._replies |= zip(ids, LocalGrid.pull_messages(self, ids), strict=True)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies that are there, once each."""
+        return [self._replies.pop(i) for i in list(message_ids) if i in self._replies]
+
+
 class TamperedGrid(LocalGrid):
     """A federation in which ``tamper(instruction, reply)`` stands between some devices and the server."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from federation import run
+from federation import PromptGrid, run
 from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
 
@@ -22,7 +22,7 @@ from strategies.exchange.roll_call import Question
 Small = Callable[..., dict[str, Any]]
 
 
-class Busy(LocalGrid):
+class Busy(PromptGrid):
     """Three nodes, of which the last does not answer until it is free, and the second may come late."""
 
     def __init__(self, *args: Any, free_after: float = 1e9, late: float = 0.0, **kw: Any) -> None:

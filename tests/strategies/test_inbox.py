@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from federation import run
+from federation import PromptGrid, run
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from nectar.local_grid import LocalGrid
 from strategies.exchange import inbox
 
 Small = Callable[..., dict[str, Any]]
 
 
-class Uploading(LocalGrid):
+class Uploading(PromptGrid):
     """A call that asks for partition-1's reply to an instruction to train does not return."""
 
     held = threading.Event()

@@ -1,0 +1,126 @@
+"""What a server's payloads become: weights that come to one device after the other are decoded once a process."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from common.wire import Bundle, BundleSpec, Payload, Spec, Weights, WeightsSpec, npy
+
+NDArrays = Sequence[np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """Weights, what they were decoded from, and how often each tensor had been written to by then."""
+
+    arrays: NDArrays
+    spec: WeightsSpec
+    weights: Weights
+    versions: tuple[int, ...]
+
+    @classmethod
+    def of(cls, arrays: NDArrays, spec: WeightsSpec) -> _Kept:
+        weights = Weights.decode(arrays, spec)
+        return cls(arrays, spec, weights, tuple(t._version for t in weights.tensors.values()))
+
+    def are_of(self, arrays: NDArrays, spec: WeightsSpec) -> bool:
+        """Whether ``arrays`` decode to these weights, and no device has written to them."""
+        return (
+            len(arrays) == len(self.arrays)
+            and all(map(_same, arrays, self.arrays))
+            and (spec is self.spec or spec == self.spec)
+            and all(
+                tensor._version == version
+                for tensor, version in zip(
+                    self.weights.tensors.values(), self.versions, strict=True
+                )
+            )
+        )
+
+    def lent(self) -> Weights:
+        """Return the same values in tensors of the device's own, which it may mark as it likes."""
+        tensors = {name: tensor.detach() for name, tensor in self.weights.tensors.items()}
+        return Weights(tensors, self.weights.codec)
+
+
+def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    """Whether two views of bytes are of the same values; in the server's own process they are of the same bytes."""
+    if one is other:
+        return True
+    if one.dtype != other.dtype or one.shape != other.shape or one.strides != other.strides:
+        return False
+    seen = _seen(one)
+    return _place(one) == _place(other) or (seen is not None and seen == _seen(other))
+
+
+def _seen(view: np.ndarray[Any, Any]) -> tuple[int, bytes] | None:
+    """Return where in which bytes a view begins, to be compared without copying them; None where it is of no bytes."""
+    source: Any = view
+    while isinstance(source, np.ndarray):
+        source = source.base
+    if not isinstance(source, bytes):
+        return None
+    return _place(view) - _place(np.frombuffer(source, np.uint8)), source
+
+
+def _place(view: np.ndarray[Any, Any]) -> int:
+    place: int = view.__array_interface__["data"][0]
+    return place
+
+
+class Arrivals:
+    """Decodes payloads, and keeps the weights of the last one for those who are sent the same.
+
+    What is lent is not to be written to; where a device does, the next one gets its own.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+        self._read: list[tuple[bytes, np.ndarray[Any, Any]]] = []
+
+    def arrays_of(self, record: ArrayRecord) -> list[np.ndarray[Any, Any]]:
+        """Return the arrays in their order, as read-only views of what came.
+
+        Raises
+        ------
+        PayloadError
+            If one is no array.
+        """
+        came = [array.data for array in record.values()]
+        last = [data for data, _ in self._read]
+        if len(came) != len(last) or not all(map(operator.is_, came, last)):
+            self._read = []
+            self._read = [(data, npy.read(data)) for data in came]
+        return [view for _, view in self._read]
+
+    def decode(self, arrays: NDArrays, spec: Spec) -> Payload:
+        """Return the payload that ``arrays`` are, by its specification.
+
+        Raises
+        ------
+        PayloadError
+            If they are none.
+        """
+        if isinstance(spec, BundleSpec):
+            return Bundle.decode(arrays, spec, self._part)
+        return self._part("", arrays, spec)
+
+    def _part(self, name: str, arrays: NDArrays, spec: Spec) -> Payload:
+        if not isinstance(spec, WeightsSpec) or any(a.flags.writeable for a in arrays):
+            return spec.payload.decode(arrays, spec)
+        kept = self._kept.get(name)
+        if kept is None or not kept.are_of(arrays, spec):
+            self._kept.pop(name, None)  # first, or there are two in memory
+            del kept
+            kept = self._kept[name] = _Kept.of(arrays, spec)
+        return kept.lent()
+
+
+ARRIVALS = Arrivals()
+"""This process's."""

@@ -1,0 +1,209 @@
+"""Models and weights that a process reuses: every method's numbers are those of devices that share nothing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import numbers, run
+from torch import nn
+
+from client_app import device
+from client_app.arrivals import Arrivals
+from common import models
+from common.flower_arrays import array_of, record_of
+from common.methods import METHODS
+from common.models.mould import Mould
+from common.run import Run
+from common.wire import Bundle, BundleSpec, Numbers, NumbersSpec, Weights, WeightsSpec, npy
+from server_app.checkpoint import Checkpoint
+
+Small = Callable[..., dict[str, Any]]
+
+VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
+OTHERS = {
+    "fedvae": VAE,
+    "feddpms": VAE,
+    "fedssyn": "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
+    "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order",
+    "fedavg": "model.norm=batch evaluation.on=both data.site_holdout=0.2",
+    "scaffold": "scaffold.option=I",
+}
+
+
+class Forgetful(Arrivals):
+    """Decodes all that comes, each time."""
+
+    def decode(self, arrays: Any, spec: Any) -> Any:
+        """Return the payload in memory of its own."""
+        return spec.payload.decode(arrays, spec)
+
+
+def built_anew(run: Run, weights: Weights) -> models.Classifier:
+    model = run.build_model()
+    weights.load_into(model)
+    return model
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_the_numbers_of_devices_that_share_nothing(
+    small: Small, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    config = small(method=method, rounds=2, set=f"data.images=200 {OTHERS.get(method, '')}")
+    shared = run(config)
+    monkeypatch.setattr(Run, "model_with", built_anew)
+    monkeypatch.setattr(device, "ARRIVALS", Forgetful())
+    apart = run(config)
+    assert without_clocks(shared) == without_clocks(apart)
+    one, other = (Checkpoint.load(r.last).weights for r in (shared, apart))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def without_clocks(record: Any) -> list[dict[str, Any]]:
+    lines = numbers(record)
+    for line in lines:
+        for figures in line.get("devices", {}).values():
+            figures.pop("seconds", None)
+    return lines
+
+
+# ---- models -----------------------------------------------------------------------------------------------
+
+
+def a_model(name: str = "convnet", norm: str = "batch") -> models.Classifier:
+    shape = (12,) if name == "lstm" else (3, 32, 32)
+    return models.build(name, shape, 10, depth=2, width=8, norm=norm)
+
+
+@pytest.mark.parametrize("name", ["convnet", "cnn", "mlp", "resnet18", "vit", "lstm", "vae"])
+def test_a_cast_is_as_a_model_that_was_built_and_loaded(name: str) -> None:
+    """A tied LSTM has one matrix in two layers; a VAE's encoder has normalisation of its own."""
+    weights = {
+        n: torch.rand_like(t.float()).to(t.dtype) for n, t in a_model(name).state_dict().items()
+    }
+    plain, mould = a_model(name), Mould(a_model(name))
+    plain.load_state_dict(weights)
+    assert mould.fits
+    assert mould.covers(weights)
+    assert same(mould.cast(weights), plain)
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two models agree in all that a module has: types, attributes, values, flags, what is shared."""
+    pairs = list(zip(one.modules(), other.modules(), strict=True))
+    states = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
+    return (
+        all(type(a) is type(b) and attributes(a) == attributes(b) for a, b in pairs)
+        and all(n == m and a.dtype == b.dtype and torch.equal(a, b) for (n, a), (m, b) in states)
+        and [n for n, _ in one.named_parameters()] == [n for n, _ in other.named_parameters()]
+        and all(p.requires_grad and p.grad is None for p in one.parameters())
+    )
+
+
+def attributes(module: nn.Module) -> dict[str, Any]:
+    apart = ("_parameters", "_buffers", "_modules")
+    return {name: value for name, value in vars(module).items() if name not in apart}
+
+
+def test_whatever_is_done_to_a_cast_the_next_one_is_as_new() -> None:
+    weights = dict(a_model().state_dict())
+    mould = Mould(a_model())
+    first, untouched = mould.cast(weights), mould.cast(weights)
+    first.eval().requires_grad_(False)
+    first.head.register_forward_hook(lambda *_: None)
+    first.note = torch.ones(1)
+    first.head.extra = nn.Linear(1, 1)
+    for value in first.state_dict().values():
+        value.zero_()
+    assert same(mould.cast(weights), untouched)
+    assert all(torch.equal(weights[name], t) for name, t in untouched.state_dict().items())
+
+
+def test_weights_that_are_not_all_of_the_model_are_not_cast(small: Small) -> None:
+    mould, state = Mould(a_model()), dict(a_model().state_dict())
+    del state["head.bias"]
+    assert not mould.covers(state)
+    assert not mould.covers({**state, "head.bias": torch.zeros(3)})
+    assert not mould.covers({**state, "another": torch.zeros(10)})
+
+
+def test_a_model_that_holds_something_of_its_own_is_built_each_time() -> None:
+    model = a_model()
+    model.seen = []  # type: ignore[assignment]
+    assert not Mould(model).fits
+
+
+# ---- weights ----------------------------------------------------------------------------------------------
+
+
+def views(*arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    return [npy.read(npy.write(array)) for array in arrays]
+
+
+def test_equal_bytes_are_decoded_once_and_others_are_not() -> None:
+    start = Weights({"a": torch.tensor([1.0, 2.0])})
+    spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
+    arrivals = Arrivals()
+    first = arrivals.decode(views(*start.encode()), spec)
+    again = arrivals.decode(views(*start.encode()), spec)
+    assert isinstance(first, Weights)
+    assert isinstance(again, Weights)
+    assert first.tensors["a"].data_ptr() == again.tensors["a"].data_ptr()
+    assert first.tensors["a"] is not again.tensors["a"]
+    other = arrivals.decode(views(*Weights({"a": torch.tensor([1.0, 3.0])}).encode()), spec)
+    assert other.tensors["a"].tolist() == [1.0, 3.0]
+    assert first.tensors["a"].tolist() == [1.0, 2.0]
+
+
+def test_what_a_device_writes_into_its_weights_no_other_one_sees() -> None:
+    start = Weights({"a": torch.tensor([1.0, 2.0])})
+    spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
+    arrivals, came = Arrivals(), views(*start.encode())
+    arrivals.decode(came, spec).tensors["a"].mul_(2)
+    assert arrivals.decode(came, spec).tensors["a"].tolist() == [1.0, 2.0]
+
+
+def test_arrays_that_may_be_written_to_are_decoded_each_time() -> None:
+    spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
+    arrivals, came = Arrivals(), Weights({"a": torch.tensor([1.0, 2.0])}).encode()
+    arrivals.decode(came, spec)
+    came[1] = np.array([5.0, 6.0], np.float32)
+    assert arrivals.decode(came, spec).tensors["a"].tolist() == [5.0, 6.0]
+
+
+def test_the_parts_of_a_bundle_that_differ_by_site_are_each_sites() -> None:
+    weights, numbers_spec = Weights({"a": torch.zeros(2)}), NumbersSpec({"n": (0, 9)})
+    spec = BundleSpec({"w": WeightsSpec(("a",), ((2,),), (torch.float32,)), "n": numbers_spec})
+    arrivals = Arrivals()
+    one, other = (
+        arrivals.decode(views(*Bundle({"w": weights, "n": Numbers({"n": x})}).encode()), spec)
+        for x in (1, 2)
+    )
+    shared = [b.parts["w"].tensors["a"].data_ptr() for b in (one, other)]
+    assert shared[0] == shared[1]
+    assert [b.parts["n"].values["n"] for b in (one, other)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.array(3, np.int64),
+        np.zeros((0, 4), np.uint8),
+        np.array([True, False]),
+        np.arange(8, dtype=np.float16)[::2],
+        np.arange(3, dtype=">f4"),
+    ],
+)
+def test_arrays_travel_in_the_bytes_of_numpys_own_writer(array: np.ndarray[Any, Any]) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    assert npy.write(array) == buffer.getvalue()
+    (sent,) = record_of([array_of(array)]).values()
+    assert (sent.dtype, sent.shape) == (str(array.dtype), array.shape)
+    assert np.array_equal(sent.numpy(), array)
