@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
+_LARGE = ("fastapi", "flwr", "pydantic", "ray", "torch")
+
 
 def variables(directory: Path) -> dict[str, str]:
     """Give the variables that make a run's processes keep their bytecode in its `directory`, if they need any."""
@@ -37,8 +39,12 @@ def folder(directory: Path) -> Path:
 
 
 def _lacking() -> bool:
-    """Whether Python may write no bytecode, and Flower, which the processes share, was installed without."""
-    found = find_spec("flwr")
-    assert found is not None
-    assert found.origin is not None
-    return sys.dont_write_bytecode and not Path(cache_from_source(found.origin)).is_file()
+    """Whether Python may write no bytecode, and one of the packages that take longest was installed without."""
+    return sys.dont_write_bytecode and not all(map(_compiled, _LARGE))
+
+
+def _compiled(package: str) -> bool:
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        return True
+    return Path(cache_from_source(found.origin)).is_file()

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from importlib.util import cache_from_source
+from collections.abc import Iterable
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 import pytest
@@ -277,19 +278,34 @@ def test_bytecode_is_kept_with_the_run_where_it_may_not_lie_beside_the_modules(
     assert sys.dont_write_bytecode
 
 
-@pytest.mark.parametrize("written", [True, False])
-def test_bytecode_that_is_at_hand_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
-) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", written)
-    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
-    if written:
-        import flwr
-
-        compiled = Path(cache_from_source(str(flwr.__file__)))
+def compile_all(packages: Iterable[str]) -> None:
+    """Leave what looks like the bytecode of packages where Python now looks for it."""
+    for package in packages:
+        found = find_spec(package)
+        assert found is not None
+        compiled = Path(cache_from_source(str(found.origin)))
         compiled.parent.mkdir(parents=True)
         compiled.touch()
+
+
+@pytest.mark.parametrize("may_write", [True, False])
+def test_bytecode_that_is_at_hand_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_write: bool
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", not may_write)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    if not may_write:
+        compile_all(bytecode._LARGE)
     assert bytecode.variables(tmp_path) == {}
     with bytecode.shared(tmp_path):
         assert sys.pycache_prefix == str(tmp_path)
-        assert sys.dont_write_bytecode is written
+        assert sys.dont_write_bytecode is not may_write
+
+
+def test_one_large_package_without_bytecode_is_enough_to_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    compile_all(set(bytecode._LARGE) - {"torch"})
+    assert "PYTHONPYCACHEPREFIX" in bytecode.variables(tmp_path)
