@@ -4,6 +4,7 @@ ENTRIES = {
     "matching_step": "benchmarks.matching_step",
     "fedavg_round": "benchmarks.fedavg_round",
     "small_devices": "benchmarks.small_devices",
+    "first_command": "benchmarks.first_command",
     "round_cost": "benchmarks.round_cost",
     "pool_round": "benchmarks.pool_round",
     "synthetic_update": "benchmarks.synthetic_update",
