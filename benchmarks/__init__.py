@@ -5,6 +5,7 @@ ENTRIES = {
     "fedavg_round": "benchmarks.fedavg_round",
     "small_devices": "benchmarks.small_devices",
     "first_command": "benchmarks.first_command",
+    "round_memory": "benchmarks.round_memory",
     "round_cost": "benchmarks.round_cost",
     "pool_round": "benchmarks.pool_round",
     "synthetic_update": "benchmarks.synthetic_update",

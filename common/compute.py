@@ -42,6 +42,13 @@ def _keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
+def return_freed_memory() -> None:
+    """Give the system back what glibc keeps, such as between two rounds, which may lie far apart."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 def torch_device(name: str) -> torch.device:
     """Return the device ``name`` stands for; "auto" is a CUDA device where there is one.
 

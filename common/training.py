@@ -163,6 +163,7 @@ def train(
                 done += 1
                 seen += len(positions)
                 total += loss * len(positions)
+    optimiser.zero_grad()  # as large as the model, which is about to be copied
     return Trained(done, float(total) / max(1, seen), lr)
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
+from common.compute import return_freed_memory
 from common.errors import FederationError
 from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
@@ -118,6 +119,7 @@ def federate(
         update_membership(strategy, grid, federation)
         due = server_round % every == 0 or server_round == last_round
         arrays = rounds.run(server_round, arrays, evaluated=due)
+        return_freed_memory()
     rounds.close()
     return arrays
 
@@ -343,7 +345,9 @@ class Clock:
                 return
             finally:
                 self.lap("devices")
-            yield item
+            held = [item]
+            del item
+            yield held.pop()
 
 
 def _tell(callbacks: Sequence[Callback], result: RoundResult) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from common.settings.base import Settings
 from common.settings.fedavg import FedAvgSettings
@@ -27,19 +28,21 @@ class Mean:
 
     def __init__(self, like: Weights) -> None:
         self._like = like
-        self._sums = {
-            name: torch.zeros_like(t, dtype=torch.float64) for name, t in like.tensors.items()
-        }
+        self._sums: dict[str, Tensor] = {}
         self.total = 0.0
 
     def add(self, weights: Weights, share: float) -> None:
         """Count ``weights`` ``share`` times."""
         self.total += share
         for name, tensor in weights.tensors.items():
+            if (
+                name not in self._sums
+            ):  # not before: until the first upload there is room for others
+                self._sums[name] = torch.zeros_like(tensor, dtype=torch.float64)
             self._sums[name].add_(tensor, alpha=share)
 
     def result(self) -> Weights:
         """Return the mean of what was added, of which there has to be some."""
         like = self._like
-        mean = {n: (s / self.total).to(like.tensors[n].dtype) for n, s in self._sums.items()}
+        mean = {n: (self._sums[n] / self.total).to(t.dtype) for n, t in like.tensors.items()}
         return Weights(mean, like.codec)

@@ -49,7 +49,7 @@ from strategies.exchange.replies import (
 from strategies.exchange.roll_call import Question
 from strategies.exchange.serialising import Serialiser
 from strategies.exchange.spending import told_with
-from strategies.judging import TOGETHER, Judge, Trial
+from strategies.judging import TOGETHER, Judge, Trial, group_sizes
 from strategies.members import Members
 from strategies.plausible import absurd_losses
 from strategies.server_optimizer import ServerOptimizer
@@ -192,7 +192,7 @@ class Strategy(FlowerStrategy):
         self._weights = self.weights_from(arrays)
         chosen = self.choose(server_round)
         plan = self.instructions(server_round, self._weights, chosen)
-        serialiser, self._sent = self.serialiser(), []
+        serialiser, self._sent = self.serialiser(arrays), []
         for site in (site for site in chosen if site.name in plan):
             instruction = plan[site.name]
             body = serialiser.record(instruction.payload)
@@ -230,7 +230,7 @@ class Strategy(FlowerStrategy):
             return []
         self.ensure_roll_call(grid)
         self._judged, self._judges = self.outcome, list(self.sites)
-        body = self.serialiser().record(self.weights_from(arrays))
+        body = self.serialiser(arrays).record(self.weights_from(arrays))
         fields = {**config, **self._address(server_round)}
         return [
             Message(
@@ -379,9 +379,10 @@ class Strategy(FlowerStrategy):
         """Return Weights as Flower's arrays, one a tensor under its own name."""
         return ArrayRecord(dict(weights.tensors))
 
-    def serialiser(self) -> Serialiser:
-        """Return what serialises a round's payloads."""
-        return Serialiser(self.run.config.wire.compression)
+    def serialiser(self, arrays: ArrayRecord | None = None) -> Serialiser:
+        """Return what serialises a round's payloads; ``arrays`` is what the round begins with."""
+        known = [] if arrays is None else list(arrays.values())
+        return Serialiser(self.run.config.wire.compression, known)
 
     def head_of(self, site: Site) -> dict[str, str]:
         """Return what an instruction says of the site's ledger: the newest head of it that was seen."""
@@ -409,7 +410,8 @@ class Strategy(FlowerStrategy):
         """Yield the uploads that pass, note those that do not, and insist on the quorum at the end."""
         wave = self.run.config.federation.wave or TOGETHER
         answers, judge = matched(replies, self._sent), self.judge(weights)
-        while together := list(islice(answers, min(wave, TOGETHER))):
+        sizes = group_sizes(wave, max(self.max_reply_bytes, default=0))
+        while together := list(islice(answers, next(sizes))):
             ready: list[Upload] = []
             while together:
                 reply, site, instruction = together.pop(0)

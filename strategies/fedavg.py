@@ -39,4 +39,5 @@ class FedAvg(Strategy):
         mean = Mean(weights)
         for upload in uploads:
             mean.add(self.model_of(upload), self.share(upload))
+            del upload  # or it is held while the next device works
         return mean.result()

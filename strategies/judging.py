@@ -1,17 +1,18 @@
 """The judge of a round's uploads: what the rules of ``strategies.plausible`` say of each, a few at a time.
 
 An update is absurdly long only beside others. Holding a whole round decoded to compare it would cost memory that grows
-with the federation, so uploads are compared in groups of ``TOGETHER``, each with its group and with the lengths of
-those judged before.
+with the federation, so uploads are compared in groups of ``TOGETHER``, or fewer where they are large, each with its
+group and with the lengths of those judged before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import repeat
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.models import Classifier
 from common.run import Run
@@ -20,11 +21,29 @@ from common.wire import Weights
 from common.wire.codec import is_finite
 from strategies.plausible import length_of, own_length, too_long
 
-#: uploads that are held, decoded, until all of them are compared
-TOGETHER = 16
+#: uploads that are held, decoded, until all of them are compared, and the bytes beyond which they are fewer
+TOGETHER, _HELD = 16, 2**26
 
 #: inputs that a model is tried on
 _TRIED = 4
+
+#: what lies in a model that is tried on nothing
+_NOTHING = torch.empty(0)
+
+
+def group_sizes(most: int, max_bytes: int) -> Iterator[int]:
+    """Yield how many uploads are compared together, group by group: two at first, which have none before them.
+
+    Parameters
+    ----------
+    most : int
+        How many any group may have.
+    max_bytes : int
+        What the largest upload of the round may take.
+    """
+    size = max(1, min(most, TOGETHER, _HELD // max(1, max_bytes)))
+    yield max(size, min(2, most))
+    yield from repeat(size)
 
 
 class Trial:
@@ -36,7 +55,8 @@ class Trial:
     @cached_property
     def _model(self) -> Classifier:
         # Of statistics that are the sites' own the server has none: then the batch's normalise.
-        return self._run.build_model().train(self._run.config.model.statistics == "local")
+        model = self._run.build_model().train(self._run.config.model.statistics == "local")
+        return model.requires_grad_(False)
 
     @cached_property
     def _inputs(self) -> Tensor:
@@ -49,14 +69,25 @@ class Trial:
 
     @cached_property
     def _places(self) -> Mapping[str, Tensor]:
-        return self._model.state_dict()
+        return self._model.state_dict(keep_vars=True)
+
+    def prepare(self) -> None:
+        """Build the model, before a round's uploads are in memory, and let go of its own weights."""
+        for place in self._places.values() if "_places" not in self.__dict__ else ():
+            if isinstance(place, nn.Parameter):
+                place.data = _NOTHING.to(place)
 
     @torch.no_grad()
     def gives_numbers(self, weights: Weights) -> bool:
         """Tell whether every output is finite."""
         for name, tensor in weights.tensors.items():
-            self._places[name].copy_(tensor)
-        return is_finite(self._model(self._inputs))
+            self._places[name].data = tensor.to(
+                self._run.device
+            )  # lent: a copy would be one more in memory
+        found = is_finite(self._model(self._inputs))
+        for name in weights.tensors:
+            self._places[name].data = _NOTHING.to(self._places[name])
+        return found
 
 
 class Judge:
@@ -73,6 +104,7 @@ class Judge:
     """
 
     def __init__(self, trial: Trial, weights: Weights, factor: float) -> None:
+        trial.prepare()
         self._trial = trial
         self._weights = weights
         self._own = own_length(weights)

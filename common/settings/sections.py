@@ -158,7 +158,12 @@ class FederationSettings(Settings):
 
     clients: int = setting(10, "sites in the federation", symbol="K", ge=1)
     participation: float = setting(1.0, "share of the sites asked in a round", gt=0, le=1)
-    wave: int = setting(0, "messages out at a time; 0: all at once", ge=0, operational=True)
+    wave: int = setting(
+        0,
+        "messages out at a time; 0: all at once, and under nectar run one, which costs nothing there",
+        ge=0,
+        operational=True,
+    )
     min_replies: int = setting(
         1, "valid replies, and answers to the roll call, below which the run stops", ge=1
     )

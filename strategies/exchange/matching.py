@@ -31,8 +31,10 @@ def matched(
         answers = reply.metadata.reply_to_message_id
         if answers not in asked:
             asked = _by_message_id(sent)
+        held = [reply]
+        del reply
         if answers in asked:
-            yield (reply, *asked[answers])
+            yield (held.pop(), *asked[answers])
 
 
 def _by_message_id(sent: Sequence[tuple[Message, Site, Asked]]) -> dict[str, tuple[Site, Asked]]:

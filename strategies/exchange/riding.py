@@ -55,12 +55,12 @@ class Riders:
                 self._answers[self._alone[place - len(self._instructions)]] = reply
                 continue
             number = self._carried.get(place)
-            if number is None:
-                yield reply
-                continue
-            trained, judged = _parted(reply, self._instructions[place], self._questions[number])
-            self._answers[number] = judged
-            yield trained
+            held = [reply]
+            if number is not None:
+                held[0], judged = _parted(reply, self._instructions[place], self._questions[number])
+                self._answers[number] = judged
+            del reply
+            yield held.pop()
 
     @property
     def complete(self) -> bool:

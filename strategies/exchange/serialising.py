@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
+
 from flwr.app import Array, ArrayRecord
 
 from common.flower_arrays import array_of, record_of
@@ -17,10 +20,12 @@ class Serialiser:
     ----------
     compression : str
         The run's ``wire.compression``.
+    known : sequence of Array
+        What the round begins with: weights that travel in the same bytes share theirs.
     """
 
-    def __init__(self, compression: str) -> None:
-        self._compression = compression
+    def __init__(self, compression: str, known: Sequence[Array] = ()) -> None:
+        self._compression, self._known = compression, known
         self._kept: dict[int, list[Array]] = {}
         self._records: dict[int, ArrayRecord] = {}
 
@@ -44,5 +49,14 @@ class Serialiser:
 
     def _once(self, part: Payload) -> list[Array]:
         if id(part) not in self._kept:
-            self._kept[id(part)] = [*map(array_of, part.encode(self._compression))]
+            encoded = part.encode(self._compression)
+            places = [None, *self._known] if len(encoded) == 1 + len(self._known) else repeat(None)
+            self._kept[id(part)] = [
+                _shared(array_of(ndarray), known)
+                for ndarray, known in zip(encoded, places, strict=False)
+            ]
         return self._kept[id(part)]
+
+
+def _shared(array: Array, known: Array | None) -> Array:
+    return known if known is not None and known.data == array.data else array

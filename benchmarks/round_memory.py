@@ -1,0 +1,130 @@
+"""What a round of a large model takes at its peak, in copies of the model's weights, against a bare loop.
+
+ResNet-18 for 32 x 32 images, four of them a device and one step. The bare loop holds what averaging needs: the weights,
+a model with its gradients, and the sum in float64. Each figure is of a process of its own, above what it had when only
+the weights were there.
+
+    python -m benchmarks.round_memory ours 10
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+
+import client_app.app
+from benchmarks.measure import Claim, Row, figure_elsewhere, peak_memory
+from common.compute import return_freed_memory, use_threads
+from common.config import load
+from common.data import Samples
+from common.run import Run
+from common.seeding import generator
+from common.settings.training import TrainingSettings
+from common.training import train
+from nectar.local_grid import LocalGrid
+from server_app.app import make_strategy
+from strategies.base import Strategy
+from strategies.exchange.sending import exchange
+
+IMAGES, CLIENTS = 4, (2, 10)
+
+
+def rows(pairs: int) -> list[Row]:
+    """Measure rounds of two and of ten devices; a peak is taken once."""
+    return [_row(clients) for clients in CLIENTS]
+
+
+def _row(clients: int) -> Row:
+    bare, ours = (
+        figure_elsewhere("benchmarks.round_memory", way, str(clients)) for way in ("bare", "ours")
+    )
+    claim = Claim()
+    name = f"copies at the peak, {clients} devices"
+    return Row(name, bare, ours, (claim.ratio(bare, ours),), claim, unit="")
+
+
+def peak(way: str, clients: int) -> float:
+    """Return the peak of one round, in copies of the weights."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = _config(clients, directory)
+        made = Run(load(config))
+        data = [_samples(made, k) for k in range(clients)]
+
+        def site_samples(run: Run, site: str, context: object) -> tuple[Samples, Samples]:
+            samples = data[int(site.rpartition("-")[2])]
+            return samples, Samples.of(samples.raw[:0].float(), samples.labels[:0])
+
+        with patch.object(client_app.app, "site_samples", site_samples):
+            strategy = make_strategy(made)
+            model = made.build_model()
+            _step(made, model, data[0])  # what torch keeps for good is there from now on
+            start = {name: value.clone() for name, value in model.state_dict().items()}
+            sent = ArrayRecord(dict(start))
+            del model
+            if way == "ours":
+                start.clear()
+            use_threads(1)
+            return_freed_memory()
+            copy = sum(len(array.data) for array in sent.values()) / 1e6
+            before = _now() - copy
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+            if way == "bare":
+                _bare_round(made, start, data)
+            else:
+                _round(strategy, sent, LocalGrid(client_app.app.app, clients, config))
+            return (peak_memory() - before) / copy
+
+
+def _round(strategy: Strategy, sent: ArrayRecord, grid: LocalGrid) -> None:
+    strategy.record_id = "benchmark"
+    messages = strategy.configure_train(1, sent, ConfigRecord(), grid)
+    most = strategy.max_reply_bytes
+    strategy.aggregate_train(1, exchange(grid, messages, deadline=3600.0, max_bytes=most))
+
+
+def _bare_round(made: Run, start: dict[str, torch.Tensor], data: list[Samples]) -> None:
+    model = made.build_model()
+    sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in start.items()}
+    for samples in data:
+        model.load_state_dict(start)
+        _step(made, model, samples)
+        for name, value in model.state_dict().items():
+            sums[name] += value
+
+
+def _step(made: Run, model: torch.nn.Module, samples: Samples) -> None:
+    settings = made.config.settings
+    assert isinstance(settings, TrainingSettings)
+    train(model, samples, settings, made.task, generator(0, "step"), steps=1)
+
+
+def _now() -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
+    return int(kilobytes) * 1024 / 1e6
+
+
+def _config(clients: int, directory: str) -> dict[str, str | int | float | bool]:
+    return {
+        "method": "fedavg",
+        "dataset": "cifar10",
+        "output-dir": directory,
+        "data-dir": directory,
+        "set": f"model.name=resnet18 model.norm=group fedavg.epochs=1 federation.clients={clients} "
+        "evaluation.on=none compute.client_cores=1 compute.device=cpu",
+    }
+
+
+def _samples(made: Run, k: int) -> Samples:
+    rng = generator(0, "benchmark", k)
+    images = torch.randn(IMAGES, *made.info.shape, generator=rng)
+    return Samples.of(images, torch.randint(0, len(made.info.classes), (IMAGES,), generator=rng))
+
+
+if __name__ == "__main__":
+    print(peak(sys.argv[1], int(sys.argv[2])))
