@@ -36,6 +36,8 @@ def environment(directory: Path) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_TMPDIR": str(directory),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Below `uv run` Ray would carry the working directory to its workers, and in it all that it writes itself.
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         # They would not be used: Flower's actors run in an environment of their own.
         "RAY_prestart_worker_first_driver": "0",
         "PYTHONUNBUFFERED": "1",

@@ -111,6 +111,8 @@ def test_the_environment_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("FLWR_HOME", "/the/users")
     monkeypatch.setenv("NECTAR_DATA", "/data")
     found = environment(tmp_path)
+    # or, below `uv run`, Ray packs what it writes itself
+    assert found["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
     assert found["PYTHONPATH"].split(os.pathsep) == [str(tmp_path / "here"), "/abs"]
     assert "RAY_ADDRESS" not in found
     assert set(found["NO_PROXY"].split(",")) == {"intranet", "127.0.0.1", "localhost"}
