@@ -46,7 +46,7 @@ class ReleaseLog:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         try:
             file = os.open(self._directory / LOG, flags, 0o600)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # the latter is told by mkdir, in its words
             self._directory.mkdir(parents=True, exist_ok=True)
             file = os.open(self._directory / LOG, flags, 0o600)
         try:

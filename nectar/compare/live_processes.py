@@ -31,10 +31,11 @@ def command_lines() -> dict[int, tuple[str, ...]]:
 
 def others(own: Collection[int]) -> bool:
     """Tell whether a run goes on that is none of the processes ``own``."""
-    return any(_is_run(line) for pid, line in command_lines().items() if pid not in own)
+    return any(is_run(line) for pid, line in command_lines().items() if pid not in own)
 
 
-def _is_run(line: Sequence[str]) -> bool:
+def is_run(line: Sequence[str]) -> bool:
+    """Tell whether a process with these words carries out a run."""
     if CHILD in line:
         return True
     return any(Path(a).name in _PROGRAMS and b in _RUNNING for a, b in pairwise(line))

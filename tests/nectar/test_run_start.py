@@ -13,7 +13,7 @@ import pytest
 from federation import numbers, words_of
 from small import SMALL
 
-from nectar.compare.live_processes import command_lines, others
+from nectar.compare.live_processes import command_lines, is_run, others
 from nectar.compare.run_start import FORK_SERVER, RunStarter, Started, start_alone
 from server_app.record import Record
 
@@ -74,7 +74,7 @@ def test_a_fork_gives_the_numbers_of_a_process_of_its_own(tmp_path: Path) -> Non
         assert shown[4:] == (str(server), "run", *words(tmp_path / "forked"))
         assert others({alone.pid})
         assert (ended(forked), ended(alone)) == (0, 0)
-        assert not others(())
+        assert not is_run(command_lines()[server])
         assert servers() == [server]
     assert servers() == []
     records = [record_in(tmp_path / name) for name in ("alone", "forked")]
