@@ -236,17 +236,16 @@ class Training:
         images = self._images[batch]
         if self._plan.flip:
             images = flipped(images, draw)
-        mixed = self._plan.precision == torch.bfloat16
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
-            slopes = private.slopes(
-                self.model,
-                self._schedule,
-                images,
-                self._labels[batch],
-                step=step,
-                expected=expected,
-                draw=draw,
-            )
+        slopes = private.slopes(
+            self.model,
+            self._schedule,
+            images,
+            self._labels[batch],
+            step=step,
+            expected=expected,
+            draw=draw,
+            precision=self._plan.precision,
+        )
         for name, parameter in self._parameters.items():
             parameter.grad = slopes[name]
         self._descend()

@@ -48,6 +48,7 @@ class PrivateDescent:
         step: int,
         expected: float,
         draw: torch.Generator,
+        precision: torch.dtype = torch.float32,
     ) -> dict[str, Tensor]:
         """Return the noisy mean gradient of a sample by the parameters' names.
 
@@ -65,6 +66,8 @@ class PrivateDescent:
             The divisor.
         draw : torch.Generator
             The source of time steps and of the noise in images, on which no privacy rests.
+        precision : torch.dtype
+            torch.bfloat16 runs the forward pass under autocast. Clip, sum and noise are of the parameters' own type.
         """
         shape, device = (len(images), self.multiplicity), images.device
         t = torch.randint(1, schedule.steps + 1, shape, generator=draw, device=device)
@@ -72,7 +75,8 @@ class PrivateDescent:
 
         def loss(net: nn.Module, x: Tensor, y: Tensor, at: Tensor, noise: Tensor) -> Tensor:
             several, classes = x.expand_as(noise[0]), y.expand_as(at[0])
-            return denoising_losses(net, schedule, several, classes, at[0], noise[0]).mean()
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
+                return denoising_losses(net, schedule, several, classes, at[0], noise[0]).mean()
 
         return noisy_mean(
             clipped_sum(model, loss, (images, labels, t, eps), self.clip),

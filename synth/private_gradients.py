@@ -70,7 +70,8 @@ def clipped_sum(
 ) -> dict[str, Tensor]:
     """Return the sum of the examples' gradients, each scaled down to a length of C over all parameters if longer.
 
-    An example whose gradient is not finite contributes nothing.
+    An example whose gradient is not finite contributes nothing. Lengths and sums are in the parameters' own type,
+    whatever autocast is on: a long sum in bfloat16 is rounded by more than C, so that one example can move it by more.
 
     Parameters
     ----------
@@ -96,15 +97,21 @@ def clipped_sum(
         if not len(part[0]):
             continue
         slopes = example_gradients(model, objective, part)
-        norms = torch.stack([slope.flatten(1).norm(dim=1) for slope in slopes.values()]).norm(dim=0)
-        finite = norms.isfinite()
-        if not finite.all():  # 0 times what is no number would be none
-            norms = norms[finite]
-            slopes = {name: slope[finite] for name, slope in slopes.items()}
-        factors = (clip / norms).clamp(max=1)
-        for name, slope in slopes.items():
-            sums[name] += torch.tensordot(factors.to(slope.dtype), slope, dims=1)
+        with torch.autocast(part[0].device.type, enabled=False):
+            _add_clipped(sums, slopes, clip)
     return sums
+
+
+def _add_clipped(sums: dict[str, Tensor], slopes: dict[str, Tensor], clip: float) -> None:
+    """Add what each example's gradient gives once it is clipped."""
+    norms = torch.stack([slope.flatten(1).norm(dim=1) for slope in slopes.values()]).norm(dim=0)
+    finite = norms.isfinite()
+    if not finite.all():  # 0 times what is no number would be none
+        norms = norms[finite]
+        slopes = {name: slope[finite] for name, slope in slopes.items()}
+    factors = (clip / norms).clamp(max=1)
+    for name, slope in slopes.items():
+        sums[name] += torch.tensordot(factors.to(slope.dtype), slope, dims=1)
 
 
 def noisy_mean(
