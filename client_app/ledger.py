@@ -14,7 +14,7 @@ from pathlib import Path
 from client_app.node_config import amount
 from common.config import Config
 from common.errors import FederationError
-from common.privacy import Event, epsilon
+from common.privacy import Event, costs_at_most
 from common.privacy.ledger import Charge, Head, Ledger, LedgerError, Lines
 
 logger = getLogger("flwr")
@@ -68,7 +68,7 @@ class Budget:
 
     def allows(self, events: Sequence[Event]) -> bool:
         """Whether that much is within the budget."""
-        return epsilon(events, self.delta).value <= self.epsilon
+        return costs_at_most(self.epsilon, events, self.delta)
 
 
 @dataclass(frozen=True)

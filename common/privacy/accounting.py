@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,9 @@ _FINEST, _COARSEST, _MANY = 1e-4, 0.01, 1000
 
 #: steps for which the PRV accountant is asked: beyond, its grid takes gigabytes
 _MOST_STEPS = 10**7
+
+#: the file of Opacus that has the formulas of RDP
+_RDP_FILE = "accountants/analysis/rdp.py"
 
 #: how often what was released: (noise multiplier, sample rate) -> steps
 Steps = Mapping[tuple[float, float], int]
@@ -86,18 +92,49 @@ def epsilon(events: Iterable[Event], delta: float, adjacency: Adjacency = "add-r
     ValueError
         If delta is none, or an event cannot be converted.
     """
+    rdp, prv = _bounds(events, delta, adjacency)
+    return Epsilon(rdp, prv())
+
+
+def costs_at_most(
+    most: float, events: Iterable[Event], delta: float, adjacency: Adjacency = "add-remove"
+) -> bool:
+    """Return whether the `epsilon` of ``events`` is at most ``most``; the PRV accountant is asked where RDP says no.
+
+    Its import takes seconds, which a site's budget need not spend in every process until it is nearly used up.
+
+    Parameters
+    ----------
+    most : float
+        Such as a budget.
+    events, delta, adjacency
+        As `epsilon` takes them.
+
+    Raises
+    ------
+    ValueError
+        If delta is none, or an event cannot be converted.
+    """
+    rdp, prv = _bounds(events, delta, adjacency)
+    return rdp <= most or prv() <= most
+
+
+def _bounds(
+    events: Iterable[Event], delta: float, adjacency: Adjacency
+) -> tuple[float, Callable[[], float]]:
+    """Return RDP's epsilon, and what asks the PRV accountant for its own."""
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: give a number above 0 and below 1")
     whole, sampled = _sorted(event.within(adjacency) for event in events if event.releases)
     if not whole and not sampled:
-        return Epsilon(0.0, 0.0)
+        return 0.0, lambda: 0.0
     if whole == math.inf or any(noise == 0 for noise, _ in sampled):
-        return Epsilon(math.inf, math.inf)
+        return math.inf, lambda: math.inf
     steps: dict[tuple[float, float], int] = dict(sampled)
     if whole:
         steps[1 / math.sqrt(2 * whole), 1.0] = 1
     rdp = _rdp(steps, delta)
-    return Epsilon(rdp, _prv(steps, delta, rdp))
+    return rdp, partial(_prv, steps, delta, rdp)
 
 
 def _sorted(events: Iterable[Event]) -> tuple[float, Steps]:
@@ -126,9 +163,27 @@ def _opacus() -> Any:
     return accountants
 
 
+@cache
+def _rdp_formulas() -> Any:
+    """Return Opacus' formulas of RDP, loaded by their file, which needs NumPy and SciPy alone.
+
+    By its name the module brings all of Opacus with it, and torch.distributed: seconds in each process of a site.
+    """
+    package = importlib.util.find_spec("opacus")
+    for folder in (package and package.submodule_search_locations) or ():
+        if (path := Path(folder) / _RDP_FILE).is_file():
+            spec = importlib.util.spec_from_file_location("opacus_rdp", path)
+            assert spec is not None
+            assert spec.loader is not None  # a .py file has one
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+    return _opacus().analysis.rdp
+
+
 def _rdp(steps: Steps, delta: float) -> float:
     orders = ORDERS if all(rate == 1 for _, rate in steps) else SAMPLED_ORDERS
-    analysis = _opacus().analysis.rdp
+    analysis = _rdp_formulas()
     total: NDArray[np.float64] = np.zeros(len(orders))
     with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
         for (noise, rate), count in steps.items():

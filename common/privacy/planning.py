@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from common.privacy.accounting import epsilon
+from common.privacy.accounting import costs_at_most
 from common.privacy.events import Event
 
 #: noise multipliers between which one is looked for, and to which share of itself it is found
@@ -41,7 +41,7 @@ def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int 
         )
 
     def enough(noise: float) -> bool:
-        return epsilon([Event("plan", noise, sample_rate, steps)], delta).value <= target
+        return costs_at_most(target, [Event("plan", noise, sample_rate, steps)], delta)
 
     high = 1.0
     while not enough(high):
@@ -80,7 +80,7 @@ def rounds_left(
             Event(e.mechanism, e.noise_multiplier, e.sample_rate, e.steps * rounds, e.adjacency)
             for e in each
         ]
-        return epsilon([*spent, *later], delta).value <= budget
+        return costs_at_most(budget, [*spent, *later], delta)
 
     if not fits(0) or not fits(1):
         return 0

@@ -12,7 +12,7 @@ import torch
 from exact_epsilon import gaussian
 from torch import Tensor
 
-from common.privacy import Epsilon, Event, epsilon, latent_sensitivity
+from common.privacy import Epsilon, Event, accounting, costs_at_most, epsilon, latent_sensitivity
 
 DELTA = 1e-5
 
@@ -109,6 +109,57 @@ def test_asking_opacus_leaves_the_log_as_it_was() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert said.stdout.strip() == "[]"
+
+
+STEPS = "[Event('dp-sgd', 1.1, 0.02, 500)] * 3, 1e-5"
+"""RDP's epsilon of these is 4.41, PRV's 4.07."""
+
+
+@pytest.mark.parametrize(
+    ("most", "said"), [(4.5, "True False"), (4.2, "True True"), (4.0, "False True")]
+)
+def test_a_budget_takes_opacus_whole_only_where_its_formulas_of_rdp_do_not_suffice(
+    most: float, said: str
+) -> None:
+    """Its import takes seconds, and a site's charge is often in a process of its own: so here."""
+    script = (
+        "import sys; from common.privacy import *; "
+        f"print(costs_at_most({most}, {STEPS}), 'opacus' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == said
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [Event("a", 0.0)],
+        [Event("a", 2.0), Event("b", 3.0, steps=4)],
+        [Event("a", 1.1, 0.02, 500), Event("b", 8.0)],
+    ],
+)
+def test_a_budget_is_kept_by_the_smaller_epsilon(events: list[Event]) -> None:
+    found = epsilon(events, DELTA)
+    for most in (0.5, found.prv * 0.999, found.prv, found.rdp, found.rdp * 1.001, 100.0):
+        assert costs_at_most(most, events, DELTA) == (found.value <= most)
+
+
+def test_opacus_formulas_are_the_same_by_their_file_and_by_their_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A release of Opacus that has them elsewhere is asked by their name."""
+    events = [Event("a", 1.1, 0.02, 500), Event("b", 8.0)]
+    by_file = epsilon(events, DELTA)
+    monkeypatch.setattr(accounting, "_RDP_FILE", "elsewhere.py")
+    accounting._rdp_formulas.cache_clear()
+    try:
+        assert accounting._rdp_formulas().__name__ == "opacus.accountants.analysis.rdp"
+        assert epsilon(events, DELTA) == by_file
+    finally:
+        accounting._rdp_formulas.cache_clear()
 
 
 def test_no_noise_is_no_privacy_and_no_release_costs_nothing() -> None:
