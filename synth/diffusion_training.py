@@ -37,8 +37,8 @@ class Plan:
         Whether each image is mirrored left to right with probability 1/2.
     precision : torch.dtype
         torch.float32, or torch.bfloat16 for the forward pass and its gradients under autocast; the weights,
-        the optimizer and the average stay in float32. It is the faster one where the machine computes in
-        bfloat16, such as a CPU with avx512_bf16; float32 is the safe one everywhere.
+        the optimizer and the average stay in float32. It is the faster one where the machine multiplies
+        matrices in bfloat16, such as a CPU with AMX; float32 is the safe one everywhere.
     channels_last : bool
         Whether the network's weights, and so its activations, have their channels side by side in
         memory: the same numbers but for rounding, and on a CPU faster.

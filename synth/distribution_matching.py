@@ -4,8 +4,8 @@ It makes images whose features match those of a device's data near given weights
 
 The public code of the method runs over the classes, calls the network once for the embedding and
 once for the logits, and records the real batch for a backward pass that never comes. Here the same
-numbers come from one forward pass a batch, the real one unrecorded and in pieces that stay in the
-cache, and from one product for all class means.
+numbers come from one forward pass a batch, the real one unrecorded and in pieces, so that its
+memory does not grow with the batch, and from one product for all class means.
 """
 
 from __future__ import annotations

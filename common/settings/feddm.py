@@ -60,7 +60,9 @@ class FedDMSettings(SurrogateServerSettings):
         source="third-party releases of FedDM: off in one, all six in the other",
     )
     real_precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "arithmetic of the real batch's forward pass, which carries no gradient"
+        "float32",
+        "arithmetic of the real batch's forward pass, which carries no gradient; bfloat16 is the slower one on a CPU "
+        "without AMX (docs/speed.md)",
     )
 
     mechanism: Literal["none", "gradient", "feature"] = setting(

@@ -217,7 +217,9 @@ class ComputeSettings(Settings):
         allowed="auto, cpu, cuda or cuda:N",
     )
     precision: Literal["float32", "bfloat16"] = setting(
-        "float32", "arithmetic of training; bfloat16 runs under autocast"
+        "float32",
+        "arithmetic of training and evaluation; bfloat16 runs under autocast, and is the slower one on a CPU without "
+        "AMX (docs/speed.md)",
     )
     client_cores: int = setting(1, "threads of a client", ge=1, amount="cores")
     server_cores: int = setting(1, "threads of the server", ge=1)
