@@ -14,8 +14,8 @@ from synth import augmentation
 from synth.augmentation import Draw
 
 # Pixels of a piece of the real batch, whose memory so does not grow with the number of classes. On
-# a CPU so few that in float32 a layer's output of 128 channels has 16 MB: longer pieces took up to
-# a fifth longer, shorter ones a tenth. On a GPU so many that it is busy.
+# a GPU so many that it is busy. On a CPU half, twice or eight times as many are no faster: with two
+# threads the float32 pass took a tenth to a fifth longer, with one thread the same.
 _PIECE_PIXELS = {"cpu": 1 << 15}
 _PIECE_PIXELS_ELSEWHERE = 1 << 21
 
