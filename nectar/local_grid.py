@@ -5,7 +5,6 @@ One of the two modules that touch Flower's private parts: outside a Flower runti
 
 from __future__ import annotations
 
-import copy
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
@@ -19,12 +18,15 @@ from flwr.app import (
     Context,
     Error,
     Message,
+    Metadata,
     MetricRecord,
     RecordDict,
 )
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+
+from common.flower_arrays import copy_of, filled
 
 logger = getLogger("flwr")
 
@@ -160,8 +162,9 @@ def _copied(message: Message) -> Message:
     records = {name: _record(record) for name, record in message.content.items()}
     new: Message = object.__new__(Message)
     new.__dict__.update(message.__dict__)
-    new.__dict__["_metadata"] = copy.copy(message.metadata)
-    new.__dict__["_content"] = RecordDict(records)
+    new.__dict__["_metadata"] = metadata = object.__new__(Metadata)
+    metadata.__dict__.update(message.metadata.__dict__)
+    new.__dict__["_content"] = filled(RecordDict(), records)
     return new
 
 
@@ -170,7 +173,7 @@ def _record(record: Record) -> Record:
     held: dict[str, Any] = new.__dict__["_data"]
     for name, value in held.items():
         if isinstance(value, Array):
-            held[name] = copy.copy(value)
+            held[name] = copy_of(value)
         elif isinstance(value, list):
             held[name] = list(value)
     return new

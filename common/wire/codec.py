@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
@@ -21,6 +22,9 @@ from common.wire.compression import COMPRESSIONS, Arrival, NDArray, arrivals, co
 
 VERSION = 1
 MAX_HEADER_BYTES = 65_536
+
+#: bytes of a header that is worth remembering
+_SHORT = 128
 
 
 class Spec(Protocol):
@@ -93,8 +97,19 @@ def encoded_bytes(*arrays: int) -> int:
 
 
 def _header(fields: Mapping[str, Any]) -> NDArray:
-    text = json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
-    return np.frombuffer(text, dtype=np.uint8)
+    if all(type(value) in (str, int) for value in fields.values()):
+        return _short_header(tuple(fields.items()))
+    return np.frombuffer(_written(fields), dtype=np.uint8)
+
+
+@lru_cache(maxsize=64)
+def _short_header(fields: tuple[tuple[str, str | int], ...]) -> NDArray:
+    """Return a header that many payloads have, such as weights': the same array, to which nobody can write."""
+    return np.frombuffer(_written(dict(fields)), dtype=np.uint8)
+
+
+def _written(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
 
 
 def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[Arrival]]:
@@ -120,7 +135,8 @@ def unframe_plain(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any],
             f"the payload has no header where a '{kind}' was expected: its first array is {describe(head)}"
         )
     try:
-        header = json.loads(head.tobytes().decode())
+        text = head.tobytes()
+        header = json.loads(text.decode()) if len(text) > _SHORT else _read_short(text)
     except (ValueError, RecursionError):
         raise PayloadError(f"the header of what should be a '{kind}' is not JSON") from None
     if not isinstance(header, dict) or header.get("kind") != kind:
@@ -132,6 +148,12 @@ def unframe_plain(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any],
             "run the same release on the server and on every device"
         )
     return header, arrays[1:]
+
+
+@lru_cache(maxsize=64)
+def _read_short(text: bytes) -> Any:
+    """Read a header as short as weights', which comes with every reply; what is returned is not to be changed."""
+    return json.loads(text.decode())
 
 
 def _require_native(kind: str, arrays: Sequence[NDArray]) -> None:

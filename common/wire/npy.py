@@ -11,7 +11,7 @@ import math
 import re
 from functools import lru_cache
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ _HEADER = re.compile(
     rb"\{'descr': '([<>|][fiub]\d{1,2})', 'fortran_order': (False|True), "
     rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\), \} *\n"
 )
+_NO_HEADER = "its header is not that of an array of numbers"
 
 
 def write(array: NDArray) -> bytes:
@@ -61,19 +62,28 @@ def read(data: bytes) -> NDArray:
         raise PayloadError("it is no array as numpy.save writes one")
     length = int.from_bytes(data[len(_MAGIC) : _START], "little")
     start = _START + length
-    found = _HEADER.fullmatch(data[_START:start]) if start <= MAX_HEADER_BYTES else None
-    if found is None:
-        raise PayloadError("its header is not that of an array of numbers")
-    name, fortran, lengths = found.groups()
-    shape = tuple(int(n) for n in lengths.split(b",") if n.strip())
+    if start > MAX_HEADER_BYTES:
+        raise PayloadError(_NO_HEADER)
     try:
-        dtype = np.dtype(name.decode())
+        dtype, shape, order = _announced(data[_START:start])
         announced = math.prod(shape) * dtype.itemsize
         if announced != len(data) - start:
             raise PayloadError(
                 f"it announces {announced} bytes of {dtype} where {len(data) - start} came with it"
             )
-        flat = np.frombuffer(data, np.uint8, offset=start) if announced else np.empty(0, np.uint8)
-        return flat.view(dtype).reshape(shape, order="F" if fortran == b"True" else "C")
+        if not announced:
+            return np.empty(0, np.uint8).view(dtype).reshape(shape, order=order)
+        return np.ndarray(shape, dtype, data, start, order=order)
     except (TypeError, ValueError):
         raise PayloadError("its dtype or shape is none that an array can have") from None
+
+
+@lru_cache(maxsize=1024)
+def _announced(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], Literal["C", "F"]]:
+    """Return dtype, shape and order that a header gives; a federation's are few, and come again with every reply."""
+    found = _HEADER.fullmatch(header)
+    if found is None:
+        raise PayloadError(_NO_HEADER)
+    name, fortran, lengths = found.groups()
+    shape = tuple(int(n) for n in lengths.split(b",") if n.strip())
+    return np.dtype(name.decode()), shape, "F" if fortran == b"True" else "C"
