@@ -93,7 +93,10 @@ def batches(
     The rest is a smaller last batch.
     """
     order = torch.randperm(n, generator=generator, device=generator.device).to(device)
-    yield from torch.split(order[:drawn], size)
+    if n <= size and (drawn is None or drawn >= n):
+        yield order
+    else:
+        yield from torch.split(order[:drawn], size)
 
 
 def _passes(
@@ -135,16 +138,19 @@ def train(
     optimiser = _optimiser(model, settings, lr)
     minimised = _in_precision(local.objective or plain(task), device, precision)
     augment = augmented(settings, generator)
-    model.train()
+    modules = list(model.modules())
+    if not all(map(_trains, modules)):
+        model.train()
     examples = min(examples or len(samples), len(samples))
     last = steps or settings.epochs * -(-examples // settings.batch)
     passes = _passes(len(samples), settings.batch, generator, device, examples, last)
-    done, seen, total = 0, 0, torch.zeros((), device=device)
-    code = *model.modules(), *vars(local).values(), task, rule, before_step
+    done = 0
+    losses: list[tuple[Tensor, int]] = []
+    code = *modules, *vars(local).values(), task, rule, before_step
     ours = draws_of_torch_alone(*code)
     with process_wide(generator.initial_seed(), "layers", torch_alone=ours):
         for a_pass in passes if sampled is None else iter([sampled]):
-            seen, total = 0, torch.zeros((), device=device)
+            losses.clear()
             for positions in a_pass:
                 if before_step is not None:
                     before_step()
@@ -161,10 +167,24 @@ def train(
                 if local.after_step is not None:
                     local.after_step(model)
                 done += 1
-                seen += len(positions)
-                total += loss * len(positions)
+                losses.append((loss, len(positions)))
     optimiser.zero_grad()  # as large as the model, which is about to be copied
-    return Trained(done, float(total) / max(1, seen), lr)
+    return Trained(done, _mean(losses), lr)
+
+
+def _trains(module: nn.Module) -> bool:
+    """Whether a module is in training mode, and ``train()`` does nothing else to it."""
+    return module.training and type(module).train is nn.Module.train
+
+
+def _mean(losses: list[tuple[Tensor, int]]) -> float:
+    """Return the mean over examples of batches' losses, each with its size; 0 of none."""
+    if not losses:
+        return 0.0
+    total = torch.zeros((), device=losses[0][0].device)
+    for loss, size in losses:
+        total += loss * size
+    return float(total) / max(1, sum(size for _, size in losses))
 
 
 def mean_gradient(
@@ -188,6 +208,8 @@ def _optimiser(model: nn.Module, settings: TrainingSettings, lr: float) -> SGD |
 
 def _in_precision(objective: Objective, device: torch.device, precision: str) -> Objective:
     """Return ``objective`` with its forward pass in ``precision``; the backward pass stays outside, as torch asks."""
+    if precision == "float32":
+        return objective
 
     def cast(model: nn.Module, *batch: Tensor) -> Tensor:
         with autocast(device, precision):

@@ -52,6 +52,11 @@ class SGD:
     @torch.no_grad()
     def step(self) -> None:
         """Take a step along the gradients that lie in the parameters' ``grad``."""
+        if not self._momentum and not self._weight_decay:
+            pairs = [(p, p.grad) for p in self._parameters if p.grad is not None]
+            for parameter, gradient in pairs:
+                parameter.add_(gradient, alpha=-self._lr)
+            return
         moved = [i for i, p in enumerate(self._parameters) if p.grad is not None]
         buffers = [self._buffers.get(i) for i in moved]
         sgd(

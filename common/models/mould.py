@@ -44,12 +44,19 @@ class Mould:
     @torch.no_grad()
     def cast(self, weights: Mapping[str, Tensor]) -> Classifier:
         """Return a model with ``weights``, copied, in training mode."""
-        made: dict[int, Any] = {}
+        made: dict[int, Any] = {
+            id(value): self._filled(value, weights[name]) for name, value in self._state
+        }
         model = self._copy(self._model, made)
-        for name, value in self._state:
-            made[id(value)].copy_(weights[name])
         assert isinstance(model, Classifier)
         return model
+
+    def _filled(self, value: Tensor, given: Tensor) -> Tensor:
+        """Return what takes the place of a parameter or buffer, with the values given."""
+        own = given.to(self._device, value.dtype, copy=True, memory_format=torch.contiguous_format)
+        if isinstance(value, nn.Parameter):
+            return nn.Parameter(own, value.requires_grad)
+        return own
 
     def _copy(self, module: nn.Module, made: dict[int, Any]) -> nn.Module:
         """Return a copy of a module; ``made`` has what was copied, by the original's id: layers may share a matrix."""
@@ -63,7 +70,7 @@ class Mould:
         for name, kind in containers:
             own[name] = kind()
         own["_parameters"] = {
-            name: None if value is None else self._parameter(value, made)
+            name: None if value is None else made[id(value)]
             for name, value in module._parameters.items()
         }
         own["_buffers"] = {
@@ -75,13 +82,6 @@ class Mould:
             for name, value in module._modules.items()
         }
         return new
-
-    def _parameter(self, value: Tensor, made: dict[int, Any]) -> nn.Parameter:
-        if id(value) not in made:
-            empty = torch.empty(value.shape, dtype=value.dtype, device=self._device)
-            made[id(value)] = nn.Parameter(empty, value.requires_grad)
-        found: nn.Parameter = made[id(value)]
-        return found
 
 
 def _empty(model: nn.Module) -> None:
