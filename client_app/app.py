@@ -42,7 +42,7 @@ from common.compute import use_threads
 from common.data import Samples
 from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
-from common.flower_arrays import array_of, record_of
+from common.flower_arrays import array_of, filled, record_of
 from common.privacy.ledger import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
 from common.run import Run
@@ -147,9 +147,8 @@ def _seen(message: Message) -> Head | None:
 
 def figures(metrics: Metrics, examples: int) -> MetricRecord:
     """Return a client's figures as Flower sends them, with the count that strategies weight by."""
-    return MetricRecord(
-        {**{key: float(value) for key, value in metrics.items()}, "num-examples": examples}
-    )
+    values = {key: float(value) for key, value in metrics.items()}
+    return filled(MetricRecord(), {**values, "num-examples": examples})
 
 
 def _train(message: Message, context: Context) -> RecordDict:
@@ -158,12 +157,13 @@ def _train(message: Message, context: Context) -> RecordDict:
         _arrays(message),
         dict(_config(message)),
     )
-    content = RecordDict(
+    content = filled(
+        RecordDict(),
         {
             "arrays": record_of(map(array_of, arrays)),
             "metrics": figures(metrics, examples),
-            "about": ConfigRecord({"site": client.site}),
-        }
+            "about": filled(ConfigRecord(), {"site": client.site}),
+        },
     )
     if client.told is not None:
         content[RECORD] = ConfigRecord({**client.told.to_config()})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,16 @@ from common.copies import EQUAL, NEAR, Copies
 from common.data import DatasetInfo, Samples
 from common.wire import Bundle, CarriesExamples, Payload
 from synth.copies import nearest_distances
+
+#: kinds of payload that were seen, and whether each carries examples: a look at one is as long as a small device's step
+_CARRYING: dict[type[Payload], bool] = {}
+
+
+def _carries_examples(part: Payload) -> TypeGuard[CarriesExamples]:
+    kind = type(part)
+    if kind not in _CARRYING:
+        _CARRYING[kind] = isinstance(part, CarriesExamples)
+    return _CARRYING[kind]
 
 
 def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copies | None:
@@ -27,7 +39,7 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
         Whose mean and std undo the normalisation.
     """
     parts = payload.parts.values() if isinstance(payload, Bundle) else [payload]
-    carried = [part.examples for part in parts if isinstance(part, CarriesExamples)]
+    carried = [part.examples for part in parts if _carries_examples(part)]
     if not (carried and info.has_images):
         return None
     images = torch.cat(carried)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -479,8 +479,9 @@ def phases_of(cls: type[DeviceClient]) -> Mapping[str, Phase]:
     return found
 
 
+@lru_cache(maxsize=64)
 def client_class(name: str) -> type[DeviceClient]:
-    """Return the client of a method.
+    """Return the client of a method, looked for once a process.
 
     Raises
     ------

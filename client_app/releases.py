@@ -31,6 +31,7 @@ class ReleaseLog:
 
     def __init__(self, directory: Path, about: Line) -> None:
         self._directory = directory
+        self._path = os.path.join(directory, LOG)  # noqa: PTH118 - made for each reply
         self._about = about
 
     def append(self, line: Line) -> None:
@@ -45,10 +46,10 @@ class ReleaseLog:
         content = json.dumps({**now, **self._about, **line}) + "\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         try:
-            file = os.open(self._directory / LOG, flags, 0o600)
+            file = os.open(self._path, flags, 0o600)
         except (FileNotFoundError, NotADirectoryError):  # the latter is told by mkdir, in its words
             self._directory.mkdir(parents=True, exist_ok=True)
-            file = os.open(self._directory / LOG, flags, 0o600)
+            file = os.open(self._path, flags, 0o600)
         try:
             os.write(
                 file, content.encode()

@@ -309,10 +309,16 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     if directory is not None:
         return DirectoryState(directory, record_id, site, context.run_id)
     if is_simulated(context):
-        record = record_directory(run, record_id)
-        shelf = record.parent / f".{SHELF}"
-        return DirectoryState(record / "state", "", site, context.run_id, shelf=shelf)
+        state, shelf = _simulated_places(run, record_id)
+        return DirectoryState(state, "", site, context.run_id, shelf=shelf)
     return ContextState(context.state)
+
+
+@lru_cache(maxsize=16)
+def _simulated_places(run: Run, record_id: str) -> tuple[Path, Path]:
+    """Return where the sites of a simulated run keep what they remember, and what several runs share."""
+    record = record_directory(run, record_id)
+    return record / "state", record.parent / f".{SHELF}"
 
 
 def account_of(run: Run, record_id: str, site: str, context: Context) -> Account | None:
