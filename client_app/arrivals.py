@@ -17,36 +17,19 @@ NDArrays = Sequence[np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class _Kept:
-    """Weights, what they were decoded from, and how often each tensor had been written to by then."""
+    """Weights, and what they were decoded from."""
 
     arrays: NDArrays
     spec: WeightsSpec
     weights: Weights
-    versions: tuple[int, ...]
-
-    @classmethod
-    def of(cls, arrays: NDArrays, spec: WeightsSpec) -> _Kept:
-        weights = Weights.decode(arrays, spec)
-        return cls(arrays, spec, weights, tuple(t._version for t in weights.tensors.values()))
 
     def are_of(self, arrays: NDArrays, spec: WeightsSpec) -> bool:
-        """Whether ``arrays`` decode to these weights, and no device has written to them."""
+        """Whether ``arrays`` decode to these weights."""
         return (
             len(arrays) == len(self.arrays)
             and all(map(_same, arrays, self.arrays))
             and (spec is self.spec or spec == self.spec)
-            and all(
-                tensor._version == version
-                for tensor, version in zip(
-                    self.weights.tensors.values(), self.versions, strict=True
-                )
-            )
         )
-
-    def lent(self) -> Weights:
-        """Return the same values in tensors of the device's own, which it may mark as it likes."""
-        tensors = {name: tensor.detach() for name, tensor in self.weights.tensors.items()}
-        return Weights(tensors, self.weights.codec)
 
 
 def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
@@ -79,7 +62,7 @@ def _place(view: np.ndarray[Any, Any]) -> int:
 class Arrivals:
     """Decodes payloads, and keeps the weights of the last one for those who are sent the same.
 
-    What is lent is not to be written to; where a device does, the next one gets its own.
+    A device that writes to its weights writes to a copy of its own.
     """
 
     def __init__(self) -> None:
@@ -120,11 +103,11 @@ class Arrivals:
         if kept is None or not kept.are_of(arrays, spec):
             self._kept.pop(name, None)  # first, or there are two in memory
             del kept
-            kept = _Kept.of(arrays, spec)
-        self._kept[name] = replace(
-            kept, arrays=arrays
-        )  # by these the next device's are known at once
-        return kept.lent()
+            kept = _Kept(arrays, spec, Weights.decode(arrays, spec))
+        if kept.arrays is not arrays:  # by these the next device's are known at once
+            kept = replace(kept, arrays=arrays)
+        self._kept[name] = kept
+        return kept.weights.lent()
 
 
 ARRIVALS = Arrivals()

@@ -235,9 +235,9 @@ class Run:
         ConfigError
             If the model cannot be built for the data set's images or texts.
         """
-        mould = self._mould
-        if mould is not None and mould.covers(weights.tensors):
-            return mould.cast(weights.tensors)
+        mould, given = self._mould, weights.read_only
+        if mould is not None and mould.covers(given):
+            return mould.cast(given)
         model = self.build_model()
         weights.load_into(model)
         return model

@@ -19,8 +19,8 @@ def length(spec: WeightsSpec) -> int:
 def difference(new: Weights, old: Weights) -> Tensor:
     """Return new - old over the floating tensors in the model's order, running statistics too: float32 [length]."""
     parts = [
-        (new.tensors[name].float() - tensor.float()).flatten()
-        for name, tensor in old.tensors.items()
+        (new.read_only[name].float() - tensor.float()).flatten()
+        for name, tensor in old.read_only.items()
         if tensor.is_floating_point()
     ]
     return torch.cat(parts)

@@ -34,7 +34,7 @@ class Mean:
     def add(self, weights: Weights, share: float) -> None:
         """Count ``weights`` ``share`` times."""
         self.total += share
-        for name, tensor in weights.tensors.items():
+        for name, tensor in weights.read_only.items():
             if (
                 name not in self._sums
             ):  # not before: until the first upload there is room for others
@@ -44,5 +44,5 @@ class Mean:
     def result(self) -> Weights:
         """Return the mean of what was added, of which there has to be some."""
         like = self._like
-        mean = {n: (self._sums[n] / self.total).to(t.dtype) for n, t in like.tensors.items()}
+        mean = {n: (self._sums[n] / self.total).to(t.dtype) for n, t in like.read_only.items()}
         return Weights(mean, like.codec)

@@ -28,14 +28,16 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.display_contrast import Contrast
 from common.errors import ConfigError, DivergedError, FederationError, PayloadError
+from common.flower_arrays import filled
 from common.memory import TAKEN
 from common.methods import load, resolve
 from common.privacy.told import HEAD, written
 from common.run import Run
 from common.seeding import generator
 from common.sites import Site
-from common.wire import Payload, Spec, SyntheticImages, Weights
+from common.wire import Payload, Spec, SyntheticImages, Weights, npy
 from common.wire.codec import is_finite
+from common.wire.lent import Lent, view_of
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.matching import matched
 from strategies.exchange.memory import tell_memory
@@ -193,18 +195,19 @@ class Strategy(FlowerStrategy):
         chosen = self.choose(server_round)
         plan = self.instructions(server_round, self._weights, chosen)
         serialiser, self._sent = self.serialiser(arrays), []
+        common = {**config, **self._address(server_round)}
         for site in (site for site in chosen if site.name in plan):
             instruction = plan[site.name]
             body = serialiser.record(instruction.payload)
             taken = self.members.taken.get(site.name, 0)
             fields = {
-                **config,
-                **self._address(server_round),
+                **common,
                 **self.head_of(site),
                 "phase": instruction.phase,
                 TAKEN: taken,
             }
-            content = RecordDict({"arrays": body, "config": ConfigRecord(fields)})
+            records = {"arrays": body, "config": filled(ConfigRecord(), fields)}
+            content = filled(RecordDict(), records)
             message = Message(content, site.node_id, MessageType.TRAIN, group_id=str(server_round))
             self._sent.append((message, site, instruction))
         return [message for message, _, _ in self._sent]
@@ -369,15 +372,17 @@ class Strategy(FlowerStrategy):
         return [self.sites[i] for i in sorted(picked)]
 
     def weights_from(self, arrays: ArrayRecord) -> Weights:
-        """Return Flower's arrays as Weights in the model's dtypes."""
+        """Return Flower's arrays as Weights in the model's dtypes: views of their bytes, copied when asked for."""
         spec, codec = self.run.spec, self.run.config.wire.weights
-        dtypes = dict(zip(spec.names, spec.dtypes, strict=True))
-        named = {name: torch.from_numpy(arrays[name].numpy().copy()) for name in spec.names}
-        return Weights({name: value.to(dtypes[name]) for name, value in named.items()}, codec)
+        views = {
+            name: view_of(npy.read(arrays[name].data)).to(dtype)
+            for name, dtype in zip(spec.names, spec.dtypes, strict=True)
+        }
+        return Weights(Lent(views), codec)
 
     def arrays_from(self, weights: Weights) -> ArrayRecord:
         """Return Weights as Flower's arrays, one a tensor under its own name."""
-        return ArrayRecord(dict(weights.tensors))
+        return ArrayRecord(dict(weights.read_only))
 
     def serialiser(self, arrays: ArrayRecord | None = None) -> Serialiser:
         """Return what serialises a round's payloads; ``arrays`` is what the round begins with."""
@@ -463,7 +468,7 @@ class Strategy(FlowerStrategy):
             )
 
     def _require_finite(self, server_round: int, weights: Weights) -> None:
-        for name, tensor in weights.tensors.items():
+        for name, tensor in weights.read_only.items():
             if not is_finite(tensor):
                 raise DivergedError(
                     f"round {server_round}'s update made the weight '{name}' infinite or NaN, and is not kept: a new "

@@ -71,22 +71,26 @@ class Trial:
     def _places(self) -> Mapping[str, Tensor]:
         return self._model.state_dict(keep_vars=True)
 
+    @cached_property
+    def _empty(self) -> Mapping[str, Tensor]:
+        return {name: _NOTHING.to(place) for name, place in self._places.items()}
+
     def prepare(self) -> None:
         """Build the model, before a round's uploads are in memory, and let go of its own weights."""
-        for place in self._places.values() if "_places" not in self.__dict__ else ():
+        for name, place in self._places.items() if "_empty" not in self.__dict__ else ():
             if isinstance(place, nn.Parameter):
-                place.data = _NOTHING.to(place)
+                place.data = self._empty[name]
 
     @torch.no_grad()
     def gives_numbers(self, weights: Weights) -> bool:
         """Tell whether every output is finite."""
-        for name, tensor in weights.tensors.items():
+        for name, tensor in weights.read_only.items():
             self._places[name].data = tensor.to(
                 self._run.device
             )  # lent: a copy would be one more in memory
         found = is_finite(self._model(self._inputs))
-        for name in weights.tensors:
-            self._places[name].data = _NOTHING.to(self._places[name])
+        for name in weights.read_only:
+            self._places[name].data = self._empty[name]
         return found
 
 

@@ -23,12 +23,13 @@ _LOSS_FACTOR = 100
 
 def length_of(new: Weights, old: Weights) -> float:
     """Return the Euclidean length of what ``new`` changes; infinite where it exceeds float32."""
+    moved = new.read_only
     parts = [
-        torch.linalg.vector_norm(new.tensors[name] - t, dtype=torch.float64)
-        for name, t in old.tensors.items()
+        float(torch.linalg.vector_norm(moved[name] - t, dtype=torch.float64))
+        for name, t in old.read_only.items()
         if t.is_floating_point()
     ]
-    return float(torch.stack(parts).norm())
+    return math.hypot(*parts)
 
 
 def too_long(lengths: Sequence[float], own: float, factor: float) -> list[str | None]:
@@ -111,5 +112,5 @@ def require_in_range(images: Tensor, info: DatasetInfo, factor: float) -> None:
 
 def own_length(weights: Weights) -> float:
     """Return the Euclidean length of the floating weights."""
-    parts = [t.double().square().sum() for t in weights.tensors.values() if t.is_floating_point()]
+    parts = [t.double().square().sum() for t in weights.read_only.values() if t.is_floating_point()]
     return math.sqrt(float(torch.stack(parts).sum()))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from functools import cache, cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -23,8 +24,14 @@ from common.wire.codec import (
     unframe,
 )
 from common.wire.compression import NDArray
+from common.wire.lent import Lent, view_of
 
 CODECS = ("float32", "float16")
+
+
+@cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return np.dtype(str(dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class WeightsSpec:
         """Weights."""
         return Weights
 
-    @property
+    @cached_property
     def max_bytes(self) -> int:
         """The bytes in the model's own dtypes; float16 takes fewer."""
         sizes = zip(self.shapes, self.dtypes, strict=True)
@@ -92,14 +99,24 @@ class Weights:
     kind: ClassVar[str] = "weights"
 
     @classmethod
-    def of(cls, model: nn.Module, codec: str = "float32") -> Weights:
-        """Copy the state of ``model``."""
-        state = model.state_dict()
-        return cls({k: v.detach().to("cpu", copy=True) for k, v in state.items()}, codec)
+    def of(cls, model: nn.Module, codec: str = "float32", *, copy: bool = True) -> Weights:
+        """Copy the state of ``model``; ``copy=False`` gives a model that is at its end as it lies there."""
+        with torch.no_grad():
+            state = model.state_dict(keep_vars=True)
+            return cls({k: v.detach().to("cpu", copy=copy) for k, v in state.items()}, codec)
+
+    @property
+    def read_only(self) -> Mapping[str, Tensor]:
+        """The tensors for who reads or copies them, and nothing else: those that arrived are not copied first."""
+        return self.tensors.read_only() if isinstance(self.tensors, Lent) else self.tensors
+
+    def lent(self) -> Weights:
+        """Return the same values, of which whoever writes to them writes to a copy."""
+        return Weights(Lent(self.read_only), self.codec)
 
     def load_into(self, model: nn.Module) -> None:
         """Copy these values into ``model``, whatever its device; what it has besides stays as it is."""
-        model.load_state_dict({**model.state_dict(), **self.tensors})
+        model.load_state_dict({**model.state_dict(), **self.read_only})
 
     def only(self, spec: WeightsSpec) -> Weights:
         """Return the tensors that ``spec`` names, in its order."""
@@ -112,11 +129,11 @@ class Weights:
     @property
     def floats(self) -> int:
         """The number of floating values: for a model without running statistics, its parameters."""
-        return sum(t.numel() for t in self.tensors.values() if t.is_floating_point())
+        return sum(t.numel() for t in self.read_only.values() if t.is_floating_point())
 
     def encode(self, compression: str = "none") -> list[NDArray]:
         """Return the header, then one array a tensor, in the model's order."""
-        arrays = [*map(self._to_wire, self.tensors.items())]
+        arrays = [*map(self._to_wire, self.read_only.items())]
         return frame(self.kind, {"codec": self.codec}, arrays, compression)
 
     def _to_wire(self, item: tuple[str, Tensor]) -> NDArray:
@@ -127,7 +144,7 @@ class Weights:
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: WeightsSpec) -> Self:
-        """Rebuild the state in the model's own dtypes.
+        """Rebuild the state in the model's own dtypes: views of ``arrays``, copied when they are asked for.
 
         Raises
         ------
@@ -143,12 +160,13 @@ class Weights:
         ):
             half = codec == "float16" and dtype.is_floating_point
             sent = torch.float16 if half else dtype
-            expected = str(sent).removeprefix("torch.")
-            if array.dtype.name != expected or array.shape != shape:
+            if array.dtype != _numpy_dtype(sent) or array.shape != shape:
                 raise PayloadError(
-                    f"the weight '{name}' is {describe(array)} where {expected} of shape {shape} was expected"
+                    f"the weight '{name}' is {describe(array)} where {_numpy_dtype(sent)} of shape {shape} was "
+                    "expected"
                 )
-            tensor = torch.from_numpy(np.array(array.values())).to(dtype)
+            values = array.values()
+            tensor = view_of(np.array(values) if values.flags.writeable else values).to(dtype)
             require_finite(f"the weight '{name}'", tensor)
             tensors[name] = tensor
-        return cls(tensors, codec)
+        return cls(Lent(tensors), codec)

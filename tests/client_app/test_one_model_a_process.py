@@ -20,6 +20,7 @@ from common.methods import METHODS
 from common.models.mould import Mould
 from common.run import Run
 from common.wire import Bundle, BundleSpec, Numbers, NumbersSpec, Weights, WeightsSpec, npy
+from common.wire.lent import Lent
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]
@@ -144,17 +145,32 @@ def views(*arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
     return [npy.read(npy.write(array)) for array in arrays]
 
 
-def test_equal_bytes_are_decoded_once_and_others_are_not() -> None:
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
+    """Have each call of a function noted by its first argument."""
+    calls: list[Any] = []
+    plain = getattr(owner, name)
+
+    def noted(*arguments: Any) -> Any:
+        calls.append(arguments[0])
+        return plain(*arguments)
+
+    monkeypatch.setattr(owner, name, noted)
+    return calls
+
+
+def test_equal_bytes_are_decoded_once_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Weights({"a": torch.tensor([1.0, 2.0])})
     spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
     arrivals = Arrivals()
+    decoded = counted(monkeypatch, Weights, "decode")
     first = arrivals.decode(views(*start.encode()), spec)
     again = arrivals.decode(views(*start.encode()), spec)
     assert isinstance(first, Weights)
     assert isinstance(again, Weights)
-    assert first.tensors["a"].data_ptr() == again.tensors["a"].data_ptr()
-    assert first.tensors["a"] is not again.tensors["a"]
+    assert first.read_only["a"].data_ptr() == again.read_only["a"].data_ptr()
+    assert len(decoded) == 1
     other = arrivals.decode(views(*Weights({"a": torch.tensor([1.0, 3.0])}).encode()), spec)
+    assert len(decoded) == 2
     assert other.tensors["a"].tolist() == [1.0, 3.0]
     assert first.tensors["a"].tolist() == [1.0, 2.0]
 
@@ -163,8 +179,43 @@ def test_what_a_device_writes_into_its_weights_no_other_one_sees() -> None:
     start = Weights({"a": torch.tensor([1.0, 2.0])})
     spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
     arrivals, came = Arrivals(), views(*start.encode())
-    arrivals.decode(came, spec).tensors["a"].mul_(2)
+    written = arrivals.decode(came, spec)
+    written.tensors["a"].mul_(2)
+    assert written.read_only["a"].tolist() == written.tensors["a"].tolist() == [2.0, 4.0]
     assert arrivals.decode(came, spec).tensors["a"].tolist() == [1.0, 2.0]
+    assert came[1].tolist() == [1.0, 2.0]
+
+
+def test_weights_that_arrived_are_copied_when_they_are_asked_for_and_not_to_be_read() -> None:
+    bytes_ = npy.write(np.array([1.0, 2.0], np.float32))
+    array = npy.read(bytes_)
+    spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
+    head = Weights({"a": torch.ones(2)}).encode()[0]
+    came = Weights.decode([head, array], spec)
+    place = array.__array_interface__["data"][0]
+    assert came.read_only["a"].data_ptr() == came.lent().read_only["a"].data_ptr() == place
+    own = came.tensors["a"]
+    assert own.data_ptr() != place
+    assert came.tensors["a"] is came.read_only["a"] is own
+
+
+def test_a_round_copies_no_weights_but_into_each_devices_model(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server reads its own and every upload as the bytes that it holds, and so do three devices."""
+    asked = counted(monkeypatch, Lent, "__getitem__")
+    cast = counted(monkeypatch, Mould, "cast")
+    run(small(method="fedavg", rounds=2, set="federation.clients=3 evaluation.on=none"))
+    assert len(cast) == 6
+    assert not asked
+
+
+def test_a_model_at_its_end_is_sent_as_it_lies_there() -> None:
+    model = a_model()
+    lying, copied = Weights.of(model, copy=False), Weights.of(model)
+    for name, value in model.state_dict().items():
+        assert lying.tensors[name].data_ptr() == value.data_ptr() != copied.tensors[name].data_ptr()
+        assert not lying.tensors[name].requires_grad
 
 
 def test_arrays_that_may_be_written_to_are_decoded_each_time() -> None:
@@ -183,7 +234,7 @@ def test_the_parts_of_a_bundle_that_differ_by_site_are_each_sites() -> None:
         arrivals.decode(views(*Bundle({"w": weights, "n": Numbers({"n": x})}).encode()), spec)
         for x in (1, 2)
     )
-    shared = [b.parts["w"].tensors["a"].data_ptr() for b in (one, other)]
+    shared = [b.parts["w"].read_only["a"].data_ptr() for b in (one, other)]
     assert shared[0] == shared[1]
     assert [b.parts["n"].values["n"] for b in (one, other)] == [1, 2]
 
