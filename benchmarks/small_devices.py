@@ -44,10 +44,10 @@ def _row(epochs: int, pairs: int) -> Row:
         model = made.build_model()
         data = [_samples(made, k) for k in range(CLIENTS)]
         floats = [(s.inputs(slice(None)), s.labels) for s in data]
+        none = Samples.of(data[0].raw[:0].float(), data[0].labels[:0])
 
         def site_samples(run: Run, site: str, context: object) -> tuple[Samples, Samples]:
-            samples = data[int(site.rpartition("-")[2])]
-            return samples, Samples.of(samples.raw[:0].float(), samples.labels[:0])
+            return data[int(site.rpartition("-")[2])], none
 
         def bare(pair: int) -> None:
             _bare_loop(model, start, floats, epochs)

@@ -89,10 +89,10 @@ class DirectoryState:
 
     def rounds(self) -> list[int]:
         """Return the rounds of which there is a version, in order."""
-        place = os.path.join(*self._parts)  # noqa: PTH118 - before each reply, and three times as fast
-        if not os.path.isdir(place):  # noqa: PTH112
+        try:  # before each reply, and three times as fast as a Path's
+            names = os.listdir(os.path.join(*self._parts))  # noqa: PTH118, PTH208
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        names = os.listdir(place)  # noqa: PTH208
         return sorted(
             int(n.removesuffix(_VERSION)) for n in names if fnmatch(n, f"[0-9]*{_VERSION}")
         )

@@ -21,11 +21,9 @@ def derive(seed: int, *purpose: str | int) -> int:
 
     The parts are length-prefixed before hashing, so ("a", "bc") and ("ab", "c") differ.
     """
-    digest = hashlib.sha256()
-    for part in (seed, *purpose):
-        text = f"{type(part).__name__}:{part}".encode()
-        digest.update(len(text).to_bytes(4, "big") + text)
-    return int.from_bytes(digest.digest()[:8], "big") >> 1
+    texts = [f"{type(part).__name__}:{part}".encode() for part in (seed, *purpose)]
+    prefixed = b"".join([len(text).to_bytes(4, "big") + text for text in texts])
+    return int.from_bytes(hashlib.sha256(prefixed).digest()[:8], "big") >> 1
 
 
 def generator(

@@ -156,7 +156,7 @@ def train(
                     before_step()
                 optimiser.zero_grad()
                 batch = _without_lone(model, positions)
-                x, targets = augment(samples.inputs(batch)), samples.labels[batch]
+                x, targets = augment(samples.inputs(batch)), samples.labels.index_select(0, batch)
                 drawn = () if local.draw is None else local.draw(model, targets)
                 loss = rule(model, minimised, x, targets, batch, *drawn)
                 if settings.clip_norm:
@@ -181,8 +181,8 @@ def _mean(losses: list[tuple[Tensor, int]]) -> float:
     """Return the mean over examples of batches' losses, each with its size; 0 of none."""
     if not losses:
         return 0.0
-    total = torch.zeros((), device=losses[0][0].device)
-    for loss, size in losses:
+    total = losses[0][0] * losses[0][1]
+    for loss, size in losses[1:]:
         total += loss * size
     return float(total) / max(1, sum(size for _, size in losses))
 

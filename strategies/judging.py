@@ -136,7 +136,8 @@ class Judge:
             if model is not None:
                 lengths[i] = length_of(model, self._weights)
         before = len(self._passed)
-        long = too_long([*self._passed, *lengths.values()], self._own, self._factor)[before:]
+        judged = [*self._passed, *lengths.values()]
+        long = too_long(judged, self._own, self._factor, known=before)
         for i, reason in zip(lengths, long, strict=True):
             said[i] = reason or said[i]
         self._passed += [length for i, length in lengths.items() if said[i] is None]

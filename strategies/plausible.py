@@ -7,6 +7,7 @@ bounds are wide: they keep a run alive, and are no defence against a site that l
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from statistics import median_low
 
@@ -32,7 +33,9 @@ def length_of(new: Weights, old: Weights) -> float:
     return math.hypot(*parts)
 
 
-def too_long(lengths: Sequence[float], own: float, factor: float) -> list[str | None]:
+def too_long(
+    lengths: Sequence[float], own: float, factor: float, *, known: int = 0
+) -> list[str | None]:
     """Say of each update of a round whether it is absurdly long, None of one that is not.
 
     Parameters
@@ -44,11 +47,13 @@ def too_long(lengths: Sequence[float], own: float, factor: float) -> list[str | 
         update that stands alone.
     factor : float
         How often the lower median of the others' lengths an update may be long; 0 for any length.
+    known : int
+        How many of the first ones have been judged before, of which nothing is said.
     """
     said: list[str | None] = []
-    for i, length in enumerate(lengths):
-        others = [*lengths[:i], *lengths[i + 1 :]]
-        usual = median_low(others) if others else own
+    ranked = sorted(lengths)
+    for length in lengths[known:]:
+        usual = _median_of_the_others(ranked, length) if len(ranked) > 1 else own
         if not factor or length <= max(factor * usual, own):
             said.append(None)
         else:
@@ -57,6 +62,12 @@ def too_long(lengths: Sequence[float], own: float, factor: float) -> list[str | 
                 f"that is usual in this round"
             )
     return said
+
+
+def _median_of_the_others(ranked: Sequence[float], one: float) -> float:
+    """Return the lower median of two or more sorted numbers without one of them."""
+    middle = (len(ranked) - 2) // 2
+    return ranked[middle + (bisect_left(ranked, one) <= middle)]
 
 
 def absurd_losses(losses: Sequence[float], classes: int) -> list[str | None]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class Config:
         for name in self.inner:
             self.of(name)
 
-    @property
+    @cached_property
     def section(self) -> str:
         """The name of the section that ``settings`` is."""
         return section(self.method)
@@ -122,7 +123,7 @@ class Config:
         """The settings of the method, and of those inside it, by section."""
         return {self.section: self.settings, **self.inner}
 
-    @property
+    @cached_property
     def private(self) -> bool:
         """Whether a mechanism of differential privacy stands between the sites' data and what leaves them.
 
@@ -134,7 +135,7 @@ class Config:
         told = (settings.disclosure() for settings in self.methods.values())
         return any(one is not None and one.differentially_private for one in told)
 
-    @property
+    @cached_property
     def tells_counts(self) -> bool:
         """Whether a site tells how many examples it has."""
         return not self.private or self.privacy.counts == "public"

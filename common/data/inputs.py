@@ -54,7 +54,7 @@ class Samples:
         Text, and images wrapped by ``of``, come back as they are, for a slice as a view: do not
         write to the result.
         """
-        raw = self.raw[idx.to(self.raw.device) if isinstance(idx, Tensor) else idx]
+        raw = self.raw[idx] if isinstance(idx, slice) else _rows(self.raw, idx)
         if self.factor is None or self.offset is None:
             return raw
         return torch.addcmul(self.offset, raw.to(torch.float32), self.factor)
@@ -82,6 +82,14 @@ class Samples:
             if isinstance(tensor, Tensor)
         }
         return replace(self, **moved)
+
+
+def _rows(tensor: Tensor, idx: Tensor) -> Tensor:
+    """Return ``tensor[idx]``, sooner where ``idx`` are positions one behind the other."""
+    idx = idx.to(tensor.device)
+    if idx.dtype == torch.int64 and idx.ndim == 1:
+        return tensor.index_select(0, idx)
+    return tensor[idx]
 
 
 def _alike(one: Samples, other: Samples) -> bool:
