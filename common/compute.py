@@ -49,6 +49,17 @@ def return_freed_memory() -> None:
         trim(0)
 
 
+#: bytes of weights from which memory is given back between one piece of work with them and the next: what each leaves
+#: free in pieces adds up to copies of the weights, and fetching it again is little beside the work
+_LARGE = 2**24
+
+
+def return_if_large(size: int) -> None:
+    """Give freed memory back behind work with ``size`` bytes of weights, if these are many."""
+    if size > _LARGE:
+        return_freed_memory()
+
+
 def torch_device(name: str) -> torch.device:
     """Return the device ``name`` stands for; "auto" is a CUDA device where there is one.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from common.pieces import pieces
 from common.settings.base import Settings
 from common.settings.fedavg import FedAvgSettings
 from common.wire import Weights
@@ -38,8 +39,9 @@ class Mean:
             if (
                 name not in self._sums
             ):  # not before: until the first upload there is room for others
-                self._sums[name] = torch.zeros_like(tensor, dtype=torch.float64)
-            self._sums[name].add_(tensor, alpha=share)
+                self._sums[name] = torch.zeros(tensor.shape, dtype=torch.float64)
+            for total, part in pieces(self._sums[name], tensor):  # each is made float64 on the way
+                total.add_(part, alpha=share)
 
     def result(self) -> Weights:
         """Return the mean of what was added, of which there has to be some."""

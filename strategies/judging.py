@@ -14,6 +14,7 @@ from itertools import repeat
 import torch
 from torch import Tensor, nn
 
+from common.compute import return_if_large
 from common.models import Classifier
 from common.run import Run
 from common.seeding import generator
@@ -112,6 +113,7 @@ class Judge:
         self._trial = trial
         self._weights = weights
         self._own = own_length(weights)
+        self._size = sum(t.nbytes for t in weights.read_only.values())
         self._factor = factor
         self._passed: list[float] = []
 
@@ -141,6 +143,7 @@ class Judge:
         for i, reason in zip(lengths, long, strict=True):
             said[i] = reason or said[i]
         self._passed += [length for i, length in lengths.items() if said[i] is None]
+        return_if_large(self._size)  # or what was tried lies in pieces between what is summed
         return said
 
     def _tried(self, model: Weights) -> str | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from common.data.dataset import DatasetInfo
 from common.errors import PayloadError
+from common.pieces import pieces
 from common.wire import Weights
 
 #: how often the loss that is usual one site's may be: the same weights are judged at all of them
@@ -26,9 +27,10 @@ def length_of(new: Weights, old: Weights) -> float:
     """Return the Euclidean length of what ``new`` changes; infinite where it exceeds float32."""
     moved = new.read_only
     parts = [
-        float(torch.linalg.vector_norm(moved[name] - t, dtype=torch.float64))
+        float(torch.linalg.vector_norm(after - before, dtype=torch.float64))
         for name, t in old.read_only.items()
         if t.is_floating_point()
+        for after, before in pieces(moved[name], t)
     ]
     return math.hypot(*parts)
 
@@ -123,5 +125,10 @@ def require_in_range(images: Tensor, info: DatasetInfo, factor: float) -> None:
 
 def own_length(weights: Weights) -> float:
     """Return the Euclidean length of the floating weights."""
-    parts = [t.double().square().sum() for t in weights.read_only.values() if t.is_floating_point()]
+    parts = [
+        part.double().square().sum()
+        for t in weights.read_only.values()
+        if t.is_floating_point()
+        for (part,) in pieces(t)
+    ]
     return math.sqrt(float(torch.stack(parts).sum()))

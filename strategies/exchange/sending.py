@@ -9,15 +9,11 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from common.compute import return_freed_memory
+from common.compute import return_if_large
 from common.errors import PayloadError
 from common.specs.riding import SECONDS_LEFT
 from strategies.exchange.in_process import works_when_asked
 from strategies.exchange.inbox import Awaited, collect, pull
-
-#: bytes of a reply from which memory is given back between a device and the next: what each leaves free in pieces adds
-#: up to copies of the weights, and fetching it again is little beside the device's work
-_LARGE = 2**24
 
 NO_REPLY = 100
 NOT_SENT = 101
@@ -128,8 +124,7 @@ def _one_by_one(
     _tell_time(messages, time.monotonic() + deadline)
     post(grid, messages)
     for message, most in zip(messages, max_bytes, strict=True):
-        if most > _LARGE:
-            return_freed_memory()
+        return_if_large(most)
         if traffic is not None:
             traffic.sent(message)
         asked = Awaited(message.metadata.dst_node_id, most)
@@ -138,8 +133,7 @@ def _one_by_one(
             reply = _late(message, deadline)
         if traffic is not None:
             traffic.received(message.metadata.dst_node_id, reply)
-        if most > _LARGE:
-            return_freed_memory()
+        return_if_large(most)
         held = [reply]
         del reply
         yield held.pop()  # as whoever passes replies on: nobody but who reads one keeps it

@@ -19,7 +19,7 @@ from common.flower_arrays import array_of, record_of
 from common.methods import METHODS
 from common.models.mould import Mould
 from common.run import Run
-from common.wire import Bundle, BundleSpec, Numbers, NumbersSpec, Weights, WeightsSpec, npy
+from common.wire import Bundle, BundleSpec, Numbers, NumbersSpec, Weights, WeightsSpec, codec, npy
 from common.wire.lent import Lent
 from server_app.checkpoint import Checkpoint
 
@@ -208,6 +208,19 @@ def test_a_round_copies_no_weights_but_into_each_devices_model(
     run(small(method="fedavg", rounds=2, set="federation.clients=3 evaluation.on=none"))
     assert len(cast) == 6
     assert not asked
+
+
+def test_what_a_round_reads_of_its_messages_is_no_more_with_more_devices(small: Small) -> None:
+    """Headers of arrays and of payloads, and the client's class, once a kind: what is counted is what was not known."""
+    known = (npy._announced, codec._read_short, codec._short_header, device.client_class)
+    missed = []
+    for clients in (2, 5):
+        for cache in known:
+            cache.cache_clear()
+        run(small(method="fedavg", set=f"federation.clients={clients} evaluation.on=none"))
+        missed.append([cache.cache_info().misses for cache in known])
+    assert missed[0] == missed[1]
+    assert missed[0][1:] == [1, 1, 1]
 
 
 def test_a_model_at_its_end_is_sent_as_it_lies_there() -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from statistics import median_low
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from federation import TamperedGrid, numbers, run
 from flwr.app import Message
 from tampering import with_arrays
 
 from common.sites import Site
-from common.wire import Spec
+from common.wire import Spec, Weights
 from server_app.checkpoint import Checkpoint
 from strategies import base
 from strategies.exchange.replies import Upload, read_upload
 from strategies.judging import TOGETHER
-from strategies.plausible import too_long
+from strategies.plausible import length_of, own_length, too_long
 
 Small = Callable[..., dict[str, Any]]
 
@@ -125,6 +127,25 @@ def test_the_bound_is_wide_robust_to_idle_sites_and_holds_for_a_lone_one() -> No
     assert too_long([1e20], 10.0, 100.0)[0]
     assert too_long([900.0], 10.0, 100.0) == [None]
     assert too_long([1e20], 10.0, 0.0) == [None]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 7, 8])
+def test_an_update_is_held_against_the_lower_median_of_the_others(count: int) -> None:
+    """By the definition, over lengths some of which are equal; those that were judged before count and are not said."""
+    drawn = torch.Generator().manual_seed(count)
+    for _ in range(50):
+        lengths = torch.randint(1, 6, (count,), generator=drawn).float().pow(3).tolist()
+        usual = [median_low(lengths[:i] + lengths[i + 1 :]) for i in range(count)]
+        plain = [length > 2 * u for length, u in zip(lengths, usual, strict=True)]
+        assert [said is not None for said in too_long(lengths, 0.0, 2.0)] == plain
+        assert [said is not None for said in too_long(lengths, 0.0, 2.0, known=1)] == plain[1:]
+
+
+def test_the_length_of_an_update_with_a_large_layer_is_that_of_its_values() -> None:
+    old = Weights({"a": torch.zeros(700, 1000), "b": torch.zeros(2)})
+    new = Weights({"a": torch.full((700, 1000), 2.0), "b": torch.tensor([3.0, 0.0])})
+    assert length_of(new, old) == pytest.approx((4 * 700_000 + 9) ** 0.5, rel=1e-12)
+    assert own_length(new) == pytest.approx((4 * 700_000 + 9) ** 0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddm"])
