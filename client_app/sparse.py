@@ -21,7 +21,7 @@ class SparseClient(DeviceClient):
     def trained_update(self, w: Weights) -> Tensor:
         """Train E epochs from ``w`` and return w_k - w, flat, float32 [P] on the CPU."""
         model, _ = train_locally(self, w)
-        return difference(Weights.of(model), w)
+        return difference(Weights.of(model, copy=False), w)
 
     def report_fidelity(self, update: Tensor, places: Tensor, values: Tensor) -> None:
         """Report how near the ``values`` that the server reads at ``places`` come to the whole ``update``."""

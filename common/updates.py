@@ -32,9 +32,9 @@ def plus(weights: Weights, update: Tensor) -> Weights:
     Each tensor keeps its dtype and is rounded to it once.
     """
     sums, start = {}, 0
-    for name, tensor in weights.tensors.items():
+    for name, tensor in weights.read_only.items():
         if not tensor.is_floating_point():
-            sums[name] = tensor
+            sums[name] = weights.tensors[name]
             continue
         part = update[start : start + tensor.numel()].view(tensor.shape)
         sums[name] = (tensor.double() + part).to(tensor.dtype)

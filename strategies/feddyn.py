@@ -40,6 +40,7 @@ class FedDyn(FedAvg):
             mean.add(ended, self.share(upload))
             if plain is not None:
                 plain.add(ended.only(parameters), 1)
+            del upload, ended  # or they are held while the next device works
         averaged = mean.result()
         if not self._alpha:
             return averaged

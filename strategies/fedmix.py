@@ -65,6 +65,7 @@ class FedMix(FedAvg):
             mean.add(self.model_of(upload), self.share(upload))
             if MEANS in upload.payload.parts:
                 sent[upload.site.name] = upload.payload.part(MEANS, SyntheticImages)
+            del upload  # or it is held while the next device works
         self._parcels.settle(self.outcome)
         self._asked |= self.outcome.accepted.keys()
         room = self.members.counted_on - len(self._means)  # what the sites make room for

@@ -37,7 +37,7 @@ class FedNova(FedAvg):
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum the normalised updates and the normalizers as they come."""
         parameters, mean = self.run.spec.parameters, Mean(weights)
-        start = weights.only(parameters).tensors
+        start = weights.only(parameters).read_only
         summed = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in start.items()}
         effective = 0.0
         for upload in uploads:
@@ -45,7 +45,8 @@ class FedNova(FedAvg):
             mean.add(ended, share)
             effective += share * a
             for name, total in summed.items():
-                total.add_(ended.tensors[name].double() - start[name], alpha=share / a)
+                total.add_(ended.read_only[name].double() - start[name], alpha=share / a)
+            del upload, ended  # or they are held while the next device works
         scale = effective / mean.total**2
         moved = {n: (t + summed[n] * scale).to(t.dtype) for n, t in start.items()}
         return Weights(moved, weights.codec).over(mean.result())

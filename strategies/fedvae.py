@@ -57,6 +57,7 @@ class FedVAE(FedAvg):
         for upload in uploads:
             mean.add(self.model_of(upload), self.share(upload))
             self.take(upload)
+            del upload  # or it is held while the next device works
         return mean.result().over(weights)
 
     def take(self, upload: Upload) -> None:

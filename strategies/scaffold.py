@@ -44,6 +44,7 @@ class Scaffold(FedAvg):
             assert isinstance(upload.payload, Bundle)
             mean.add(self.model_of(upload), self.share(upload))
             changes.add(upload.payload.part(CONTROL, Weights), 1)
+            del upload  # or it is held while the next device works
         part, change = changes.total / len(self.sites), changes.result().tensors
         self._c = Weights({name: c + part * change[name] for name, c in self._c.tensors.items()})
         return mean.result()

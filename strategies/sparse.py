@@ -53,4 +53,5 @@ class SparseAverage(Strategy):
             total += share
             places, values = self.coordinates(upload)
             summed.index_add_(0, places, values, alpha=share)
+            del upload, places, values  # or they are held while the next device works
         return plus(weights, summed / total)

@@ -120,7 +120,9 @@ class Weights:
 
     def only(self, spec: WeightsSpec) -> Weights:
         """Return the tensors that ``spec`` names, in its order."""
-        return Weights({name: self.tensors[name] for name in spec.names}, self.codec)
+        given = self.read_only
+        chosen = {name: given[name] for name in spec.names}
+        return Weights(Lent(chosen) if isinstance(self.tensors, Lent) else chosen, self.codec)
 
     def over(self, base: Weights) -> Weights:
         """Return ``base`` with these tensors in the place of its own of the same names."""
