@@ -30,7 +30,7 @@ from client_app.state import DeviceState, Tensors
 from common.data import Samples
 from common.errors import ConfigError, FederationError
 from common.memory import TAKEN
-from common.methods import load, resolve
+from common.methods import is_import_path, load, resolve
 from common.models import Classifier
 from common.privacy import Event
 from common.privacy.told import Told
@@ -479,15 +479,23 @@ def phases_of(cls: type[DeviceClient]) -> Mapping[str, Phase]:
     return found
 
 
-@lru_cache(maxsize=64)
 def client_class(name: str) -> type[DeviceClient]:
-    """Return the client of a method, looked for once a process.
+    """Return the client of a method; one of Nectar's own is looked for once a process.
 
     Raises
     ------
     ConfigError
         If the method names something else.
     """
+    return _loaded_client(name) if is_import_path(name) else _own_client(name)
+
+
+@lru_cache(maxsize=64)
+def _own_client(name: str) -> type[DeviceClient]:
+    return _loaded_client(name)
+
+
+def _loaded_client(name: str) -> type[DeviceClient]:
     method = resolve(name)
     cls = load(method.client)
     if not (isinstance(cls, type) and issubclass(cls, DeviceClient)):

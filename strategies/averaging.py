@@ -44,7 +44,13 @@ class Mean:
                 total.add_(part, alpha=share)
 
     def result(self) -> Weights:
-        """Return the mean of what was added, of which there has to be some."""
+        """Return the mean of what was added, of which there has to be some; the sums are given up for it."""
         like = self._like
-        mean = {n: (self._sums[n] / self.total).to(t.dtype) for n, t in like.read_only.items()}
+        mean = {n: self._rounded(self._sums.pop(n), t.dtype) for n, t in like.read_only.items()}
         return Weights(mean, like.codec)
+
+    def _rounded(self, summed: Tensor, dtype: torch.dtype) -> Tensor:
+        mean = torch.empty(summed.shape, dtype=dtype)
+        for part, total in pieces(mean, summed):
+            part.copy_(total / self.total)
+        return mean
