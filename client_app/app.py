@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from client_app.arrivals import ARRIVALS
 from client_app.device import DeviceClient, Metrics, client_class
+from client_app.partitions import require_one_for_all, sizes_of_all
 from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.reasons import reason_of
 from client_app.releases import ReleaseLog, payload_line, refusal_line
@@ -32,6 +33,7 @@ from client_app.site import (
     is_simulated,
     name_of,
     own_folder,
+    partition_of,
     run_of,
     site_of,
     site_samples,
@@ -254,6 +256,20 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     )
 
 
+def _partitions(message: Message, context: Context) -> RecordDict:
+    run = run_of(context)
+    require_one_for_all(run, context)
+    asked = _config(message)
+    by_class, held_out = bool(asked.get("class-counts")), bool(asked.get("held-out"))
+    if by_class or held_out:
+        _refuse_counts(run, site_of(run, context))
+    _, number = partition_of(context)
+    sizes = ArrayRecord()
+    for name, counts in sizes_of_all(run, number, by_class=by_class, held_out=held_out).items():
+        sizes[name] = array_of(counts)
+    return RecordDict({"about": ConfigRecord({"source": source_fingerprint()}), "sizes": sizes})
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Run a phase of the method's client, and before it judge the weights that came where that is asked for."""
@@ -272,3 +288,9 @@ def evaluate(message: Message, context: Context) -> Message:
 def roll_call(message: Message, context: Context) -> Message:
     """Say who this site is, how many images it has and which source it runs."""
     return reply(message, context, _roll_call)
+
+
+@app.query("partitions")
+def partitions(message: Message, context: Context) -> Message:
+    """Say of each node of a simulation in this process what it would answer to the roll call."""
+    return reply(message, context, _partitions)

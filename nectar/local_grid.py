@@ -56,6 +56,8 @@ class LocalGrid(Grid):
         Added to every node's config.
     progress : callable, optional
         Told (messages carried out, messages pushed together) after each one.
+    one_for_all : bool
+        Whether one of ``clients`` partitions answers the roll call for all of them, where it can.
     """
 
     works_when_asked = True
@@ -67,27 +69,21 @@ class LocalGrid(Grid):
         run_config: UserConfig | None = None,
         node_config: UserConfig | None = None,
         progress: Callable[[int, int], None] | None = None,
+        *,
+        one_for_all: bool = False,
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self._app = client_app
         self._progress = progress
         self._waiting: dict[str, Message] = {}
         self._carried_out, self._pushed = 0, 0
-        nodes: Sequence[UserConfig]
-        if isinstance(clients, int):
-            nodes = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
-        else:
-            nodes = clients
-        self._contexts = {
-            _FIRST_NODE + i: Context(
-                run_id=1,
-                node_id=_FIRST_NODE + i,
-                node_config={"simulated": True, **node, **(node_config or {})},
-                state=RecordDict(),
-                run_config=dict(run_config or {}),
-            )
-            for i, node in enumerate(nodes)
-        }
+        self._clients, self._node_config = clients, dict(node_config or {})
+        self._run_config = dict(run_config or {})
+        self._nodes = range(
+            _FIRST_NODE, _FIRST_NODE + (clients if isinstance(clients, int) else len(clients))
+        )
+        self._kept: dict[int, Context] = {}
+        self.nodes_by_partition = self._nodes if one_for_all else range(0)
 
     def set_run(self, run: Any) -> None:
         """There is only this run."""
@@ -110,7 +106,15 @@ class LocalGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         """Return all node ids."""
-        return list(self._contexts)
+        return list(self._nodes)
+
+    def node_config(self, node_id: int) -> dict[str, str | int | float | bool]:
+        """Return what the node says of itself."""
+        index, clients = self._nodes.index(node_id), self._clients
+        own: UserConfig = {"partition-id": index, "num-partitions": len(self._nodes)}
+        if not isinstance(clients, int):
+            own = clients[index]
+        return {"simulated": True, **own, **self._node_config}
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Take ``messages``, which are carried out when their replies are pulled; return their ids."""
@@ -125,13 +129,28 @@ class LocalGrid(Grid):
         carried = _copied(message)
         threads = torch.get_num_threads()  # the server's own; the device sets its
         try:
-            return self._app(carried, self._contexts[message.metadata.dst_node_id])
+            return self._work(carried, message.metadata.dst_node_id)
         except Exception as error:
             logger.exception("the ClientApp raised")
             reason = f"{type(error)}:<'{error}'>"
             return Message(Error(code=2, reason=reason), reply_to=carried)
         finally:
             torch.set_num_threads(threads)
+
+    def _work(self, message: Message, node_id: int) -> Message:
+        """Call the app in the node's context, which is kept where the app has kept something in it."""
+        context = self._kept.get(node_id) or Context(
+            run_id=1,
+            node_id=node_id,
+            node_config=self.node_config(node_id),
+            state=RecordDict(),
+            run_config=dict(self._run_config),
+        )
+        try:
+            return self._app(message, context)
+        finally:
+            if len(context.state):
+                self._kept[node_id] = context
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Carry out the messages of ``message_ids`` that have not been, and return their replies."""

@@ -249,6 +249,9 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
     strategy.members.were_there |= {site.name for site in strategy.sites}
     while True:
         here = set(grid.get_node_ids())
+        if here == members.keys() and len(members) >= federation.min_replies:
+            strategy.members.refused.clear()
+            return
         # One that left and comes back is asked again; and a name may have been that of a node which has left now.
         if (members.keys() | strategy.members.refused) - here:
             strategy.members.refused.clear()

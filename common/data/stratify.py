@@ -37,6 +37,16 @@ def validation_split(labels: Labels, share: float, seed: int) -> tuple[Indices, 
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
+def held_back(labels: Labels, share: float) -> Indices:
+    """Return how many of each class `validation_split` holds back, which no draw decides: int64 [max label + 1].
+
+    Args:
+        labels: int64 [n].
+        share: what is held back, in [0, 0.5].
+    """
+    return _apportion(np.bincount(labels), round(share * len(labels)))
+
+
 def subset(labels: Labels, count: int, seed: int) -> Indices:
     """Draw the ``count`` images that a run uses of a training set, before anything is held back.
 

@@ -41,8 +41,9 @@ def local_federation(
     """
     processes = most_processes(config)
     if processes == 1:
-        clients = config.federation.clients
-        yield LocalGrid(client_app, clients, config.to_run_config(), progress=progress)
+        clients, run_config = config.federation.clients, config.to_run_config()
+        alike = not config.images.sites
+        yield LocalGrid(client_app, clients, run_config, progress=progress, one_for_all=alike)
         return
     grid = PoolGrid(client_app, config, processes, progress)
     try:
@@ -104,7 +105,9 @@ class PoolGrid(LocalGrid):
         processes: int,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(client_app, config.federation.clients, config.to_run_config())
+        clients, run_config = config.federation.clients, config.to_run_config()
+        alike = not config.images.sites
+        super().__init__(client_app, clients, run_config, one_for_all=alike)
         self._config, self._processes, self._told = config, processes, progress
         self._forecast = Forecast(config.rounds, devices_asked(config))
         self._own: dict[str, Message] = {}

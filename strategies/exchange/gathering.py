@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from common.errors import FederationError, one_line
 from common.sites import Site, in_site_order, namesakes
 from strategies.exchange.inbox import Awaited, collect
+from strategies.exchange.one_for_all import answers_of_all
 from strategies.exchange.roll_call import (
     Question,
     Refused,
@@ -120,6 +121,7 @@ class Gathering:
             If fewer nodes than needed are there at the deadline, or fewer than ``min_replies`` can take part.
         """
         end = self._begun + self._deadline
+        self._known = answers_of_all(self._grid, self._question)
         while True:
             here = sorted(self._grid.get_node_ids())
             self._ask(here)

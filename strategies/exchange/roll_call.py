@@ -99,7 +99,7 @@ def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAn
             f"site '{site.name}' runs source {one_line(source[:16])}, the server runs {source_fingerprint()}: their "
             "results would not belong together; give both the same release"
         )
-    problem = _absurd(site, question)
+    problem = absurd(site, question)
     return site if problem is None else Refused(f"site '{site.name}' {problem}")
 
 
@@ -128,7 +128,7 @@ def _site(
     )
 
 
-def _absurd(site: Site, question: Question) -> str | None:
+def absurd(site: Site, question: Question) -> str | None:
     """Return what is wrong with numbers that each are counts; None if nothing is."""
     most = question.max_examples
     if not site.examples:

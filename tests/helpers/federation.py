@@ -105,7 +105,7 @@ class MissingGrid(LocalGrid):
     def _call(self, message: Message) -> Message:
         about = message.metadata
         if about.message_type == "train":
-            site = site_name(self._contexts[about.dst_node_id].node_config)
+            site = site_name(self.node_config(about.dst_node_id))
             key = (site, int(about.group_id))
             if key in self._lost:
                 super()._call(message)

@@ -28,13 +28,17 @@ class ChangingGrid(LocalGrid):
 
     away: frozenset[int] = frozenset()
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._configs = {n: LocalGrid.node_config(self, n) for n in super().get_node_ids()}
+
     def get_node_ids(self) -> list[int]:
         """Return the nodes that are there."""
         return [n for n in super().get_node_ids() if n not in self.away]
 
-    def config_of(self, node_id: int) -> dict[str, Any]:
+    def node_config(self, node_id: int) -> dict[str, Any]:
         """Return a node's config, to change it."""
-        return self._contexts[node_id].node_config
+        return self._configs[node_id]
 
 
 @pytest.fixture
@@ -81,7 +85,7 @@ def test_a_newcomer_that_does_not_belong_is_left_out_and_named(
     newcomer = grid.get_node_ids()[2]
     grid.away = frozenset({newcomer})
     update_membership(strategy, grid, QUICK)
-    grid.config_of(newcomer).update(change)
+    grid.node_config(newcomer).update(change)
     grid.away = frozenset()
     with caplog.at_level("WARNING", logger="flwr"):
         update_membership(strategy, grid, QUICK)
@@ -108,13 +112,13 @@ def test_a_slow_answer_is_no_refusal_and_a_node_that_returns_is_asked_again(
     assert names(strategy) == everybody
     grid.away = frozenset({newcomer})
     update_membership(strategy, grid, QUICK)
-    grid.config_of(newcomer)["site"] = "partition-0"
+    grid.node_config(newcomer)["site"] = "partition-0"
     grid.away = frozenset()
     update_membership(strategy, grid, QUICK)
     assert newcomer in strategy.members.refused
     grid.away = frozenset({newcomer})
     update_membership(strategy, grid, QUICK)
-    del grid.config_of(newcomer)["site"]
+    del grid.node_config(newcomer)["site"]
     grid.away = frozenset()
     update_membership(strategy, grid, QUICK)
     assert names(strategy) == everybody

@@ -1,0 +1,88 @@
+"""What the roll call says of every node of a simulation at once: counts of a division, for which no image is read."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from flwr.app import Context
+from numpy.typing import NDArray
+
+from client_app.site import PARTITION, engine_of
+from common.data import class_counts
+from common.data.stratify import held_back
+from common.errors import FederationError
+from common.run import Run
+from common.sites import IN_PROCESS, site_name
+
+Counts = NDArray[np.int64]
+
+_SAID_ALIKE = {*PARTITION, "simulated"}
+"""The keys of a node config with which a node differs from the others in its partition alone."""
+
+
+def require_one_for_all(run: Run, context: Context) -> None:
+    """Refuse to speak for other nodes, but for those of one process whose data is this process's to divide.
+
+    Raises
+    ------
+    FederationError
+        If this is a site of its own, or its nodes differ in more than their partitions.
+    """
+    own = set(context.node_config) - _SAID_ALIKE or run.config.images.sites
+    if engine_of(context) != IN_PROCESS or own:
+        raise FederationError("this site speaks for itself alone: ask each by itself")
+
+
+def sizes_of_all(
+    run: Run, number: int, *, by_class: bool, held_out: bool
+) -> dict[str, NDArray[np.int64]]:
+    """Return what each of ``number`` nodes would answer to the roll call, by the names it has there.
+
+    Parameters
+    ----------
+    run : Run
+        The run, whose training set they share.
+    number : int
+        Partitions (K).
+    by_class, held_out : bool
+        Whether counts of classes are asked, and numbers of what is held out.
+
+    Returns
+    -------
+    dict of str to int64 array
+        ``num-examples`` [K]; where asked ``class-counts`` [K, classes] and ``num-held-out`` [K].
+
+    Raises
+    ------
+    FederationError
+        If the data has no classes to count.
+    """
+    parts, split = run.partition(number), run.dataset.train
+    strata, share = run.task.strata(split), run.config.data.site_holdout
+    held = [held_back(strata[part], share) for part in parts] if share else []
+    kept = np.array([len(part) for part in parts]) - _sums(held, number)
+    sizes = {"num-examples": kept if run.config.tells_counts else np.minimum(1, kept)}
+    if by_class:
+        if not run.task.by_class:
+            raise FederationError(f"{run.config.dataset} has no classes to count")
+        counts = class_counts(strata, parts, len(run.info.classes))
+        for row, gone in zip(counts, held, strict=False):
+            row[: len(gone)] -= gone
+        sizes["class-counts"] = counts
+    if held_out:
+        sizes["num-held-out"] = _sums(held, number) if run.task.by_class else _counted(run, number)
+    return sizes
+
+
+def _sums(held: list[Counts], number: int) -> Counts:
+    return np.array([int(each.sum()) for each in held] or [0] * number, dtype=np.int64)
+
+
+def _counted(run: Run, number: int) -> Counts:
+    """Return how many targets of what each node holds out count: those of these very texts."""
+    dataset, counts = run.dataset, np.zeros(number, dtype=np.int64)
+    for index, part in enumerate(run.partition(number)):
+        _, held = run.share(site_name({"partition-id": index}), dataset, part)
+        labels = torch.from_numpy(np.array(dataset.train.labels[held]))
+        counts[index] = len(run.task.counted(labels))
+    return counts
