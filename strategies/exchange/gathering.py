@@ -127,7 +127,7 @@ class Gathering:
             self._ask(here)
             self._listen(end)
             present, odd = _belonging([self._known[i] for i in here if i in self._known])
-            refused = {i: why for i, why in self._refused.items() if i in here} | odd
+            refused = self._refused_of(here) | odd
             needed = expected_sites(present) or self._clients
             late = time.monotonic() >= end
             silent = self._silent(here) if late else {}
@@ -156,21 +156,22 @@ class Gathering:
     def _silent(self, here: Iterable[int]) -> dict[int, str]:
         """Return why each node that is online and has said nothing of use takes no part."""
         unheard = [i for i in here if i not in self._known and i not in self._refused]
-        return {i: self._failed.get(i) or said_of_silent(self._grid, [i]) for i in unheard}
+        names = _registered(self._grid) if unheard else {}
+        return {i: self._failed.get(i) or _said_of([i], names) for i in unheard}
+
+    def _refused_of(self, here: Iterable[int]) -> dict[int, str]:
+        there = set(here)
+        return {i: why for i, why in self._refused.items() if i in there}
 
     def _ask(self, here: list[int]) -> None:
         """Ask those that have not answered and have no fresh question out."""
         now = time.monotonic()
-        self._refused = {i: why for i, why in self._refused.items() if i in here}
-        answered = self._known.keys() | self._refused.keys()
-        open_to = set(here) - answered
+        self._refused = self._refused_of(here)
+        open_to = set(here) - self._known.keys() - self._refused.keys()
         self._out = {i: q for i, q in self._out.items() if q.node_id in open_to}
         fresh = {q.node_id for q in self._out.values() if now - q.since < _AGAIN}
-        messages = [
-            composed(node_id, self._question)
-            for node_id in here
-            if node_id in open_to and node_id not in fresh
-        ]
+        unasked = [i for i in here if i in open_to and i not in fresh]
+        messages = composed(unasked, self._question) if unasked else []
         for message, sent in zip(messages, post(self._grid, messages), strict=True):
             if sent:
                 asked = _Out(message, message.metadata.dst_node_id, now)
@@ -282,7 +283,13 @@ def said_of_silent(
     Each is called by the name under which it answered earlier, else by the one it was registered with, else by its
     number.
     """
-    registered = {node.node_id: one_line(node.name[:64]) for node in grid.get_nodes()}
-    called = {**registered, **(names or {})}
+    return _said_of(node_ids, {**_registered(grid), **(names or {})})
+
+
+def _registered(grid: Grid) -> dict[int, str]:
+    return {node.node_id: one_line(node.name[:64]) for node in grid.get_nodes()}
+
+
+def _said_of(node_ids: Iterable[int], called: Mapping[int, str]) -> str:
     said = [f"{called[i]} (node {i})" if called.get(i) else f"node {i}" for i in sorted(node_ids)]
     return f"online and busy or not answering: {', '.join(said)}"

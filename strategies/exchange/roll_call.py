@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from common.errors import FederationError, one_line
@@ -64,7 +64,7 @@ def ask(
         One for each node, in the order of ``node_ids``: refused are those that run other source than this server,
         say that they cannot take part, or answer nonsense.
     """
-    messages = [composed(node_id, question) for node_id in node_ids]
+    messages = composed(node_ids, question)
     replies = exchange(grid, messages, deadline=deadline)
     return [
         read_answer(node_id, reply, question)
@@ -72,13 +72,14 @@ def ask(
     ]
 
 
-def composed(node_id: int, question: Question) -> Message:
-    """Return the query that a node answers with its name and sizes."""
+def composed(node_ids: Iterable[int], question: Question) -> list[Message]:
+    """Return the queries that nodes answer with their names and sizes; all hold the same content, written once."""
     heads = {HEADS: all_written(question.heads)} if question.heads else {}
     config = ConfigRecord(
         {"class-counts": question.classes > 0, "held-out": question.held_out, **heads}
     )
-    return Message(RecordDict({"config": config}), node_id, "query.roll_call", group_id="roll-call")
+    content = RecordDict({"config": config})
+    return [Message(content, i, "query.roll_call", group_id="roll-call") for i in node_ids]
 
 
 def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAnswer | Refused:
@@ -87,7 +88,9 @@ def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAn
         sentence = f"node {node_id} failed the roll call: {reason_of(reply)}"
         return NoAnswer(sentence) if reply.error.code in _AWAY else Refused(sentence)
     try:
-        about, sizes = reply.content.config_records["about"], reply.content.metric_records["sizes"]
+        about, sizes = reply.content["about"], reply.content["sizes"]
+        if not (isinstance(about, ConfigRecord) and isinstance(sizes, MetricRecord)):
+            raise TypeError("other kinds of records")
         site, source = _site(node_id, about, sizes, question), str(about["source"])
     except Exception as error:  # whatever is wrong with an answer is its node's affair
         return Refused(
