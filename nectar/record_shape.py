@@ -69,11 +69,23 @@ class SiteRow(Shape):
     classes: list[int] | None = None
 
 
+class Unlisted(Shape):
+    """The sizes of sites that are not listed one by one, and why."""
+
+    sites: int
+    examples: int
+    least: int
+    median: int
+    most: int
+    why: str
+
+
 class Partition(Shape):
     """partition.json."""
 
     classes: list[str] = []
     sites: dict[str, SiteRow] = {}
+    unlisted: Unlisted | None = None
 
     @model_validator(mode="after")
     def _counts_of_every_class(self) -> Self:

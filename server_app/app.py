@@ -33,6 +33,7 @@ from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update
 from server_app.sending.send import send
 from server_app.start import start_checksum, starting_weights
+from server_app.unlisted import unlisted
 from strategies.base import Strategy, strategy_class
 from strategies.exchange.roll_call import expected_sites
 from strategies.foreign import ForeignStrategy
@@ -229,11 +230,21 @@ def describe_partition(
 ) -> dict[str, Any]:
     """Return what the record says about who holds what, and why nodes that were there take no part.
 
-    Class counts stand there only where the server has the data itself, and the task tells classes apart.
+    Class counts stand there only where the server has the data itself, and the task tells classes apart. Of a large
+    simulation there are sizes alone (`server_app.unlisted`).
     """
+    classes = list(run.info.classes) if run.task.by_class else []
+    told = {"left_out": {str(i): why for i, why in left_out.items()}} if left_out else {}
+    about = {"classes": classes, "simulated": bool(sites) and engine_of(sites) != SUPERLINK}
+    summed_up = None if run.config.images.sites else unlisted(sites)
+    if summed_up is not None:
+        return {**about, "sites": {}, "unlisted": summed_up, **told}
+    return {**about, "sites": _rows(run, sites), **told}
+
+
+def _rows(run: Run, sites: list[Site]) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {s.name: {"examples": s.examples} for s in sites}
-    by_class = run.task.by_class
-    if sites and sites[0].partitions and by_class and _data_at_hand(run):
+    if sites and sites[0].partitions and run.task.by_class and _data_at_hand(run):
         counts = _counts(run, sites[0].partitions)
         for site in sites:
             rows[site.name] |= {
@@ -244,10 +255,7 @@ def describe_partition(
             held = {s.partition: s.name for s in sorted(sites, key=lambda s: s.partition)}
             table = report(counts[list(held)], run.info.classes, sites=list(held.values()))
             logger.info("images of each class by site:\n%s", table)
-    classes = list(run.info.classes) if by_class else []
-    simulated = bool(sites) and engine_of(sites) != SUPERLINK
-    told = {"left_out": {str(i): why for i, why in left_out.items()}} if left_out else {}
-    return {"classes": classes, "simulated": simulated, "sites": rows, **told}
+    return rows
 
 
 def _data_at_hand(run: Run) -> bool:

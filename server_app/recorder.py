@@ -28,6 +28,9 @@ logger = getLogger("flwr")
 #: among a line's notes: what each site was charged in this run until then
 SPENT = "spent"
 
+MOST_TOLD = 1000
+"""Charged sites up to which each round's line tells of all; of more it tells of those that the round asked."""
+
 
 class Recorder:
     """The callback that keeps a round: its line, its checkpoints, its pictures, and a line in the log."""
@@ -54,7 +57,7 @@ class Recorder:
         The line of a round that awaits the sites' figures is kept in its checkpoint until they are there.
         """
         line = line_of(result)
-        if result.server_round and (notes := self._notes()):
+        if result.server_round and (notes := self._notes(result.outcome)):
             line["notes"] = notes
         self._line = line if result.awaits_sites else None
         with self.record.writing():
@@ -73,10 +76,12 @@ class Recorder:
                 f" (the last checkpoint before it is kept in {kept})" if kept.is_file() else "",
             )
 
-    def _notes(self) -> dict[str, Any]:
+    def _notes(self, outcome: Outcome) -> dict[str, Any]:
         """Return what the method says of the round, and what the sites have spent of their privacy until then."""
-        delta = self.strategy.run.config.privacy.delta
-        spent = self.strategy.members.spending.lines(delta)
+        spending, delta = self.strategy.members.spending, self.strategy.run.config.privacy.delta
+        many = len(spending.events) > MOST_TOLD
+        asked = {*outcome.accepted, *outcome.rejected} if many else None
+        spent = spending.lines(delta, asked)
         return {**self.strategy.notes(), **({SPENT: spent} if spent else {})}
 
     def judged(self, figures: SitesFigures) -> None:

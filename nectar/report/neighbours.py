@@ -193,6 +193,8 @@ def _search(
 
 def real_images(view: View) -> RealImages | str:
     """Return the sites' images, or the reason why they are not at hand. Downloads nothing."""
+    if view.unlisted:
+        return "the record of so many sites does not say which of them held what"
     if not view.counted:
         return "the sites' images never were on this side"
     if view.config is None:

@@ -73,11 +73,13 @@ def _epsilons(view: View) -> list[str]:
 
 
 def _charged(view: View) -> list[str]:
-    """Say what the last line tells of the sites' charges in this run; nothing where there were none."""
-    lines = [line for line in view.rounds if (line.get("notes") or {}).get("spent")]
-    if not lines:
+    """Say what the lines tell last of each site's charges in this run; nothing where there were none."""
+    last: dict[str, Mapping[str, Any]] = {}
+    for line in view.rounds:
+        last |= (line.get("notes") or {}).get("spent") or {}
+    if not last:
         return []
-    sites = list(lines[-1]["notes"]["spent"].values())
+    sites = list(last.values())
     told = [each for each in sites if each["events"]]
     if not told:
         return [

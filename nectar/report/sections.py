@@ -21,7 +21,8 @@ _PHASES = ("configure", "devices", "aggregate", "evaluate")
 
 def summary(view: View) -> Markup:
     """Say in a few lines what came out."""
-    pairs = [("sites", str(len(view.sites)) if view.sites else MISSING)]
+    number = len(view.sites) or view.unlisted.get("sites", 0)
+    pairs = [("sites", str(number) if number else MISSING)]
     if view.lines:
         last = view.lines[-1]
         where = "test set" if accuracy(last) is not None else "sites' own data"
@@ -116,6 +117,8 @@ def _sent(line: Mapping[str, Any], way: str) -> str:
 
 def partition(view: View) -> Markup:
     """Who held how many images of which class; the darker a cell, the more."""
+    if view.unlisted:
+        return h("p", _summed_up(view))
     if not view.sites:
         return h("p", "The run ended before the sites were known.")
     if not view.counted:
@@ -135,6 +138,14 @@ def partition(view: View) -> Markup:
     foot = ["all", f"{sum(sums):,}", *(f"{count:,}" for count in sums)]
     head = ["site", "images", *view.classes]
     return table("Images by site and class", head, rows, foot=foot)
+
+
+def _summed_up(view: View) -> str:
+    said = view.unlisted
+    return (
+        f"{said['sites']:,} sites held {said['examples']:,} {view.unit}: {said['least']:,} to {said['most']:,} each, "
+        f"{said['median']:,} in the middle. {said['why'][:1].upper()}{said['why'][1:]}."
+    )
 
 
 def _shaded(count: int, most: int) -> Markup:

@@ -171,6 +171,11 @@ class View:
         return dict(self.partition.get("sites", {}))
 
     @property
+    def unlisted(self) -> dict[str, Any]:
+        """The sizes of sites that the record does not list one by one; empty where it does."""
+        return dict(self.partition.get("unlisted") or {})
+
+    @property
     def classes(self) -> list[str]:
         """The classes' names."""
         return [str(name) for name in self.partition.get("classes", [])]

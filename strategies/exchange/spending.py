@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -48,8 +48,8 @@ class Spending:
         if head is not None and head.length > self.heads.get(site, Head()).length:
             self.heads[site] = head
 
-    def lines(self, delta: float) -> dict[str, dict[str, Any]]:
-        """Return for each site what it has spent in this run, as plain data.
+    def lines(self, delta: float, sites: Container[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Return for each site, or for those of ``sites``, what it has spent in this run, as plain data.
 
         ``epsilon`` is None where there is no bound, and where the site keeps its events to itself.
         """
@@ -62,6 +62,7 @@ class Spending:
                 "events": [event.to_dict() for event in events],
             }
             for site, events in self.events.items()
+            if sites is None or site in sites
         }
 
     def state(self) -> dict[str, str]:
