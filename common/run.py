@@ -26,6 +26,7 @@ from common.data import (
     validation_split,
 )
 from common.data.bounds import ANYWHERE, Bounds
+from common.data.parts import Parts
 from common.datasets import kind_of
 from common.errors import ConfigError, DataError
 from common.imports import is_import_path
@@ -298,7 +299,7 @@ def _numbers(model: torch.nn.Module) -> int:
 
 
 @lru_cache(maxsize=4)
-def _partition(run: Run, clients: int) -> tuple[Indices, ...]:
+def _partition(run: Run, clients: int) -> Parts:
     positions, _ = run._cut
     split = run.dataset.train
     parts = partition(
@@ -308,4 +309,4 @@ def _partition(run: Run, clients: int) -> tuple[Indices, ...]:
         run.config.seed,
         None if split.owners is None else split.owners[positions],
     )
-    return tuple(positions[part] for part in parts)
+    return parts.within(positions)

@@ -60,7 +60,7 @@ def folder_sites(folders: str) -> tuple[str, ...]:
     return tuple(f"partition-{i}" for i in range(len(paths)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Site:
     """One member, as the roll call found it."""
 

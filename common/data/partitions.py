@@ -10,6 +10,7 @@ import numpy as np
 from common.data.catalogue import NATURAL
 from common.data.dataset import Labels
 from common.data.draws import dirichlet, divide, draw_until_large_enough
+from common.data.parts import Parts
 from common.data.stratify import Indices
 from common.errors import DataError
 from common.seeding import numpy_generator
@@ -28,7 +29,7 @@ def partition(
     settings: PartitionSettings,
     seed: int,
     owners: Labels | None = None,
-) -> list[Indices]:
+) -> Parts:
     """Divide a training set over ``clients``.
 
     Args:
@@ -56,11 +57,10 @@ def partition(
         return _natural(owners, clients, rng)
     order, owner = _RULES[settings.kind](labels, clients, settings, rng)
     by_client = np.lexsort((order, owner))
-    ends = np.cumsum(np.bincount(owner, minlength=clients))[:-1]
-    return np.split(order[by_client], ends)
+    return Parts(order[by_client], np.cumsum(np.bincount(owner, minlength=clients)))
 
 
-def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> list[Indices]:
+def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> Parts:
     """Give each client what one owner has; of more owners than clients, a draw without replacement.
 
     Clients are in the owners' order. An owner of whom nothing is left is no client.
@@ -80,7 +80,7 @@ def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> l
     if clients < len(present):
         chosen = np.sort(rng.choice(len(present), clients, replace=False))
     parts = np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
-    return [parts[owner] for owner in chosen]
+    return Parts.of([parts[owner] for owner in chosen])
 
 
 def _iid(

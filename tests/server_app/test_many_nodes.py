@@ -146,9 +146,7 @@ def test_a_line_tells_of_the_charges_of_those_it_asked_where_there_are_many(
         together |= each
     asked = [site for line in lines for site in line["accepted"]]
     assert set(together) == set(asked)
-    (steps,) = {
-        together[site]["events"][0]["steps"] / asked.count(site) for site in set(asked)
-    }
+    (steps,) = {together[site]["events"][0]["steps"] / asked.count(site) for site in set(asked)}
     assert steps >= 1, "what it was charged until its last round"
 
 
