@@ -20,7 +20,7 @@ from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
 from common.task import Evaluation
 from strategies.base import Strategy
-from strategies.exchange.gathering import said_of_silent
+from strategies.exchange.naming import said_of_silent
 from strategies.exchange.replies import Outcome
 from strategies.exchange.riding import Riders
 from strategies.exchange.roll_call import NoAnswer, ask, expected_sites

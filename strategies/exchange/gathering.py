@@ -15,9 +15,10 @@ from logging import getLogger
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from common.errors import FederationError, one_line
+from common.errors import FederationError
 from common.sites import Site, in_site_order, namesakes
 from strategies.exchange.inbox import Awaited, collect
+from strategies.exchange.naming import listed, registered, said_of, said_of_silent, some_of
 from strategies.exchange.one_for_all import answers_of_all
 from strategies.exchange.roll_call import (
     Question,
@@ -150,14 +151,14 @@ class Gathering:
     def _too_few_left(self, present: list[Site], needed: int, refused: Mapping[int, str]) -> str:
         return (
             f"{len(present)} of {needed} sites can take part where federation.min_replies asks for "
-            f"{self._min_replies} ({_some([*refused.values()])})"
+            f"{self._min_replies} ({some_of([*refused.values()])})"
         )
 
     def _silent(self, here: Iterable[int]) -> dict[int, str]:
         """Return why each node that is online and has said nothing of use takes no part."""
         unheard = [i for i in here if i not in self._known and i not in self._refused]
-        names = _registered(self._grid) if unheard else {}
-        return {i: self._failed.get(i) or _said_of([i], names) for i in unheard}
+        names = registered(self._grid) if unheard else {}
+        return {i: self._failed.get(i) or said_of([i], names) for i in unheard}
 
     def _refused_of(self, here: Iterable[int]) -> dict[int, str]:
         there = set(here)
@@ -217,7 +218,7 @@ class Gathering:
 
     def _described(self, here: list[int], present: list[Site]) -> str:
         """Return who is there and who is online without an answer."""
-        parts = [", ".join(site.name for site in in_site_order(present)) or "none"]
+        parts = [listed([site.name for site in in_site_order(present)]) or "none"]
         unheard = [i for i in here if i not in self._known]
         said = self._failed | self._refused
         parts += [said[i] for i in unheard if i in said]
@@ -246,15 +247,9 @@ def wait_for_sites(
     grid: Grid, clients: int, question: Question, *, deadline: float, min_replies: int
 ) -> Attendance:
     """Wait until the federation is complete and return who takes part; see `Gathering`."""
-    gathering = Gathering(grid, clients, question, deadline=deadline, min_replies=min_replies)
-    return gathering.attendance()
-
-
-def _some(reasons: Sequence[str], shown: int = 3) -> str:
-    """Return the first of ``reasons``, and how many more there are."""
-    different = list(dict.fromkeys(reasons))
-    more = f"; and {len(different) - shown} more" if len(different) > shown else ""
-    return "; ".join(different[:shown]) + more
+    return Gathering(
+        grid, clients, question, deadline=deadline, min_replies=min_replies
+    ).attendance()
 
 
 def _belonging(sites: Sequence[Site]) -> tuple[list[Site], dict[int, str]]:
@@ -273,23 +268,3 @@ def _belonging(sites: Sequence[Site]) -> tuple[list[Site], dict[int, str]]:
         elif names[site.name] > 1:
             odd[site.node_id] = namesakes([s for s in sites if s.name == site.name])
     return [site for site in sites if site.node_id not in odd], odd
-
-
-def said_of_silent(
-    grid: Grid, node_ids: Iterable[int], names: Mapping[int, str] | None = None
-) -> str:
-    """Return a clause about nodes that are online and do not answer.
-
-    Each is called by the name under which it answered earlier, else by the one it was registered with, else by its
-    number.
-    """
-    return _said_of(node_ids, {**_registered(grid), **(names or {})})
-
-
-def _registered(grid: Grid) -> dict[int, str]:
-    return {node.node_id: one_line(node.name[:64]) for node in grid.get_nodes()}
-
-
-def _said_of(node_ids: Iterable[int], called: Mapping[int, str]) -> str:
-    said = [f"{called[i]} (node {i})" if called.get(i) else f"node {i}" for i in sorted(node_ids)]
-    return f"online and busy or not answering: {', '.join(said)}"

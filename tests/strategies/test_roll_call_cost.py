@@ -91,3 +91,14 @@ def test_too_few_are_told_as_before(small: Small) -> None:
     question = Question(0, held_out=False, max_examples=10**6)
     with pytest.raises(FederationError, match=r"0 of 40 sites were there after 0.3 s"):
         wait_for_sites(grid, NODES, question, deadline=0.3, min_replies=1)
+
+
+def test_of_many_that_are_there_twenty_are_named(small: Small) -> None:
+    grid = federation(small, silent=1)
+    question = Question(0, held_out=False, max_examples=10**6)
+    with pytest.raises(FederationError) as caught:
+        wait_for_sites(grid, NODES, question, deadline=0.3, min_replies=NODES)
+    said = str(caught.value)
+    assert said.startswith("39 of 40 sites were there after 0.3 s (partition-1, partition-2, ")
+    assert "partition-20 and 19 more; online and busy or not answering: name-1000 (node" in said
+    assert "partition-21" not in said

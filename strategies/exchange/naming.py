@@ -1,0 +1,44 @@
+"""Sites, nodes and reasons in a sentence: by name where there is one, and not all where there are many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from flwr.serverapp import Grid
+
+from common.errors import one_line
+
+
+def some_of(reasons: Sequence[str], shown: int = 3) -> str:
+    """Return the first of ``reasons``, and how many more there are."""
+    different = list(dict.fromkeys(reasons))
+    more = f"; and {len(different) - shown} more" if len(different) > shown else ""
+    return "; ".join(different[:shown]) + more
+
+
+def listed(names: Sequence[str], shown: int = 20) -> str:
+    """Return the first of ``names``, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def said_of_silent(
+    grid: Grid, node_ids: Iterable[int], names: Mapping[int, str] | None = None
+) -> str:
+    """Return a clause about nodes that are online and do not answer.
+
+    Each is called by the name under which it answered earlier, else by the one it was registered with, else by its
+    number.
+    """
+    return said_of(node_ids, {**registered(grid), **(names or {})})
+
+
+def registered(grid: Grid) -> dict[int, str]:
+    """Return the names under which the nodes that are online were registered, by node id."""
+    return {node.node_id: one_line(node.name[:64]) for node in grid.get_nodes()}
+
+
+def said_of(node_ids: Iterable[int], called: Mapping[int, str]) -> str:
+    """Return that clause about nodes of which the names are known that they have."""
+    said = [f"{called[i]} (node {i})" if called.get(i) else f"node {i}" for i in sorted(node_ids)]
+    return f"online and busy or not answering: {', '.join(said)}"
