@@ -53,8 +53,8 @@ class Cost:
         Nodes, and devices asked in a round.
     set_up, roll_call, a_round : float
         CPU seconds: to the record but for the roll call; the roll call; a round with all that is written of it.
-    memory : float
-        Peak above a run of two nodes, in MB.
+    memory, peak : float
+        Peak above a run of two nodes, and the whole process's, in MB.
     size, inodes : int
         Bytes of the record's files, and how many files and folders it has.
     """
@@ -65,6 +65,7 @@ class Cost:
     roll_call: float
     a_round: float
     memory: float
+    peak: float
     size: int
     inodes: int
 
@@ -135,6 +136,7 @@ def cost_of(kind: str, nodes: int, asked: int, rounds: int) -> Cost:
             sum(roll_calls),
             (end - begun[0]) / rounds,
             peak_memory() - before,
+            peak_memory(),
             sum(path.stat().st_size for path in there if path.is_file()),
             len(there),
         )
