@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from statistics import median_low
 
 import torch
 from torch import Tensor
@@ -83,9 +82,10 @@ def absurd_losses(losses: Sequence[float], classes: int) -> list[str | None]:
         How many there are to choose among; a blind guess among them has a loss that counts as usual.
     """
     said: list[str | None] = []
-    for i, loss in enumerate(losses):
-        others = [*losses[:i], *losses[i + 1 :]]
-        usual = max(median_low(others), math.log(classes)) if others else loss
+    ordered = sorted(losses)
+    for loss in losses:
+        others = len(ordered) > 1
+        usual = max(_median_of_the_others(ordered, loss), math.log(classes)) if others else loss
         fine = loss <= _LOSS_FACTOR * usual
         said.append(
             None
