@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from common.compute import return_if_large
+from common.imports import is_import_path
 from common.models import Classifier
 from common.run import Run
 from common.seeding import generator
@@ -76,6 +77,11 @@ class Trial:
     def _empty(self) -> Mapping[str, Tensor]:
         return {name: _NOTHING.to(place) for name, place in self._places.items()}
 
+    @property
+    def _may_write(self) -> bool:
+        """Whether calling the model may write to its state: none of Nectar's own does, a user's may do anything."""
+        return is_import_path(self._run.config.model.name)
+
     def prepare(self) -> None:
         """Build the model, before a round's uploads are in memory, and let go of its own weights."""
         for name, place in self._places.items() if "_empty" not in self.__dict__ else ():
@@ -86,9 +92,8 @@ class Trial:
     def gives_numbers(self, weights: Weights) -> bool:
         """Tell whether every output is finite."""
         for name, tensor in weights.read_only.items():
-            self._places[name].data = tensor.to(
-                self._run.device
-            )  # lent: a copy would be one more in memory
+            # lent where it can be: a copy would be one more in memory
+            self._places[name].data = tensor.to(self._run.device, copy=self._may_write)
         found = is_finite(self._model(self._inputs))
         for name in weights.read_only:
             self._places[name].data = self._empty[name]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from federation import numbers, run
+from flwr.app import Message
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -21,6 +22,7 @@ from common.errors import ConfigError
 from common.models import Classifier
 from common.models.own import adopt, make
 from common.run import Run
+from nectar.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]
@@ -48,6 +50,15 @@ class Texts(nn.Module):
         self.head = nn.Linear(8, classes)
     def forward(self, tokens):
         return self.head(self.embed(tokens).cumsum(1))
+
+class Counts(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(shape[0] * shape[1] * shape[2], classes)
+        self.register_buffer("calls", torch.zeros(()))
+    def forward(self, x):
+        self.calls += 1
+        return self.layer(x.flatten(1))
 """
 
 CONV = "model.name=a_users_models:net"
@@ -120,6 +131,33 @@ def test_it_is_a_classifier_under_its_own_names() -> None:
     fresh = sys.modules["a_users_models"].net((1, 8, 8), 10).eval()
     fresh.load_state_dict(model.state_dict())
     torch.testing.assert_close(fresh(x), model(x), rtol=0, atol=0)
+
+
+class Started(LocalGrid):
+    """Notes in ``begun`` the weights that each device starts from, by round, as they are when it begins."""
+
+    def __init__(self, *args: Any, begun: dict[str, list[Any]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._begun = begun
+
+    def _call(self, message: Message) -> Message:
+        if message.metadata.message_type == "train":
+            arrays = message.content.array_records["arrays"].values()
+            copies = [bytearray(array.data) for array in arrays]  # bytes would be the same object
+            self._begun.setdefault(message.metadata.group_id, []).append(copies)
+        return super()._call(message)
+
+
+def test_one_that_writes_to_its_state_when_called_is_tried_on_copies(small: Small) -> None:
+    """The server's weights lie in the bytes that the devices still to come are sent."""
+    begun: dict[str, list[Any]] = {}
+    words = "model.name=a_users_models:Counts federation.wave=1"
+    config = small(method="fedavg", rounds=2, set=words)
+    run(config, Started, begun=begun)
+    assert list(begun) == ["1", "2"]
+    for of_round in begun.values():
+        assert len(of_round) == 3
+        assert all(arrays == of_round[0] for arrays in of_round)
 
 
 def test_a_copy_is_a_network_of_its_own() -> None:
