@@ -181,7 +181,7 @@ def _mean(losses: list[tuple[Tensor, int]]) -> float:
     """Return the mean over examples of batches' losses, each with its size; 0 of none."""
     if not losses:
         return 0.0
-    total = losses[0][0] * losses[0][1]
+    total = losses[0][0].float() * losses[0][1]  # a loss in bfloat16 would be summed up in it
     for loss, size in losses[1:]:
         total += loss * size
     return float(total) / max(1, sum(size for _, size in losses))

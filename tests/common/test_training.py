@@ -138,6 +138,17 @@ def test_a_penalty_counts_beside_the_loss_and_is_not_clipped() -> None:
     assert done.loss == pytest.approx(-1.0)
 
 
+def test_a_loss_in_half_precision_has_its_mean_in_float32() -> None:
+    """bfloat16 has 8 bits: 1 + 1 + ... ends at 256 there, and 512 batches of loss 1 would have a mean of 1/2."""
+
+    def objective(net: nn.Module, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
+        slope: Tensor = (0 * net[1].weight.sum() + 1).bfloat16()
+        return slope
+
+    samples = Samples.of(X.repeat(256, 1, 1, 1), Y.repeat(256))
+    assert run(linear(), settings(batch=1), objective, samples).loss == 1.0
+
+
 def test_the_learning_rate_decays_from_round_to_round() -> None:
     """lr 1 x 0.5 ** 2 in round 3, along the constant slope 1."""
     model = linear()
