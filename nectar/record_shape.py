@@ -70,13 +70,13 @@ class SiteRow(Shape):
 
 
 class Unlisted(Shape):
-    """The sizes of sites that are not listed one by one, and why."""
+    """The sizes of sites that are not listed one by one, None where these tell none, and why."""
 
     sites: int
-    examples: int
-    least: int
-    median: int
-    most: int
+    examples: int | None
+    least: int | None
+    median: int | None
+    most: int | None
     why: str
 
 

@@ -236,7 +236,8 @@ def describe_partition(
     classes = list(run.info.classes) if run.task.by_class else []
     told = {"left_out": {str(i): why for i, why in left_out.items()}} if left_out else {}
     about = {"classes": classes, "simulated": bool(sites) and engine_of(sites) != SUPERLINK}
-    summed_up = None if run.config.images.sites else unlisted(sites)
+    own, told_sizes = run.config.images.sites, run.config.tells_counts
+    summed_up = None if own else unlisted(sites, told=told_sizes)
     if summed_up is not None:
         return {**about, "sites": {}, "unlisted": summed_up, **told}
     return {**about, "sites": _rows(run, sites), **told}

@@ -17,22 +17,22 @@ WHY = (
 )
 
 
-def unlisted(sites: Sequence[Site]) -> dict[str, Any] | None:
+def unlisted(sites: Sequence[Site], *, told: bool = True) -> dict[str, Any] | None:
     """Return the sizes of sites that are not to be listed, as plain data; None where they are.
 
     Listed are always those of a real federation, and those with folders or names of their own: what they hold stands
-    nowhere else.
+    nowhere else. Sites that tell no number of examples (``told`` is false) have None for each of theirs.
     """
     if len(sites) <= MOST_LISTED or engine_of(sites) == SUPERLINK:
         return None
     if any(site.name != site_name({"partition-id": site.partition}) for site in sites):
         return None
-    sizes = [site.examples for site in sites]
+    sizes = [site.examples for site in sites] if told else []
     return {
         "sites": len(sites),
-        "examples": sum(sizes),
-        "least": min(sizes),
-        "median": median_low(sizes),
-        "most": max(sizes),
+        "examples": sum(sizes) if told else None,
+        "least": min(sizes, default=None),
+        "median": median_low(sizes) if told else None,
+        "most": max(sizes, default=None),
         "why": WHY,
     }

@@ -142,9 +142,12 @@ def partition(view: View) -> Markup:
 
 def _summed_up(view: View) -> str:
     said = view.unlisted
+    why = f"{said['why'][:1].upper()}{said['why'][1:]}."
+    if said["examples"] is None:
+        return f"{said['sites']:,} sites took part, and told no numbers of {view.unit}. {why}"
     return (
         f"{said['sites']:,} sites held {said['examples']:,} {view.unit}: {said['least']:,} to {said['most']:,} each, "
-        f"{said['median']:,} in the middle. {said['why'][:1].upper()}{said['why'][1:]}."
+        f"{said['median']:,} in the middle. {why}"
     )
 
 

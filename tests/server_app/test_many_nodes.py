@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,26 @@ def test_sizes_are_those_of_the_sites() -> None:
         "median": 2,
         "most": 3,
     }
+
+
+def test_no_sizes_are_said_of_sites_that_tell_none(small: Small) -> None:
+    """Each of them says 1, whatever it holds."""
+    words = "privacy.noise_multiplier=1 privacy.examples=100"
+    there = [replace(site, examples=1) for site in sites(MOST_LISTED + 1)]
+    found = describe_partition(Run(load(small(method="fedavg", set=words))), there)["unlisted"]
+    assert found["sites"] == MOST_LISTED + 1
+    assert [found[key] for key in ("examples", "least", "median", "most")] == [None] * 4
+
+
+def test_a_report_says_that_sites_told_no_sizes(many: Callable[..., Record]) -> None:
+    record = many()
+    path = record.directory / "partition.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["unlisted"] |= dict.fromkeys(("examples", "least", "median", "most"))
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert cli.main(["report", str(record.directory)]) == 0
+    page = (record.directory / "report.html").read_text(encoding="utf-8")
+    assert "1,200 sites took part, and told no numbers of images." in page
 
 
 def test_what_stands_nowhere_else_is_listed(small: Small) -> None:
