@@ -174,7 +174,8 @@ def train(
 
 def _trains(module: nn.Module) -> bool:
     """Whether a module is in training mode, and ``train()`` does nothing else to it."""
-    return module.training and type(module).train is nn.Module.train
+    own = "train" in vars(module) or type(module).train is not nn.Module.train
+    return module.training and not own
 
 
 def _mean(losses: list[tuple[Tensor, int]]) -> float:

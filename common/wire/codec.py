@@ -147,7 +147,7 @@ def unframe_plain(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any],
             f"the '{kind}' has version {str(header.get('version'))[:20]}, this side reads {VERSION}: "
             "run the same release on the server and on every device"
         )
-    return header, arrays[1:]
+    return dict(header), arrays[1:]
 
 
 @lru_cache(maxsize=64)

@@ -47,8 +47,11 @@ class Lent(Mapping[str, Tensor]):
 
 
 def view_of(array: npt.NDArray[Any]) -> Tensor:
-    """Return a tensor over the memory of a read-only array, which nobody may write to."""
-    return torch.from_numpy(array)
+    """Return a tensor over the memory of a read-only array, which nobody may write to.
+
+    A header of an odd length puts the values at an odd place in what arrived, where not every machine reads numbers.
+    """
+    return torch.from_numpy(array if array.flags.aligned else array.copy())
 
 
 def _hear_the_warning() -> None:

@@ -220,3 +220,16 @@ def test_an_evaluation_does_not_depend_on_its_batches(batch: int) -> None:
     assert found.per_class[2] != found.per_class[2]
     by_hand = torch.nn.functional.cross_entropy(outputs.reshape(4, 3), samples.labels)
     assert found.loss == pytest.approx(float(by_hand), rel=1e-6)
+
+
+def test_a_model_whose_own_train_was_put_in_its_place_has_it_called() -> None:
+    model = linear()
+    called: list[bool] = []
+
+    def told(mode: bool = True) -> nn.Module:
+        called.append(mode)
+        return nn.Module.train(model, mode)
+
+    model.train = told  # type: ignore[method-assign]
+    train(model, Samples.of(X, Y), settings(), Classification(2), torch.Generator())
+    assert called == [True]

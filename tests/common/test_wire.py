@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from common.errors import PayloadError
 from common.models import build
 from common.wire import SyntheticImages, SyntheticImagesSpec, Weights, WeightsSpec
+from common.wire.codec import unframe
 
 MODEL = build("convnet", (1, 8, 8), 10, depth=1, width=4)
 SPEC = WeightsSpec.of(MODEL)
@@ -31,6 +32,25 @@ def test_weights_come_back_to_the_bit() -> None:
     got = Weights.decode(sent.encode(), SPEC)
     assert all(torch.equal(got.tensors[k], v) for k, v in MODEL.state_dict().items())
     assert sent.floats == sum(p.numel() for p in MODEL.parameters())
+
+
+def test_weights_at_an_odd_place_in_what_arrived_are_read_from_an_even_one() -> None:
+    def moved(array: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+        raw = b"\0" * 3 + array.tobytes()
+        return np.ndarray(array.shape, array.dtype, raw, 3)
+
+    head, *body = Weights.of(MODEL).encode()
+    got = Weights.decode([head, *map(moved, body)], SPEC).read_only
+    for name, value in MODEL.state_dict().items():
+        assert torch.equal(got[name], value)
+        assert got[name].data_ptr() % value.element_size() == 0
+
+
+def test_who_changes_a_header_that_arrived_changes_it_for_nobody_else() -> None:
+    arrays = Weights.of(MODEL).encode()
+    header, _ = unframe("weights", arrays)
+    header.clear()
+    assert unframe("weights", arrays)[0]["kind"] == "weights"
 
 
 def test_half_precision_weights_halve_the_bytes_and_round_once() -> None:
