@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -105,4 +105,15 @@ def device(name: str, precision: str, cores: int) -> Check:
     text = f"{found} ({where}), {precision}, {cores} of {have} cores"
     if cores > have:
         return Check("device", "warn", f"{text}: more threads than cores only cost time; set fewer")
+    if precision == "bfloat16" and found.type == "cpu" and not _multiplies_in_bfloat16():
+        advice = "measured slower than float32 where a CPU lacks AMX, as this one does; try float32"
+        return Check("device", "warn", f"{text}: {advice}")
     return Check("device", "ok", text)
+
+
+def _multiplies_in_bfloat16() -> bool:
+    """Return whether this CPU has instructions that make bfloat16 pay; only those of x86 are known not to be there."""
+    import torch
+
+    told: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(told.get("amx_bf16", True))

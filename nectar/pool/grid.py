@@ -42,14 +42,20 @@ def local_federation(
     processes = most_processes(config)
     if processes == 1:
         clients, run_config = config.federation.clients, config.to_run_config()
-        alike = not config.images.sites
-        yield LocalGrid(client_app, clients, run_config, progress=progress, one_for_all=alike)
+        yield LocalGrid(
+            client_app, clients, run_config, progress=progress, one_for_all=_of_one_set(config)
+        )
         return
     grid = PoolGrid(client_app, config, processes, progress)
     try:
         yield grid
     finally:
         grid.close()
+
+
+def _of_one_set(config: Config) -> bool:
+    """Return whether all nodes hold parts of one data set, of whose division each knows the sizes of all."""
+    return not config.images.sites
 
 
 def most_processes(config: Config) -> int:
@@ -106,8 +112,7 @@ class PoolGrid(LocalGrid):
         progress: Progress | None = None,
     ) -> None:
         clients, run_config = config.federation.clients, config.to_run_config()
-        alike = not config.images.sites
-        super().__init__(client_app, clients, run_config, one_for_all=alike)
+        super().__init__(client_app, clients, run_config, one_for_all=_of_one_set(config))
         self._config, self._processes, self._told = config, processes, progress
         self._forecast = Forecast(config.rounds, devices_asked(config))
         self._own: dict[str, Message] = {}

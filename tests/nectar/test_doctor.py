@@ -595,6 +595,19 @@ def test_more_threads_than_cores(doctor: Doctor) -> None:
     assert "more threads than cores only cost time" in said
 
 
+@pytest.mark.parametrize(
+    ("told", "level"), [({"amx_bf16": False}, "warn"), ({"amx_bf16": True}, "ok"), ({}, "ok")]
+)
+def test_bfloat16_on_a_cpu_that_is_slower_in_it(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, bool], level: str
+) -> None:
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: told)
+    found = machine.device("cpu", "bfloat16", 1)
+    assert found.level == level
+    assert ("try float32" in found.text) == (level == "warn")
+    assert machine.device("cpu", "float32", 1).level == "ok"
+
+
 def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.room("state", tmp_path / "new" / "deep").level == "ok"
     assert not (tmp_path / "new").exists()
