@@ -51,7 +51,7 @@ from strategies.exchange.replies import (
 from strategies.exchange.roll_call import Question
 from strategies.exchange.serialising import Serialiser
 from strategies.exchange.spending import told_with
-from strategies.judging import TOGETHER, Judge, Trial, group_sizes
+from strategies.judging import TOGETHER, Judge, Led, Trials, group_sizes
 from strategies.members import Members
 from strategies.plausible import absurd_losses
 from strategies.server_optimizer import ServerOptimizer
@@ -96,7 +96,7 @@ class Strategy(FlowerStrategy):
         self.run = run
         self.record_id = record_id
         self.members = Members(run.config.federation.clients)
-        self._trial = Trial(run)
+        self._trials = Trials(run)
         self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
         self._sent: list[tuple[Message, Site, Instruction]] = []
         self._weights: Weights | None = None
@@ -136,6 +136,13 @@ class Strategy(FlowerStrategy):
         outputs. A method whose sites send weights, or updates, says here what they come to.
         """
         return None
+
+    def start_of(self, weights: Weights, site: Site) -> tuple[Weights, str]:
+        """Return what a site's model began the round with, and its architecture as `Run.with_model` takes it.
+
+        Uploads are compared with those of the same architecture.
+        """
+        return weights, GLOBAL
 
     def state_dict(self) -> State:
         """Return what a checkpoint must hold besides the weights."""
@@ -317,8 +324,8 @@ class Strategy(FlowerStrategy):
     def strategy_of(self, method: str) -> Strategy:
         """Return the strategy of a method that this one's settings say they use, over the same members.
 
-        Its ``instructions``, ``prepare``, ``leads_to``, ``advance``, ``checkpoint`` and ``restore`` are this
-        strategy's to call; it sends nothing itself.
+        Its ``instructions``, ``prepare``, ``start_of``, ``leads_to``, ``advance``, ``checkpoint`` and ``restore`` are
+        this strategy's to call; it sends nothing itself.
 
         Raises
         ------
@@ -436,13 +443,16 @@ class Strategy(FlowerStrategy):
 
     def judge(self, weights: Weights) -> Judge:
         """Return the judge of a round that begins with ``weights``."""
-        return Judge(self._trial, weights, self.run.config.federation.max_update)
+        return Judge(self._trials, weights, self.run.config.federation.max_update)
 
     def plausible(
         self, server_round: int, weights: Weights, uploads: list[Upload], judge: Judge
     ) -> Iterator[Upload]:
         """Yield those of a group of uploads that lead somewhere, and reject the others by name; the list is emptied."""
-        said = judge.say(self.leads_to(weights, upload) for upload in uploads)
+        said = judge.say(
+            Led(self.leads_to(weights, upload), *self.start_of(weights, upload.site))
+            for upload in uploads
+        )
         for reason in said:
             upload = uploads.pop(0)
             if reason is None:

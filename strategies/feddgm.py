@@ -60,26 +60,29 @@ class FedDGM(Strategy):
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Send each site theta_g of its architecture, expect it trained."""
-        return {
-            site.name: self._train(weights, surrogate_of(self.run, site.name)) for site in sites
-        }
+        return {site.name: self._train(*self.start_of(weights, site)) for site in sites}
 
-    def _train(self, weights: Weights, architecture: str) -> Instruction:
-        run = self.run.with_model(architecture)
-        return Instruction("train", self._surrogate(weights, architecture), run.spec)
+    def _train(self, start: Weights, architecture: str) -> Instruction:
+        return Instruction("train", start, self.run.with_model(architecture).spec)
+
+    def start_of(self, weights: Weights, site: Site) -> tuple[Weights, str]:
+        """Return theta_g of the site's depth, and the name of that architecture."""
+        architecture = surrogate_of(self.run, site.name)
+        return self._surrogate(weights, architecture), architecture
 
     def _surrogate(self, weights: Weights, architecture: str) -> Weights:
         if not architecture:
             return weights
         return Weights(self._surrogates[architecture].tensors, weights.codec)
 
-    def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
-        """Return the site's surrogate; None of one of another architecture than the run's: there is none to compare."""
-        return None if surrogate_of(self.run, upload.site.name) else _sent(upload)
+    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+        """Return the site's surrogate."""
+        return _sent(upload)
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse weights that are those the site was sent: no trajectory leads from there to there."""
-        sent = self._surrogate(weights, surrogate_of(self.run, upload.site.name)).tensors
+        start, _ = self.start_of(weights, upload.site)
+        sent = start.tensors
         if all(torch.equal(tensor, sent[name]) for name, tensor in _sent(upload).tensors.items()):
             raise PayloadError(
                 "the weights are those that were sent, and nothing can be distilled of a site that has not trained"

@@ -162,6 +162,10 @@ class Fedssyn(Strategy):
         """Return the inner method's answer; images lead to no model by themselves."""
         return None if self._gathering else self.inner.leads_to(weights, upload)
 
+    def start_of(self, weights: Weights, site: Site) -> tuple[Weights, str]:
+        """Return the inner method's answer."""
+        return self.inner.start_of(weights, site)
+
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Keep the images, and shuffle them when all are there; or let the inner method learn."""
         self._new = {}

@@ -2,12 +2,14 @@
 
 An update is absurdly long only beside others. Holding a whole round decoded to compare it would cost memory that grows
 with the federation, so uploads are compared in groups of ``TOGETHER``, or fewer where they are large, each with its
-group and with the lengths of those judged before.
+group and with the lengths of those judged before. Where sites train several architectures, each is compared with those
+of its own: a deeper network is another number of weights, which move by another length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
 
@@ -100,58 +102,109 @@ class Trial:
         return found
 
 
+class Trials:
+    """The trials of a run's architectures, each built when it is first asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._built: dict[str, Trial] = {}
+
+    def of(self, architecture: str) -> Trial:
+        """Return the trial of an architecture, as `Run.with_model` takes it."""
+        if architecture not in self._built:
+            self._built[architecture] = Trial(self._run.with_model(architecture))
+        return self._built[architecture]
+
+
+@dataclass(frozen=True)
+class Led:
+    """What an upload alone leads to.
+
+    Attributes
+    ----------
+    model : Weights or None
+        The model; None of an upload that is judged otherwise.
+    start : Weights
+        Where its site began.
+    architecture : str
+        Theirs, as `Run.with_model` takes it; empty for the run's own.
+    """
+
+    model: Weights | None
+    start: Weights
+    architecture: str = ""
+
+
+class _Alike:
+    """What is known of the uploads of one architecture, which alone can be held against each other."""
+
+    def __init__(self, trial: Trial, start: Weights) -> None:
+        trial.prepare()
+        self._trial, self._start = trial, start
+        self.own = own_length(start)
+        self.passed: list[float] = []
+
+    @cached_property
+    def _sound(self) -> bool:
+        """Whether the round's own weights give numbers: where they do not, no upload can be blamed."""
+        return self._trial.gives_numbers(self._start)
+
+    def length(self, model: Weights) -> float:
+        return length_of(model, self._start)
+
+    def tried(self, model: Weights) -> str | None:
+        if not self._sound or self._trial.gives_numbers(model):
+            return None
+        return "with its weights the model gives no finite numbers"
+
+
 class Judge:
-    """Judges the uploads of one round by the models that they lead to.
+    """Judges the uploads of one round by the models that they lead to, each beside those of its architecture.
 
     Parameters
     ----------
-    trial : Trial
-        Tells a model that gives numbers.
+    trials : Trials
+        Tell a model that gives numbers.
     weights : Weights
         The round's weights.
     factor : float
         ``federation.max_update``: how often the usual length an update may be long; 0 for any.
     """
 
-    def __init__(self, trial: Trial, weights: Weights, factor: float) -> None:
-        trial.prepare()
-        self._trial = trial
-        self._weights = weights
-        self._own = own_length(weights)
+    def __init__(self, trials: Trials, weights: Weights, factor: float) -> None:
+        self._trials, self._factor = trials, factor
         self._size = sum(t.nbytes for t in weights.read_only.values())
-        self._factor = factor
-        self._passed: list[float] = []
+        self._alike = {"": _Alike(trials.of(""), weights)}
 
-    @cached_property
-    def _sound(self) -> bool:
-        """Whether the round's own weights give numbers: where they do not, no upload can be blamed."""
-        return self._trial.gives_numbers(self._weights)
+    def _of(self, led: Led) -> _Alike:
+        if led.architecture not in self._alike:
+            trial = self._trials.of(led.architecture)
+            self._alike[led.architecture] = _Alike(trial, led.start)
+        return self._alike[led.architecture]
 
-    def say(self, led: Iterable[Weights | None]) -> list[str | None]:
+    def say(self, led: Iterable[Led]) -> list[str | None]:
         """Say of each of a group of uploads why it is of no use, None of one that is fine.
 
         Parameters
         ----------
-        led : iterable of Weights or None
-            The model that each leads to, None of one that is judged otherwise. Each is let go before the next is asked
-            for.
+        led : iterable of Led
+            What each leads to. Each is let go before the next is asked for.
         """
-        lengths: dict[int, float] = {}
+        lengths: dict[_Alike, dict[int, float]] = {}
         said: list[str | None] = []
-        for i, model in enumerate(led):
-            said.append(None if model is None else self._tried(model))
-            if model is not None:
-                lengths[i] = length_of(model, self._weights)
-        before = len(self._passed)
-        judged = [*self._passed, *lengths.values()]
-        long = too_long(judged, self._own, self._factor, known=before)
-        for i, reason in zip(lengths, long, strict=True):
-            said[i] = reason or said[i]
-        self._passed += [length for i, length in lengths.items() if said[i] is None]
+        for one in led:
+            reason = None
+            if one.model is not None:
+                alike = self._of(one)
+                reason = alike.tried(one.model)
+                lengths.setdefault(alike, {})[len(said)] = alike.length(one.model)
+            said.append(reason)
+            del one
+        for alike, own in lengths.items():
+            judged = [*alike.passed, *own.values()]
+            long = too_long(judged, alike.own, self._factor, known=len(alike.passed))
+            for i, reason in zip(own, long, strict=True):
+                said[i] = reason or said[i]
+            alike.passed += [length for i, length in own.items() if said[i] is None]
         return_if_large(self._size)  # or what was tried lies in pieces between what is summed
         return said
-
-    def _tried(self, model: Weights) -> str | None:
-        if not self._sound or self._trial.gives_numbers(model):
-            return None
-        return "with its weights the model gives no finite numbers"

@@ -25,6 +25,8 @@ from strategies import global_models
 from strategies.exchange.replies import Upload
 from strategies.feddgm import FedDGM
 from strategies.global_models import SURROGATE
+from strategies.judging import Led
+from strategies.plausible import own_length
 
 Small = Callable[..., dict[str, Any]]
 
@@ -104,6 +106,69 @@ def test_weights_that_come_back_as_they_were_sent_cost_the_site_its_place(small:
     (reason,) = record.metrics()[1]["rejected"].values()
     assert "nothing can be distilled of a site that has not trained" in reason
     assert len(record.metrics()[1]["accepted"]) == 2
+
+
+ONE_BLOCK = "federation.clients=4 feddgm.depths=partition-1:1,partition-2:1,partition-3:1"
+
+
+def test_an_absurdly_long_update_is_rejected_whatever_its_depth(small: Small) -> None:
+    def far(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return [arrays[0], *(a * np.float32(1e6) for a in arrays[1:])]
+
+    config = small(method="feddgm", rounds=1, set=f"{TINY} {ONE_BLOCK}")
+    record = run(config, TamperedGrid, tampers={2: with_arrays(far)})
+    line = record.metrics()[1]
+    assert list(line["rejected"]) == ["partition-2"]
+    assert "federation.max_update=100 times" in line["rejected"]["partition-2"]
+    assert set(line["accepted"]) == {"partition-0", "partition-1", "partition-3"}
+
+
+def test_weights_of_another_depth_that_give_no_numbers_are_rejected(small: Small) -> None:
+    """Shorter than any bound: the last layer's 2e38 are finite, and what they add up to is not."""
+
+    def huge(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return [*arrays[:-2], np.full_like(arrays[-2], 2e38), arrays[-1]]
+
+    text = f"{TINY} {ONE_BLOCK} federation.max_update=0"
+    record = run(
+        small(method="feddgm", rounds=1, set=text), TamperedGrid, tampers={3: with_arrays(huge)}
+    )
+    line = record.metrics()[1]
+    assert "gives no finite numbers" in line["rejected"]["partition-3"]
+    assert len(line["accepted"]) == 3
+
+
+def test_an_update_is_held_against_those_of_its_own_depth(small: Small) -> None:
+    """Lengths 1 and 2 of the run's depth, 60 of another: usual there, and absurd beside the first two.
+
+    In units that are far longer than either network's own weights, below whose length no update is absurd.
+    """
+    config = small(method="feddgm", set=f"{TINY} {ONE_BLOCK} federation.max_update=10")
+    server = FedDGM(Run(load(config)))
+    start = Weights.of(server.run.build_model())
+    sites = [Site(f"partition-{i}", i + 1, 9) for i in range(4)]
+    unit = 1000 * max(own_length(server.start_of(start, site)[0]) for site in sites)
+
+    def reasons(*moved: tuple[int, float]) -> list[str | None]:
+        judge = server.judge(start)
+        sent = [
+            Upload(sites[i], changed(server, start, sites[i], by * unit), 1, {}) for i, by in moved
+        ]
+        led = [Led(server.leads_to(start, u), *server.start_of(start, u.site)) for u in sent]
+        return judge.say(led)
+
+    assert reasons((0, 1.0), (1, 60.0), (0, 2.0), (2, 60.0)) == [None] * 4
+    said = reasons((0, 60.0), (1, 60.0), (0, 2.0), (2, 60.0))
+    assert [reason is None for reason in said] == [False, True, True, True]
+    assert f"10 times the {2 * unit:.2g} that is usual" in str(said[0])
+
+
+def changed(server: FedDGM, start: Weights, site: Site, length: float) -> Weights:
+    """Return what a site began with, its first weight moved by so much."""
+    began, _ = server.start_of(start, site)
+    tensors = {name: tensor.clone() for name, tensor in began.tensors.items()}
+    next(iter(tensors.values())).view(-1)[0] += length
+    return Weights(tensors)
 
 
 def test_side_by_side_is_one_after_the_other_but_for_the_draws(small: Small) -> None:
