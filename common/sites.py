@@ -13,6 +13,9 @@ from common.errors import FederationError
 #: what a run is of: nodes in one process, Ray's on one machine, or SuperNodes of their own at a SuperLink
 IN_PROCESS, RAY, SUPERLINK = ENGINES = ("in-process", "ray", "superlink")
 
+#: stands for all of them where images are told by site; no site can be called so
+ALL_SITES = "all sites"
+
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 

@@ -13,12 +13,16 @@ from common.models import Classifier
 from common.run import Run
 from common.seeding import generator, process_wide
 from common.settings.dense import DENSESettings
-from common.wire import Weights
+from common.sites import ALL_SITES
+from common.wire import SyntheticImages, Weights
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from synth.dense_generator import start
 from synth.ensemble import Ensemble
 from synth.ensemble_distillation import Distillation, Losses, Plan
+
+_SHOWN = 10
+"""Images of a class that a round leaves to be looked at."""
 
 
 class DENSE(FedAvg):
@@ -52,10 +56,11 @@ class DENSE(FedAvg):
             torch.tensor(v, device=run.device)[:, None, None] for v in (run.info.mean, run.info.std)
         )
         self._told: dict[str, float] = {}
+        self._pictures: dict[str, SyntheticImages] = {}
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average the weights as they come; in a round that distils, return what is then distilled of them."""
-        self._told = {}
+        self._told, self._pictures = {}, {}
         if not self._distils(server_round):
             return super().update(server_round, weights, uploads)
         models: list[Classifier] = []
@@ -100,6 +105,7 @@ class DENSE(FedAvg):
             losses = self._iterated(server_round, distillation)
         if losses is not None:
             self._told = {"generator-loss": losses.generator, "student-loss": losses.student}
+            self._pictures = {ALL_SITES: self._newest(distillation)}
         return Weights.of(student, begun.codec)
 
     def _iterated(self, server_round: int, distillation: Distillation) -> Losses | None:
@@ -114,8 +120,20 @@ class DENSE(FedAvg):
             ) from None
         return losses
 
+    def _newest(self, distillation: Distillation) -> SyntheticImages:
+        """Return the images of each class that came last into the pool, as a model takes them."""
+        labels = torch.cat(distillation.labels).flip(0)
+        member = labels[:, None] == torch.unique(labels)
+        few = (member & (member.cumsum(0) <= _SHOWN)).any(1)
+        images = torch.cat(distillation.pool).flip(0)[few].float() / 255
+        return SyntheticImages(self._normalised(images).cpu(), labels[few].cpu())
+
     def _normalised(self, images: Tensor) -> Tensor:
         return (images - self._mean) / self._std
+
+    def pictures(self) -> Mapping[str, SyntheticImages]:
+        """Return the newest images of each class that the student learned from, where the round distilled."""
+        return self._pictures
 
     def notes(self) -> Mapping[str, Any]:
         """Return the losses of the last iteration, where the round distilled."""

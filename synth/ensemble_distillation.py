@@ -170,8 +170,9 @@ class Distillation:
     ----------
     iteration : int
         Those that are done.
-    pool : list of Tensor
-        The images of each iteration, uint8 [batch, C, H, W], 0 to 255.
+    pool, labels : list of Tensor
+        The images of each iteration, uint8 [batch, C, H, W], 0 to 255, and the classes that they were to have, int64
+        [batch].
     """
 
     def __init__(
@@ -188,6 +189,7 @@ class Distillation:
     ) -> None:
         self.iteration = 0
         self.pool: list[Tensor] = []
+        self.labels: list[Tensor] = []
         self._student, self._ensemble, self._generator = student, ensemble, generator
         self._classes, self._normalise, self._draws, self._plan = classes, normalise, draws, plan
         self._before_step = before_step or (lambda: None)
@@ -202,9 +204,10 @@ class Distillation:
             A loss left the finite numbers.
         """
         draws = self._draws(self.iteration)
-        images, best = self._synthesise(draws)
+        images, labels, best = self._synthesise(draws)
         made = self._finite(best, "generator")
         self.pool.append((images * _LEVELS).round().to(torch.uint8))
+        self.labels.append(labels)
         learned = self._finite(self._train_student(draws), "student")
         self.iteration += 1
         return Losses(made, learned)
@@ -218,8 +221,8 @@ class Distillation:
             )
         return value
 
-    def _synthesise(self, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return the batch of images, of those of all steps, whose loss was the lowest, and that loss."""
+    def _synthesise(self, draws: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the batch of images, of those of all steps, whose loss was the lowest, its classes and that loss."""
         plan, model = self._plan, self._generator
         model.reset(draws)
         shape = (plan.batch, model.noise)
@@ -241,7 +244,7 @@ class Distillation:
             for tensor, gradient in zip(moved, torch.autograd.grad(loss, moved), strict=True):
                 tensor.grad = gradient
             adam.step()
-        return kept, best
+        return kept, labels, best
 
     def _judged(self, images: Tensor, labels: Tensor, draws: torch.Generator) -> Tensor:
         """Return the generator's loss of its images."""
@@ -281,6 +284,7 @@ class Distillation:
             **{f"student.{n}": t.clone() for n, t in self._student.state_dict().items()},
             **numbered("momentum.", self._sgd.state()),
             **numbered("pool.", self.pool),
+            **numbered("labels.", self.labels),
             "iteration": torch.tensor(self.iteration),
         }
 
@@ -289,5 +293,7 @@ class Distillation:
         self._student.load_state_dict(under("student.", state))
         self._sgd.load(in_order("momentum.", state))
         device = next(self._student.parameters()).device
-        self.pool = [images.to(device) for images in in_order("pool.", state)]
+        self.pool, self.labels = (
+            [tensor.to(device) for tensor in in_order(name, state)] for name in ("pool.", "labels.")
+        )
         self.iteration = int(state["iteration"])

@@ -63,7 +63,7 @@ def main(words: list[str]) -> int:
     if not past.completed:
         print(f"the run is not complete ({run['outcome']}): this is its newest checkpoint's state")
     if done.images:
-        print(f"{done.images} images that the sites sent: {done.folder / 'synthetic'}")
+        print(f"{done.images} images that {done.who}: {done.folder / 'synthetic'}")
         print(done.nature)
     else:
         print("the method sends no images, so there is no synthetic set")

@@ -23,7 +23,7 @@ from nectar.export.about import about_model
 from nectar.export.check import check
 from nectar.export.formats import FORMATS, SAFETENSORS, require_packages
 from nectar.export.learned import checkpoint_of, network_of, require_images
-from nectar.export.readme import nature_of_images, readme
+from nectar.export.readme import nature_of_images, readme, who_made_images
 from nectar.export.source import COPY, Source, source_of
 from nectar.export.standalone import join
 from nectar.export.synthetic import require_fit, write_synthetic
@@ -57,7 +57,9 @@ class Export:
     about : dict
         The content of its model.json.
     images : int
-        How many images of the sites it holds.
+        How many images of the run it holds.
+    who : str
+        Whose they are, in words that follow "images that", or empty.
     nature : str
         What they are with regard to real ones, or empty.
     apart : dict of str to float
@@ -69,6 +71,7 @@ class Export:
     folder: Path
     about: dict[str, Any]
     images: int
+    who: str
     nature: str
     apart: dict[str, float]
     source: Source
@@ -141,8 +144,8 @@ def export(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     count = sent["count"] if sent else 0
-    nature = nature_of_images(run.config) if sent else ""
-    return Export(folder, about, count, nature, apart, source)
+    words = (who_made_images(run.config), nature_of_images(run.config)) if sent else ("", "")
+    return Export(folder, about, count, *words, apart, source)
 
 
 def _free(output: Path) -> Path:
@@ -191,7 +194,7 @@ def _summary(
     present = {label for sent in sets.values() for label in hard(sent.labels).tolist()}
     return {
         "count": sum(len(sent.labels) for sent in sets.values()),
-        "sites": len(sets),
+        "sites": list(sets),
         "round": server_round,
         "missing": [name for label, name in enumerate(info.classes) if label not in present],
     }

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from common.config import Config
+from common.sites import ALL_SITES
 from nectar.export.formats import SAFETENSORS
 from nectar.report.facts import facts_of, unknown
-from nectar.report.text import share
+from nectar.report.text import plural, share
 
 _USES = {
     SAFETENSORS: """\
@@ -54,12 +55,12 @@ _CODE = {
 }
 
 _SYNTHETIC = """\
-## What the sites sent
+## What {who}
 
-`synthetic/` holds the {count} images of {sites} sites of round {round}. {nature}
+`synthetic/` holds {count} images of round {round}{of}. {nature}
 
 - `synthetic/synthetic.npz`: `images` float32 [n, C, H, W] as the model takes them (normalised), `labels` int64 [n],
-  `sites` [n]. This is what the server received, to the bit: `numpy.load("synthetic/synthetic.npz")`.
+  `sites` [n]. This is what the server had, to the bit: `numpy.load("synthetic/synthetic.npz")`.
 - `synthetic/images/<class>/<site>-<index>.png`: the same to look at and for any other trainer, in pixel space,
   rounded to bytes, and clipped to what a picture can show or, for a method whose images lie elsewhere, each stretched
   to its own extremes. `torchvision.datasets.ImageFolder` sorts folders by name
@@ -140,6 +141,15 @@ def _accuracy(about: dict[str, Any]) -> str:
     return "; ".join(said).capitalize() + "." if said else "The server did not evaluate it."
 
 
+def who_made_images(config: Config) -> str:
+    """Return whose the images are, in words that follow "what" or "images that"."""
+    disclosed = config.settings.disclosure()
+    facts = None
+    if disclosed is not None:
+        facts = facts_of(config.method, disclosed, config.settings.model_dump().get)
+    return "the server made" if facts is not None and facts.carries else "the sites sent"
+
+
 def nature_of_images(config: Config) -> str:
     """Return in a sentence or two what the images are with regard to the sites' real ones."""
     disclosed = config.settings.disclosure()
@@ -162,6 +172,13 @@ def nature_of_images(config: Config) -> str:
 
 
 def _phrases(config: Config, sent: dict[str, Any]) -> dict[str, str]:
-    missing = sent["missing"]
-    said = f" No site sent any of {', '.join(missing)}; for these ImageFolder needs `allow_empty=True`."
-    return {"nature": nature_of_images(config), "missing": said if missing else ""}
+    missing, sites = sent["missing"], sent["sites"]
+    said = (
+        f" There is none of {', '.join(missing)}; for these ImageFolder needs `allow_empty=True`."
+    )
+    return {
+        "who": who_made_images(config),
+        "of": "" if ALL_SITES in sites else f", by {plural(len(sites), 'site')}",
+        "nature": nature_of_images(config),
+        "missing": said if missing else "",
+    }

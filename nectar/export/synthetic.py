@@ -1,4 +1,4 @@
-"""The images that sites sent as files for any other trainer: a PNG each in a folder a class, and all in one npz."""
+"""The images of a record as files for any other trainer: a PNG each in a folder a class, and all in one npz."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from common.data import DatasetInfo
 from common.display_contrast import Contrast
 from common.errors import FederationError
-from common.sites import SITE_NAME
+from common.sites import ALL_SITES, SITE_NAME
 from common.wire import SyntheticImages
 from nectar.export.names import folder_names
 from server_app.screen import hard, in_bytes
@@ -28,7 +28,7 @@ def require_fit(sets: Mapping[str, SyntheticImages], info: DatasetInfo, path: Pa
         It names the first site whose name, images or labels cannot be.
     """
     for site, sent in sets.items():
-        if not SITE_NAME.fullmatch(site):
+        if site != ALL_SITES and not SITE_NAME.fullmatch(site):
             raise FederationError(
                 f"{path} names a site {site[:80]!r}, which no site can be called: restore the record, or export it "
                 "without its synthetic folder"

@@ -18,6 +18,7 @@ from common.data.own.reading import is_at_hand
 from common.data.sources import SOURCES
 from common.errors import NectarError
 from common.run import Run
+from common.sites import ALL_SITES
 from nectar.report.view import View
 
 #: real images compared at a time
@@ -87,8 +88,11 @@ class RealImages:
     parts: dict[str, NDArray[np.int64]]
 
     def nearest(self, site: str, images: Tensor) -> Nearest | None:
-        """Return the nearest of ``site``'s images to each of ``images`` (values 0 to 1); None for a site unknown."""
-        indices = self.parts.get(site)
+        """Return the nearest of ``site``'s images to each of ``images`` (values 0 to 1); None for a site unknown.
+
+        ``ALL_SITES`` has everybody's.
+        """
+        indices = self._held(site)
         if indices is None or not len(indices) or not len(images):
             return None
         asked = _spread(len(indices))
@@ -119,6 +123,11 @@ class RealImages:
             len(indices),
             self._control(site, images),
         )
+
+    def _held(self, site: str) -> NDArray[np.int64] | None:
+        if site == ALL_SITES:
+            return np.concatenate(list(self.parts.values()))
+        return self.parts.get(site)
 
     def _control(self, site: str, images: Tensor) -> Control | None:
         others = [name for name, part in self.parts.items() if name != site and len(part)]

@@ -1,4 +1,4 @@
-"""The images that sites sent, a strip a class, and below each strip the nearest real images."""
+"""The images that sites sent, or the server made of what they sent, a strip a class above the nearest real ones."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from common.data import DatasetInfo
 from common.display_contrast import Contrast
 from common.errors import NectarError
+from common.sites import ALL_SITES
 from common.wire import SyntheticImages
 from nectar.report.html import Markup, h, join, scroll
 from nectar.report.neighbours import Likest, Nearest, RealImages, real_images
@@ -44,9 +45,9 @@ _STRETCHED = (
     "value, black, to its own largest, white. How strong an image is cannot be seen."
 )
 _BELOW: dict[Contrast, str] = {
-    "pixels": "Below each sent image is the nearest one among the site's own real images, and how far it is: the root "
+    "pixels": "Below each {done} image is the nearest one among {whose} own real images, and how far it is: the root "
     "of the mean squared difference of their pixel values, which run from 0 to 1. 0 is the same image.",
-    "stretched": "Below each sent image is the likest one among the site's own real images, and how alike the two "
+    "stretched": "Below each {done} image is the likest one among {whose} own real images, and how alike the two "
     "are: the correlation of their pixel values, which no change of contrast or brightness moves. 1 is the same "
     "image, -1 the same as a negative, 0 is nothing in common.",
 }
@@ -81,7 +82,8 @@ def of_run(view: View, level: int, budget: Budget) -> Markup:
         return h("p", "The images cannot be shown: this release does not know the data set.")
     real = real_images(view)
     helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
-    parts = [*_introduction(view, server_round, real, contrast)]
+    whose = "all sites'" if ALL_SITES in sets else "the site's"
+    parts = [*_introduction(view, server_round, real, contrast, whose)]
     shown = list(sets)[:_MAX_SITES]
     drawn = 0
     for site in shown:
@@ -125,11 +127,21 @@ def _nothing(view: View) -> str:
     return "The record holds no images."
 
 
+def _done(view: View) -> str:
+    """Say what was done with the images: where something else travelled, the server made them of that."""
+    return "made" if view.facts is not None and view.facts.carries else "sent"
+
+
+def _heading(view: View, server_round: int) -> str:
+    told = {"sent": "What the sites sent in", "made": "What the server made in"}
+    return f"{told[_done(view)]} round {server_round}"
+
+
 def _introduction(
-    view: View, server_round: int, real: RealImages | str, contrast: Contrast
+    view: View, server_round: int, real: RealImages | str, contrast: Contrast, whose: str
 ) -> list[Markup]:
     what = view.facts.pictures if view.facts is not None else "images"
-    said = [h("p", f"What the sites sent in round {server_round}: {what}, a strip a class.")]
+    said = [h("p", f"{_heading(view, server_round)}: {what}, a strip a class.")]
     if contrast == "stretched":
         said.append(h("p", _STRETCHED))
     if isinstance(real, str):
@@ -137,7 +149,7 @@ def _introduction(
         said.append(h("p", f"The {name} real images are not shown: {real}."))
     else:
         said += [
-            h("p", _BELOW[contrast]),
+            h("p", _BELOW[contrast].format(done=_done(view), whose=whose)),
             h(
                 "p",
                 h("strong", "This page shows real images of the data set."),
@@ -170,18 +182,19 @@ def _site(
     for c, members in zip(present, chosen, strict=False):
         part = slice(start, start + len(members))
         start += len(members)
-        cell = _strips(site, _class(view.info, c), images[members], compared, part, budget)
+        of = f"{site}, class {_class(view.info, c)}"
+        cell = _strips(site, of, _done(view), images[members], compared, part, budget)
         if cell is None:
             return None
         rows.append(h("tr", h("th", _class(view.info, c), scope="row"), h("td", *cell)))
     head = h("tr", h("th", "class", scope="col"), h("th", "images", scope="col"))
     said = _counted(len(labels), len(present), len(every), len(rows))
-    caption = h("caption", f"{site}: {said}{_order(site, compared)}")
+    caption = h("caption", f"{site}: {said}{_order(site, compared, _done(view))}")
     table = h("table", caption, h("thead", head), h("tbody", *rows), class_="pictures")
     return h(
         "details",
         h("summary", f"{site}: {plural(len(labels), 'image')}"),
-        _judgement(compared.get(site)),
+        _judgement(site, compared.get(site)),
         scroll(table, f"images of {site}"),
         open=opened,
     )
@@ -198,7 +211,7 @@ def _compared(
     return {site: beside for site, beside in found.items() if beside is not None}
 
 
-def _order(site: str, compared: Compared) -> str:
+def _order(site: str, compared: Compared, done: str) -> str:
     """Say what the strips are, from the top."""
     if not compared:
         return ""
@@ -206,7 +219,7 @@ def _order(site: str, compared: Compared) -> str:
     whose = [
         which if owner == site else f"{which} at {owner}, which it helped" for owner in compared
     ]
-    return f"; above: sent, below: {'; '.join(whose)}"
+    return f"; above: {done}, below: {'; '.join(whose)}"
 
 
 def _counted(images: int, classes: int, shown: int, rows: int) -> str:
@@ -223,21 +236,22 @@ def _class(info: DatasetInfo, c: int) -> str:
 
 def _strips(
     site: str,
-    name: str,
+    of: str,
+    done: str,
     images: Tensor,
     compared: Compared,
     part: slice,
     budget: Budget,
 ) -> list[Markup] | None:
     n = len(images)
-    sent = budget.picture(*_drawn(images, f"{site}, class {name}: {plural(n, 'image')} sent"))
+    sent = budget.picture(*_drawn(images, f"{of}: {plural(n, 'image')} {done}"))
     if sent is None:
         return None
     cells = [h("div", sent, class_="strip", style=f"--n:{n}")]
     for owner, beside in compared.items():
         which = "nearest" if isinstance(beside, Nearest) else "likest"
         whose = "" if owner == site else f" at {owner}"
-        alt = f"{site}, class {name}: the {which} real image of each{whose}"
+        alt = f"{of}: the {which} real image of each{whose}"
         found = budget.picture(*_drawn(beside.images[part], alt))
         if found is None:
             return None
@@ -257,20 +271,23 @@ def _spans(texts: Sequence[str]) -> list[Markup]:
     return [h("span", text + " ") for text in texts]
 
 
-def _judgement(beside: Beside | None) -> Markup | None:
+def _judgement(site: str, beside: Beside | None) -> Markup | None:
     if beside is None:
         return None
-    return h("p", _of_nearest(beside) if isinstance(beside, Nearest) else _of_likest(beside))
+    whose = "all sites" if site == ALL_SITES else "the site"
+    return h("p", _of_nearest(beside, whose) if isinstance(beside, Nearest) else _of_likest(beside))
 
 
-def _of_nearest(nearest: Nearest) -> str:
+def _of_nearest(nearest: Nearest, whose: str) -> str:
     ordered = sorted(nearest.distances)
     same = sum(value < _SAME for value in ordered)
     said = f"Distances: smallest {ordered[0]:.3f}, median {ordered[len(ordered) // 2]:.3f}. "
     if nearest.usual is not None:
-        said += f"A real image of this site is {nearest.usual:.3f} (median) from its nearest other one. "
+        said += (
+            f"A real image of {whose} is {nearest.usual:.3f} (median) from its nearest other one. "
+        )
     if same:
-        said += f"{same} of {plural(len(ordered), 'image')} shown are real images of the site, but for rounding."
+        said += f"{same} of {plural(len(ordered), 'image')} shown are real images of {whose}, but for rounding."
     else:
         said += "None of those shown equals a real image; whether one resembles it too closely is for you to judge."
     return said
@@ -315,7 +332,8 @@ def _first_round(
     named = [site for site in sites if site in there]
     blocks = []
     for site in named[:_MAX_SITES]:
-        picture = _kept(there[site], f"{site}: images sent in round 1, a row a class", budget)
+        alt = f"{site}: images {_done(view)} in round 1, a row a class"
+        picture = _kept(there[site], alt, budget)
         if picture is None:
             break
         label = f"round 1, images of {site}"
@@ -323,7 +341,7 @@ def _first_round(
     if not blocks:
         return None
     note = _note(len(blocks) // 2, len(named)) if len(blocks) // 2 < len(named) else None
-    return h("details", h("summary", "What the sites sent in round 1"), *blocks, note)
+    return h("details", h("summary", _heading(view, 1)), *blocks, note)
 
 
 def _kept(path: Path, alt: str, budget: Budget) -> Markup | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from documents import written
 from federation import MissingGrid, TamperedGrid, numbers, run
 from tampering import nan
 from tampering import with_arrays as tampered
@@ -20,6 +23,8 @@ from common.errors import ConfigError, FederationError
 from common.run import Run
 from common.sites import Site
 from common.wire import Weights
+from nectar.cli import main as nectar
+from nectar.past_run import PastRun
 from nectar.resume import with_recorded
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
@@ -166,6 +171,57 @@ def test_the_ensemble_is_of_the_models_that_were_accepted(
     assert sizes == [2, 2, 3]
     assert equal(last(lost), last(spoilt))
     assert not equal(last(lost), last(whole))
+
+
+# ---- what there is to see -----------------------------------------------------------------------------------
+
+
+def test_the_newest_images_of_each_class_are_shown(small: Small) -> None:
+    """Twelve of class 3 and one of class 5, each of one grey of its own: the last ten of 3 remain, and that of 5."""
+    made = Run(load(small(method="dense", set=TINY)))
+    strategy, (mean,), (std,) = make_strategy(made), made.info.mean, made.info.std
+    labels = torch.tensor([3] * 6 + [5] + [3] * 6)
+    greys = torch.arange(13, dtype=torch.uint8)
+    pool = greys.view(13, 1, 1, 1).expand(13, 1, 8, 8)
+    done = SimpleNamespace(pool=[pool[:6], pool[6:]], labels=[labels[:6], labels[6:]])
+    shown = strategy._newest(done)  # type: ignore[attr-defined]
+    assert shown.labels.tolist() == [3] * 6 + [5] + [3] * 4
+    greys_shown = (shown.images * std + mean) * 255
+    expected = torch.tensor([12.0, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2])
+    torch.testing.assert_close(greys_shown.mean((1, 2, 3)), expected)
+
+
+def test_a_round_that_distils_leaves_its_images_in_the_record_and_the_report(small: Small) -> None:
+    record = run(small(method="dense", rounds=2, set=TINY))
+    server_round, sets = PastRun.open(record.directory).synthetic()
+    assert server_round == 2
+    assert list(sets) == ["all sites"]
+    assert not (record.directory / "samples" / "round-001").exists()
+    assert (record.directory / "samples" / "round-002" / "all sites.png").is_file()
+    document = written(record)
+    assert "What the server made in round 2" in document.text
+    assert "the nearest one among all sites' own real images" in document.text
+    found = sets["all sites"]
+    for c in torch.unique(found.labels).tolist():
+        alts = [i["alt"] for i in document.all("img") if f"class {c}:" in i["alt"]]
+        n = int((found.labels == c).sum())
+        assert alts == [
+            f"all sites, class {c}: {n} image{'s' if n > 1 else ''} made",
+            f"all sites, class {c}: the nearest real image of each",
+        ]
+
+
+def test_its_images_are_exported_as_the_servers(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run(small(method="dense", rounds=1, set=TINY))
+    assert nectar(["export", str(record.directory), "--output", str(tmp_path / "out")]) == 0
+    count = len(PastRun.open(record.directory).synthetic()[1]["all sites"].labels)
+    assert f"{count} images that the server made: " in capsys.readouterr().out
+    said = (tmp_path / "out" / "README.md").read_text()
+    assert "## What the server made" in said
+    assert f"`synthetic/` holds {count} images of round 1. The trained weights" in said
+    assert len(list((tmp_path / "out" / "synthetic" / "images").glob("*/all sites-*.png"))) == count
 
 
 # ---- what a run keeps, and what is refused ----------------------------------------------------------------

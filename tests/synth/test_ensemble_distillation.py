@@ -434,6 +434,7 @@ def test_a_distillation_that_was_restored_ends_with_the_bits_of_an_unbroken_one(
     for name, value in restored.state_dict().items():
         assert torch.equal(value, unbroken.state_dict()[name])
     assert torch.equal(torch.cat(second.pool), torch.cat(whole.pool))
+    assert torch.equal(torch.cat(second.labels), torch.cat(whole.labels))
     assert len(second.pool) == 4
     assert not torch.equal(unbroken.linear.weight, Spy(1).linear.weight)
 
