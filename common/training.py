@@ -86,25 +86,40 @@ def plain_gradient(
 
 
 def batches(
-    n: int, size: int, generator: torch.Generator, device: torch.device, drawn: int | None = None
+    n: int,
+    size: int,
+    generator: torch.Generator,
+    device: torch.device,
+    drawn: int | None = None,
+    *,
+    even: bool = False,
 ) -> Iterator[Tensor]:
     """Yield the positions 0..n-1, or ``drawn`` of them, in a random order, ``size`` at a time.
 
-    The rest is a smaller last batch.
+    The rest is a smaller last batch; with ``even`` there are as many batches, which differ by one at most.
     """
     order = torch.randperm(n, generator=generator, device=generator.device).to(device)
     if n <= size and (drawn is None or drawn >= n):
         yield order
+    elif even:
+        taken = order[:drawn]
+        yield from torch.tensor_split(taken, -(-len(taken) // size))
     else:
         yield from torch.split(order[:drawn], size)
 
 
 def _passes(
-    n: int, size: int, generator: torch.Generator, device: torch.device, drawn: int, steps: int
+    n: int,
+    size: int,
+    generator: torch.Generator,
+    device: torch.device,
+    drawn: int,
+    steps: int,
+    even: bool,
 ) -> Iterator[Iterator[Tensor]]:
     """Yield the batches of each pass until so many steps are taken; the last pass may be cut short."""
     while steps > 0:
-        yield islice(batches(n, size, generator, device, drawn), steps)
+        yield islice(batches(n, size, generator, device, drawn, even=even), steps)
         steps -= -(-drawn // size)
 
 
@@ -122,11 +137,13 @@ def train(
     precision: str = "float32",
     steps: int = 0,
     examples: int = 0,
+    even: bool = False,
     before_step: Callable[[], None] | None = None,
 ) -> Trained:
     """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes, or for ``steps`` steps if given.
 
-    A pass is over ``examples`` of them, drawn anew each time and without replacement; 0: over all. With ``sampled``
+    A pass is over ``examples`` of them, drawn anew each time and without replacement; 0: over all. Its batches are of
+    ``settings.batch`` and a rest, or, with ``even``, as many that differ by one at most. With ``sampled``
     there are no passes: it gives the positions of each step's batch, of any number, and is all there is.
     ``generator`` orders the batches, and its seed decides what augmentation and layers such as dropout draw.
     ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned
@@ -143,7 +160,7 @@ def train(
         model.train()
     examples = min(examples or len(samples), len(samples))
     last = steps or settings.epochs * -(-examples // settings.batch)
-    passes = _passes(len(samples), settings.batch, generator, device, examples, last)
+    passes = _passes(len(samples), settings.batch, generator, device, examples, last, even)
     done = 0
     losses: list[tuple[Tensor, int]] = []
     code = *modules, *vars(local).values(), task, rule, before_step

@@ -9,18 +9,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from federation import numbers, run
+from torch import nn
 
 from common.config import load
+from common.data import Samples
 from common.errors import ConfigError
 from common.run import Run
+from common.settings.global_models import GlobalModelsSettings
 from common.sites import Site
+from common.training import Local
 from common.wire import SyntheticImages, Weights
 from nectar.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
-from strategies.global_models import SURROGATE
+from strategies.global_models import SURROGATE, GlobalModels
 
 Small = Callable[..., dict[str, Any]]
 
@@ -103,6 +107,32 @@ def test_their_normalisation_may_be_their_own(small: Small) -> None:
     for norm, statistics in (("group", 0), ("batch", 20)):
         models = last(run(small(rounds=1, set=f"{words}{norm}"))).models["resnet18"]
         assert sum("running_mean" in name for name in models) == statistics
+
+
+@pytest.mark.parametrize(
+    ("norm", "sizes"), [("batch", [4, 3, 3, 4, 3, 3]), ("group", [4, 4, 2, 4, 4, 2])]
+)
+def test_no_batch_norm_goes_by_a_rest_of_few_images(norm: str, sizes: list[int]) -> None:
+    """Ten images in batches of 4, twice: a rest of 2 where samples do not see each other, and none where they do."""
+    words = (
+        "model.width=8 feddm.global_models=convnet feddm.global_epochs=2 feddm.global_batch=4 "
+        f"feddm.global_norm={norm}"
+    )
+    a_run = Run(load({"set": words}))
+    settings = a_run.config.settings
+    assert isinstance(settings, GlobalModelsSettings)
+    draws = torch.Generator().manual_seed(1)
+    samples = Samples.of(torch.randn(10, 1, 8, 8, generator=draws), torch.arange(10))
+    seen: list[torch.Tensor] = []
+
+    def noted(model: nn.Module, x: torch.Tensor, y: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        seen.append(at)
+        return F.cross_entropy(model(x), y)
+
+    GlobalModels(a_run, settings).train(1, samples, Local(objective=noted))
+    assert [len(at) for at in seen] == sizes
+    for a_pass in (seen[:3], seen[3:]):
+        assert torch.cat(a_pass).sort().values.tolist() == list(range(10))
 
 
 def test_an_unknown_architecture_is_refused() -> None:
