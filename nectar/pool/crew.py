@@ -159,8 +159,9 @@ class Crew:
                 try:
                     answer: RecordDict | Error = hand.carry_out(job)
                 except Exception as error:
+                    self._tell_of_death(error)
                     self._done(job, Error(code=CRASHED, reason=f"its process died: {error}"))
-                    return self._part_with(hand, error)
+                    return self._part_with(hand)
                 self._done(job, answer)
             return False
         finally:
@@ -174,11 +175,15 @@ class Crew:
                 hand.end()
         return hand
 
-    def _part_with(self, hand: Hand, error: Exception) -> bool:
+    def _tell_of_death(self, error: Exception) -> None:
+        """Say why a worker died, before the reply does: what waits for that may be all that is left of the run."""
+        if not self._closing:
+            logger.warning("a process of the pool died (%s): another one is started", error)
+
+    def _part_with(self, hand: Hand) -> bool:
         """Leave no process of a worker behind that could not go on; return whether another one is wanted."""
         if self._closing:
             return False
-        logger.warning("a process of the pool died (%s): another one is started", error)
         hand.end()
         hand.join()
         return True
