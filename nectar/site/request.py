@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 
 #: seconds within which a stub that has connected must have said everything
-_PATIENCE = 5.0
+_PATIENCE = 30.0
 _FILES = 3
 _LENGTH = 8
 
