@@ -6,6 +6,7 @@ import os
 import signal
 import time
 import warnings
+from collections.abc import Callable
 from logging import getLogger
 from pathlib import Path
 
@@ -22,7 +23,9 @@ class OddSettings(ScaffoldSettings):
     """Who does what in which round."""
 
     does: str = setting(
-        "", "kill, leave, raise, speak, sleep, or the process number is written into a folder"
+        "",
+        "kill, leave, raise, speak, sleep, gather (wait for a second process), stay (until there is a file go), "
+        "or the process number is written into a folder",
     )
     site: str = setting("", "the site that does it; empty: all")
     at: int = setting(1, "the round in which it does it", ge=1)
@@ -52,7 +55,20 @@ class OddClient(ScaffoldClient):
             if odd.does == "sleep":
                 Path(odd.folder, "asleep").touch()
                 time.sleep(600)
+            if odd.does == "gather":
+                _wait_for(lambda: len(list(Path(odd.folder).iterdir())) > 1)
+            if odd.does == "stay":
+                Path(odd.folder, "there").touch()
+                _wait_for(Path(odd.folder, "go").exists)
         return super().train(given)
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 300
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError("what this device waits for did not come to be")
+        time.sleep(0.02)
 
 
 METHOD = Method(
