@@ -62,17 +62,23 @@ def servers() -> list[int]:
 
 
 def test_a_fork_gives_the_numbers_of_a_process_of_its_own(tmp_path: Path) -> None:
-    """Its log, its exit code and what a list of processes shows of it are those too."""
-    alone = start_alone(words(tmp_path / "alone"), tmp_path / "alone.log", threads=1, cores=1)
+    """Its log, its exit code and what a list of processes shows of it are those too: both stay until that was read."""
+    gate = tmp_path / "gate"
+    gate.mkdir()
+
+    def staying(name: str) -> list[str]:
+        odd = f"odd.does=stay odd.folder={gate} odd.epochs=1"
+        return words(tmp_path / name, method="odd_devices:METHOD", set=f"{SMALL} {odd}")
+
+    alone = start_alone(staying("alone"), tmp_path / "alone.log", threads=1, cores=1)
     with RunStarter() as starter:
-        forked = starter.start(
-            words(tmp_path / "forked"), tmp_path / "forked.log", threads=1, cores=1
-        )
+        forked = starter.start(staying("forked"), tmp_path / "forked.log", threads=1, cores=1)
         shown = words_shown(forked.pid)
         (server,) = servers()
         assert shown[:4] == ("python", *command_lines()[alone.pid][1:4])
-        assert shown[4:] == (str(server), "run", *words(tmp_path / "forked"))
+        assert shown[4:] == (str(server), "run", *staying("forked"))
         assert others({alone.pid})
+        (gate / "go").touch()
         assert (ended(forked), ended(alone)) == (0, 0)
         assert not is_run(command_lines()[server])
         assert servers() == [server]
