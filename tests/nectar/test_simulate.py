@@ -222,7 +222,9 @@ def test_a_long_temporary_directory_is_left_for_a_short_one(
     assert directory.parent != long
 
 
-def _sleeper(directory: Path, code: str = "import time; time.sleep(60)") -> subprocess.Popen[bytes]:
+def _sleeper(
+    directory: Path, code: str = "import time; time.sleep(600)"
+) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", f"print(flush=True); {code}"],
         env={**os.environ, processes.MARK: str(directory)},
@@ -236,22 +238,30 @@ def _sleeper(directory: Path, code: str = "import time; time.sleep(60)") -> subp
 
 STUBBORN = (
     "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 )
 
 
-def test_only_marked_processes_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = tuple((number, 0.3 + 5 * (number == signal.SIGKILL)) for number, _ in processes._STEPS)
+def _patient(monkeypatch: pytest.MonkeyPatch, *numbers: signal.Signals) -> None:
+    """Let these signals be waited for as long as a busy machine may take, and the others hardly at all."""
+    steps = tuple((number, 120.0 if number in numbers else 0.3) for number, _ in processes._STEPS)
     monkeypatch.setattr(processes, "_STEPS", steps)
+
+
+def test_only_marked_processes_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = _sleeper(tmp_path / "mine")
-    stubborn = _sleeper(tmp_path / "mine", STUBBORN)
+    stubborn = _sleeper(tmp_path / "stubborn", STUBBORN)
     assert stubborn.stdout is not None
     stubborn.stdout.readline()
     other = _sleeper(tmp_path / "other")
     try:
+        _patient(monkeypatch, signal.SIGINT)
         assert processes.stop(str(tmp_path / "mine")) == []
-        assert mine.wait(5) == -signal.SIGINT
-        assert stubborn.wait(5) == -signal.SIGKILL
+        assert mine.wait(60) == -signal.SIGINT
+        assert stubborn.poll() is None
+        _patient(monkeypatch, signal.SIGKILL)
+        assert processes.stop(str(tmp_path / "stubborn")) == []
+        assert stubborn.wait(60) == -signal.SIGKILL
         assert other.poll() is None
     finally:
         for process in (mine, stubborn, other):
@@ -259,11 +269,14 @@ def test_only_marked_processes_are_ended(tmp_path: Path, monkeypatch: pytest.Mon
             process.wait()
 
 
-def test_a_process_that_lost_its_mark_is_known_by_its_session(tmp_path: Path) -> None:
+def test_a_process_that_lost_its_mark_is_known_by_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _patient(monkeypatch, signal.SIGINT, signal.SIGKILL)
     # As Ray's workers do, the grandchild shows no mark: here it starts with an empty environment.
     code = (
         "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', "
-        "'import time; time.sleep(60)'], env={}); print(child.pid, flush=True); time.sleep(60)"
+        "'import time; time.sleep(600)'], env={}); print(child.pid, flush=True); time.sleep(600)"
     )
     leader = _sleeper(tmp_path, code)
     assert leader.stdout is not None
@@ -271,7 +284,7 @@ def test_a_process_that_lost_its_mark_is_known_by_its_session(tmp_path: Path) ->
     assert grandchild not in processes.marked_processes()
     assert processes.stop(str(tmp_path)) == []
     leader.wait()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 120
     while processes.start_time(grandchild) is not None and time.monotonic() < deadline:
         time.sleep(0.02)
     assert processes.start_time(grandchild) is None
@@ -280,7 +293,7 @@ def test_a_process_that_lost_its_mark_is_known_by_its_session(tmp_path: Path) ->
 def test_the_remains_of_a_killed_wrapper_are_swept_and_nobody_elses() -> None:
     create_and_print = (
         "from nectar.simulation import workspace; import time; "
-        "print(workspace.create(), flush=True); time.sleep(60)"
+        "print(workspace.create(), flush=True); time.sleep(600)"
     )
     wrapper = subprocess.Popen(
         [sys.executable, "-c", create_and_print], stdout=subprocess.PIPE, text=True, cwd=SOURCE
@@ -295,7 +308,7 @@ def test_the_remains_of_a_killed_wrapper_are_swept_and_nobody_elses() -> None:
         wrapper.kill()
         wrapper.wait()
         assert workspace.sweep() >= 1
-        assert orphan.wait(5) != 0
+        assert orphan.wait(60) != 0
         assert not directory.exists()
     finally:
         for process in (wrapper, orphan):
