@@ -49,9 +49,7 @@ server = http.server.HTTPServer(("127.0.0.1", port), Health)
 threading.Thread(target=die, daemon=True).start()
 server.serve_forever()
 """
-SUPEREXEC = (
-    "import subprocess, time; subprocess.run(['flwr-simulation', '--token', 'a b']); time.sleep(60)"
-)
+SUPEREXEC = "import subprocess, time; subprocess.run(['flwr-simulation', '--token', 'a b']); time.sleep(600)"
 FLWR = """
 import json, sys
 if sys.argv[1] == "run":
@@ -72,7 +70,7 @@ def no_other_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "flower-superlink", SUPERLINK)
     write(tmp_path, "flower-superexec", SUPEREXEC)
     write(tmp_path, "flwr", FLWR)
-    write(tmp_path, "flwr-simulation", AT_WORK + "time.sleep(60)")
+    write(tmp_path, "flwr-simulation", AT_WORK + "time.sleep(600)")
 
 
 def write(folder: Path, name: str, code: str) -> None:
@@ -97,19 +95,20 @@ def test_the_simulation_gets_the_words_that_the_superexec_calls_it_with(tmp_path
 
 
 def test_a_run_that_says_it_completed_is_ended_at_once(tmp_path: Path) -> None:
-    says = 'print(\'nectar-completed {"directory": "/x"}\', flush=True); time.sleep(60)'
-    stubborn = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    write(tmp_path, "flwr-simulation", stubborn + AT_WORK + says)
-    began = time.monotonic()
+    """Nobody asks its process to end in order, and waits for that."""
+    says = 'print(\'nectar-completed {"directory": "/x"}\', flush=True); time.sleep(600)'
+    asked = tmp_path / "asked"
+    listens = f"import signal; signal.signal(signal.SIGINT, lambda *_: open({str(asked)!r}, 'w')); "
+    write(tmp_path, "flwr-simulation", listens + AT_WORK + says)
     out = io.StringIO()
     assert simulate(JOB, out=out) == 0
     assert out.getvalue() == "at work --token a b\n"
-    assert time.monotonic() - began < 30
+    assert not asked.exists()
     assert remains() == []
 
 
 def test_a_superlink_that_dies_ends_the_run(tmp_path: Path) -> None:
-    write(tmp_path, "flwr-simulation", AT_WORK + "open('die', 'w'); time.sleep(60)")
+    write(tmp_path, "flwr-simulation", AT_WORK + "open('die', 'w'); time.sleep(600)")
     out = io.StringIO()
     with pytest.raises(LaunchError, match=r"SuperLink ended before the run.*out of memory"):
         simulate(JOB, out=out)
