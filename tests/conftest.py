@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from small import SMALL
+from standing_clock import clock  # noqa: F401 - a fixture
 from texts import asked, texts  # noqa: F401 - fixtures
 from xdist.scheduler import LoadFileScheduling
 

@@ -68,13 +68,14 @@ def test_all_are_asked_with_one_content_and_heads_are_written_once(
     heads = {f"partition-{i}": Head(1, "a" * 64) for i in range(NODES)}
     grid = federation(small)
     question = Question(0, held_out=False, max_examples=10**6, heads=heads)
-    there = wait_for_sites(grid, NODES, question, deadline=30.0, min_replies=1)
+    there = wait_for_sites(grid, NODES, question, deadline=600.0, min_replies=1)
     assert len(there.sites) == NODES == len(grid.pushed)
     assert written == [NODES]
     assert len({id(message.content) for message in grid.pushed}) == 1
     assert len({message.metadata.message_id for message in grid.pushed}) == NODES
 
 
+@pytest.mark.usefixtures("clock")
 def test_the_silent_are_named_by_one_look_at_the_nodes(small: Small) -> None:
     """Each silent node cost a look of its own at all nodes."""
     grid = federation(small, silent=30)
@@ -86,6 +87,7 @@ def test_the_silent_are_named_by_one_look_at_the_nodes(small: Small) -> None:
     assert grid.looks == 1
 
 
+@pytest.mark.usefixtures("clock")
 def test_too_few_are_told_as_before(small: Small) -> None:
     grid = federation(small, silent=NODES)
     question = Question(0, held_out=False, max_examples=10**6)
@@ -93,6 +95,7 @@ def test_too_few_are_told_as_before(small: Small) -> None:
         wait_for_sites(grid, NODES, question, deadline=0.3, min_replies=1)
 
 
+@pytest.mark.usefixtures("clock")
 def test_of_many_that_are_there_twenty_are_named(small: Small) -> None:
     grid = federation(small, silent=1)
     question = Question(0, held_out=False, max_examples=10**6)

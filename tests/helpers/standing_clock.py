@@ -1,0 +1,47 @@
+"""A clock that goes on only where a gathering waits, so that a busy machine comes too late for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from common.errors import PayloadError
+from strategies.exchange import gathering
+from strategies.exchange.inbox import Awaited, pull
+
+
+class StandingClock:
+    """Stands in the place of the ``time`` module."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the seconds that have been waited."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Go on."""
+        self.now += seconds
+
+    def collect(
+        self, grid: Grid, sent: Mapping[str, Awaited], end: float
+    ) -> tuple[dict[str, Message | PayloadError], frozenset[str]]:
+        """Return what is there, as ``inbox.collect`` does without threads; go on to ``end`` if something is not."""
+        found = {i: pull(grid, i, asked) for i, asked in sent.items()}
+        replies = {i: reply for i, reply in found.items() if reply is not None}
+        if len(replies) < len(sent):
+            self.now = max(self.now, end)
+        return replies, frozenset()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+    """Have whoever gathers sites go by a clock of the test's."""
+    standing = StandingClock()
+    monkeypatch.setattr(gathering, "time", standing)
+    monkeypatch.setattr(gathering, "collect", standing.collect)
+    return standing
