@@ -29,6 +29,8 @@ VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=
 OTHERS = {
     "fedvae": VAE,
     "feddpms": VAE,
+    "feddgm": "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=2 feddgm.inner_epochs=2 feddgm.global_epochs=2 "
+    "feddgm.surrogate_epochs=2",
     "fedssyn": "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
     "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order",
     "fedavg": "model.norm=batch evaluation.on=both data.site_holdout=0.2",
