@@ -112,6 +112,7 @@ class Sources:
         """
         self._found = {}  # a file may have come or gone since; within one closure it is asked for many times
         found: dict[str, Path] = {}
+        followed: set[Import] = set()
         queue = [target for start in starts for target in self._targets(Import(start), windows)]
         while queue:
             module = queue.pop()
@@ -120,7 +121,9 @@ class Sources:
                 continue
             found[module] = path
             for imported in self.of(module, path).imports:
-                queue += self._targets(imported, windows)
+                if imported not in followed:  # most modules import the same
+                    followed.add(imported)
+                    queue += self._targets(imported, windows)
         return dict(sorted(found.items()))
 
     def _targets(
