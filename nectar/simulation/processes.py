@@ -11,7 +11,7 @@ from pathlib import Path
 MARK = "NECTAR_SIMULATION"
 
 # Ray and Flower put their things in order at SIGINT; what does not listen is made to.
-_STEPS = ((signal.SIGINT, 6.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0))
+_STEPS = ((signal.SIGINT, 6.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, 20.0))
 _POLL = 0.05
 _PROC = Path("/proc")
 
