@@ -11,6 +11,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -44,10 +45,13 @@ _DRAWS_OF_TORCH = frozenset({"torch", "common", "synth", "client_app", "strategi
 
 def draws_of_torch_alone(*parts: object) -> bool:
     """Return whether no code of a user's own is among ``parts``: modules of torch's, functions, or None for none."""
-    origins = {
-        str(getattr(part, "__module__", "")).partition(".")[0] for part in parts if part is not None
-    }
-    return origins <= _DRAWS_OF_TORCH
+    origins = {getattr(part, "__module__", "") for part in parts if part is not None}
+    return all(map(_is_of_torch_alone, origins))
+
+
+@lru_cache(maxsize=1024)
+def _is_of_torch_alone(module: object) -> bool:
+    return str(module).partition(".")[0] in _DRAWS_OF_TORCH
 
 
 @contextmanager

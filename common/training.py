@@ -152,10 +152,12 @@ def train(
     """
     device = samples.labels.device
     lr = settings.lr_in(server_round)
-    optimiser = _optimiser(model, settings, lr)
     minimised = _in_precision(local.objective or plain(task), device, precision)
     augment = augmented(settings, generator)
-    modules = list(model.modules())
+    modules = list(
+        model.modules()
+    )  # once: each walk over a model takes as long as a small layer's step
+    optimiser = _optimiser(_parameters_of(modules), settings, lr)
     if not all(map(_trains, modules)):
         model.train()
     examples = min(examples or len(samples), len(samples))
@@ -217,11 +219,17 @@ def mean_gradient(
         (loss * (len(positions) / len(samples))).backward()  # type: ignore[no-untyped-call]
 
 
-def _optimiser(model: nn.Module, settings: TrainingSettings, lr: float) -> SGD | Adam:
+def _parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """Return what ``parameters()`` gives of a model with these modules, in its order: one that layers share once."""
+    found = (p for module in modules for p in module._parameters.values() if p is not None)
+    return list(dict.fromkeys(found))
+
+
+def _optimiser(parameters: list[nn.Parameter], settings: TrainingSettings, lr: float) -> SGD | Adam:
     if settings.local_optimizer == "adam":
-        return Adam(model.parameters(), lr, weight_decay=settings.weight_decay)
+        return Adam(parameters, lr, weight_decay=settings.weight_decay)
     momentum, weight_decay = settings.momentum, settings.weight_decay
-    return SGD(model.parameters(), lr, momentum=momentum, weight_decay=weight_decay)
+    return SGD(parameters, lr, momentum=momentum, weight_decay=weight_decay)
 
 
 def _in_precision(objective: Objective, device: torch.device, precision: str) -> Objective:

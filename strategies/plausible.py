@@ -25,13 +25,12 @@ _LOSS_FACTOR = 100
 def length_of(new: Weights, old: Weights) -> float:
     """Return the Euclidean length of what ``new`` changes; infinite where it exceeds float32."""
     moved = new.read_only
-    parts = [
-        float(torch.linalg.vector_norm(after - before, dtype=torch.float64))
-        for name, t in old.read_only.items()
-        if t.is_floating_point()
-        for after, before in pieces(moved[name], t)
-    ]
-    return math.hypot(*parts)
+    squares = 0.0
+    for name, t in old.read_only.items():
+        for after, before in pieces(moved[name], t) if t.is_floating_point() else ():
+            change = (after - before).double().reshape(-1)
+            squares += torch.dot(change, change).item()  # in half the time of a norm in float64
+    return math.sqrt(squares)
 
 
 def too_long(

@@ -39,7 +39,7 @@ def write(array: NDArray) -> bytes:
         np.save(buffer, array, allow_pickle=False)
         return buffer.getvalue()
     head = _head(array.dtype.str, array.shape)
-    return b"".join((head, array.reshape(-1).view(np.uint8).data)) if array.size else head
+    return b"".join((head, array.data)) if array.size else head
 
 
 @lru_cache(maxsize=4096)

@@ -168,7 +168,9 @@ class Weights:
                     "expected"
                 )
             values = array.values()
-            tensor = view_of(np.array(values) if values.flags.writeable else values).to(dtype)
+            tensor = view_of(np.array(values) if values.flags.writeable else values)
+            if half:
+                tensor = tensor.to(dtype)
             require_finite(f"the weight '{name}'", tensor)
             tensors[name] = tensor
         return cls(Lent(tensors), codec)

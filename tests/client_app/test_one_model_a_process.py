@@ -112,6 +112,21 @@ def attributes(module: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in apart}
 
 
+def test_a_buffer_outside_of_the_state_is_each_casts_own() -> None:
+    """Such as a table of positions, which no weights bring along; here two layers share it, and one lacks a bias."""
+    model = a_model("mlp")
+    table = torch.arange(3.0)
+    model.register_buffer("table", table, persistent=False)
+    model.head.register_buffer("same", table, persistent=False)
+    model.head.bias = None
+    mould, weights = Mould(model), {n: torch.ones(t.shape) for n, t in model.state_dict().items()}
+    one, other = mould.cast(weights), mould.cast(weights)
+    assert one.table is one.head.same
+    assert one.head.bias is None
+    one.table.zero_()
+    assert torch.equal(other.table, table)
+
+
 def test_whatever_is_done_to_a_cast_the_next_one_is_as_new() -> None:
     weights = dict(a_model().state_dict())
     mould = Mould(a_model())

@@ -233,3 +233,30 @@ def test_a_model_whose_own_train_was_put_in_its_place_has_it_called() -> None:
     model.train = told  # type: ignore[method-assign]
     train(model, Samples.of(X, Y), settings(), Classification(2), torch.Generator())
     assert called == [True]
+
+
+def test_a_layer_that_stands_in_two_places_is_moved_once_a_step() -> None:
+    """y = w (w x) of w = 1, x = 1: one step of rate 0.25 along dy/dw = 2 w x = 2 gives 1/2, two steps would give 0."""
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(layer.weight)
+    one = Samples.of(torch.ones(1, 1), torch.zeros(1, dtype=torch.int64))
+
+    def product(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        return model(x).sum()
+
+    run(nn.Sequential(layer, layer), settings(lr=0.25), product, one)
+    assert layer.weight.item() == 0.5
+
+
+def test_a_parameter_of_two_layers_is_moved_once_a_step() -> None:
+    """As above, with two layers that have one matrix, such as a text model's first and last."""
+    first, last = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    nn.init.ones_(first.weight)
+    last.weight = first.weight
+    one = Samples.of(torch.ones(1, 1), torch.zeros(1, dtype=torch.int64))
+
+    def product(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        return model(x).sum()
+
+    run(nn.Sequential(first, last), settings(lr=0.25), product, one)
+    assert first.weight.item() == 0.5
