@@ -54,9 +54,14 @@ def return_freed_memory() -> None:
 _LARGE = 2**24
 
 
+def is_large(size: int) -> bool:
+    """Whether ``size`` bytes of weights are so many that a copy of them counts more than a moment's work."""
+    return size > _LARGE
+
+
 def return_if_large(size: int) -> None:
     """Give freed memory back behind work with ``size`` bytes of weights, if these are many."""
-    if size > _LARGE:
+    if is_large(size):
         return_freed_memory()
 
 

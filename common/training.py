@@ -7,6 +7,7 @@ knows no method.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from common.augmentation import augmented
-from common.compute import autocast
+from common.compute import autocast, is_large
 from common.data import Samples
 from common.models import couples_samples
 from common.seeding import draws_of_torch_alone, process_wide
@@ -154,10 +155,9 @@ def train(
     lr = settings.lr_in(server_round)
     minimised = _in_precision(local.objective or plain(task), device, precision)
     augment = augmented(settings, generator)
-    modules = list(
-        model.modules()
-    )  # once: each walk over a model takes as long as a small layer's step
-    optimiser = _optimiser(_parameters_of(modules), settings, lr)
+    modules = list(model.modules())  # each walk over a model takes as long as a small layer
+    parameters = _parameters_of(modules)
+    optimiser = _optimiser(parameters, settings, lr)
     if not all(map(_trains, modules)):
         model.train()
     examples = min(examples or len(samples), len(samples))
@@ -167,7 +167,10 @@ def train(
     losses: list[tuple[Tensor, int]] = []
     code = *modules, *vars(local).values(), task, rule, before_step
     ours = draws_of_torch_alone(*code)
-    with process_wide(generator.initial_seed(), "layers", torch_alone=ours):
+    whole = rule is not plain_gradient or settings.clip_norm > 0 or local.penalty is not None
+    early = ours and not whole and local.objective is None and _are_large(parameters)
+    moving = _moved_by_each_gradient(parameters, optimiser) if early else nullcontext()
+    with process_wide(generator.initial_seed(), "layers", torch_alone=ours), moving:
         for a_pass in passes if sampled is None else iter([sampled]):
             losses.clear()
             for positions in a_pass:
@@ -223,6 +226,37 @@ def _parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """Return what ``parameters()`` gives of a model with these modules, in its order: one that layers share once."""
     found = (p for module in modules for p in module._parameters.values() if p is not None)
     return list(dict.fromkeys(found))
+
+
+def _are_large(parameters: Iterable[nn.Parameter]) -> bool:
+    return is_large(sum(parameter.nbytes for parameter in parameters))
+
+
+@contextmanager
+def _moved_by_each_gradient(
+    parameters: Iterable[nn.Parameter], optimiser: SGD | Adam
+) -> Iterator[None]:
+    """Have each parameter take its step in the backward pass, as soon as its gradient is there, which is then let go.
+
+    The numbers are those of one step for all, and there are never gradients as large as the model. The gradient is
+    there when nothing in the backward pass needs the parameter any more; of code that takes it another way, such as
+    detached, nobody knows that: so this is for models of Nectar's and their task's loss alone.
+    """
+
+    def move(parameter: Tensor) -> None:
+        optimiser.step()  # of the one that has a gradient
+        parameter.grad = None
+
+    hooks = [
+        p.register_post_accumulate_grad_hook(move)  # type: ignore[no-untyped-call]
+        for p in parameters
+        if p.requires_grad
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _optimiser(parameters: list[nn.Parameter], settings: TrainingSettings, lr: float) -> SGD | Adam:

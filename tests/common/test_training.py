@@ -8,10 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from common import compute
 from common.data import Samples
+from common.models import build
+from common.models.lstm import LSTM
 from common.settings.training import TrainingSettings
-from common.task import Classification
+from common.task import Classification, NextToken
 from common.training import Local, Objective, Trained, evaluate, plain_gradient, train, weighted
+from synth import descent
 
 X = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).reshape(2, 2, 1, 1)
 Y = torch.tensor([0, 1])
@@ -260,3 +264,85 @@ def test_a_parameter_of_two_layers_is_moved_once_a_step() -> None:
 
     run(nn.Sequential(first, last), settings(lr=0.25), product, one)
     assert first.weight.item() == 0.5
+
+
+SETTINGS = [
+    {},
+    {"momentum": 0.9, "weight_decay": 0.1},
+    {"local_optimizer": "adam"},
+    {"clip_norm": 0.01},
+]
+
+
+def squares(model: nn.Module) -> Tensor:
+    return torch.stack([p.square().sum() for p in model.parameters()]).sum()
+
+
+def trained(
+    model: nn.Module, chosen: TrainingSettings, local: Local, precision: str = "float32"
+) -> list[Tensor]:
+    drawn = torch.Generator().manual_seed(3)
+    if isinstance(model, LSTM):
+        tokens = torch.randint(2, 10, (5, 13), generator=drawn)
+        samples, task = Samples(tokens[:, :-1], tokens[:, 1:]), NextToken(10)
+    else:
+        images = torch.randn(5, 3, 32, 32, generator=drawn)
+        samples, task = Samples.of(images, torch.arange(5)), Classification(10)
+    order = torch.Generator().manual_seed(1)
+    train(model, samples, chosen, task, order, local=local, precision=precision)
+    return list(model.state_dict().values())
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("changes", SETTINGS)
+@pytest.mark.parametrize("name", ["convnet", "vit", "lstm", "a penalty"])
+def test_a_large_model_that_moves_by_each_gradient_has_the_numbers_of_whole_steps(
+    monkeypatch: pytest.MonkeyPatch, name: str, changes: dict[str, Any], precision: str
+) -> None:
+    """The LSTM's first and last layer have one matrix, whose gradient is there when both have given theirs."""
+    local = Local(penalty=squares if name == "a penalty" else None)
+    name, chosen = name.replace("a penalty", "convnet"), settings(lr=0.1, epochs=2, **changes)
+    shape = (12,) if name == "lstm" else (3, 32, 32)
+    whole, early = (build(name, shape, 10, depth=1, width=8, norm="batch") for _ in range(2))
+    expected = trained(whole, chosen, local, precision)
+    monkeypatch.setattr(compute, "_LARGE", 0)
+    found = trained(early, chosen, local, precision)
+    assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize(("large", "most"), [(True, 1), (False, 4)])
+def test_a_large_model_has_one_gradient_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, large: bool, most: int
+) -> None:
+    model, seen = build("mlp", (3, 32, 32), 10, width=8), list[int]()
+    plain = descent.SGD.step
+
+    def counted(optimiser: descent.SGD) -> None:
+        seen.append(sum(p.grad is not None for p in model.parameters()))
+        plain(optimiser)
+
+    monkeypatch.setattr(descent.SGD, "step", counted)
+    if large:
+        monkeypatch.setattr(compute, "_LARGE", 0)
+    trained(model, settings(), Local())
+    assert max(seen) == most
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+def test_a_large_model_of_a_users_own_takes_whole_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its backward pass may need a parameter whose gradient is there: torch refuses one that has moved by then."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3072, 10), nn.Linear(10, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x.flatten(1))
+            return h @ self.last.weight.detach() + self.last(h)
+
+    monkeypatch.setattr(compute, "_LARGE", 0)
+    model = Own()
+    before = model.last.weight.detach().clone()
+    trained(model, settings(), Local())
+    assert not torch.equal(model.last.weight, before)
