@@ -114,7 +114,7 @@ class Deployment:
         self._outputs[run_id] = Path(str(run_config["output-dir"]))
         return run_id
 
-    def wait(self, run_id: str, seconds: float = 300.0) -> str:
+    def wait(self, run_id: str, seconds: float = 600.0) -> str:
         """Return the run's final status.
 
         To ask Flower takes two seconds of a core each time: it is asked once the record says that the run is over, and
@@ -176,7 +176,7 @@ class Deployment:
         }
 
     def _wait_for_port(self) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while time.monotonic() < end:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self._port)) == 0:
