@@ -153,16 +153,20 @@ def _proc(pid: int, name: str) -> bytes:
 
 
 _over = threading.Event()
+_within: list[None] = []
 
 
 @contextlib.contextmanager
 def nobody_waits_on() -> Iterator[None]:
-    """Behind this, what waits in other threads gives up: the tests are over, or were interrupted."""
+    """Behind the outermost of these, what waits in other threads gives up: the tests are over, or were interrupted."""
     _over.clear()
+    _within.append(None)
     try:
         yield
     finally:
-        _over.set()
+        _within.pop()
+        if not _within:
+            _over.set()
 
 
 def until(
