@@ -158,9 +158,9 @@ def test_an_epoch_draws_as_many_as_the_site_has_images_of_its_own(
     passes: list[tuple[int, int]] = []
     real = common.training.batches
 
-    def counted(n: int, *rest: Any) -> Any:
+    def counted(n: int, *rest: Any, **named: Any) -> Any:
         passes.append((n, rest[-1]))
-        return real(n, *rest)
+        return real(n, *rest, **named)
 
     monkeypatch.setattr(common.training, "batches", counted)
     many = f"{ALL} feddpms.copies=1000 feddpms.max_draws=1 feddpms.sigma=0.01"

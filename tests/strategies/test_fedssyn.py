@@ -151,9 +151,9 @@ def test_an_epoch_is_as_many_steps_as_without_unless_set_otherwise(
     passes: list[tuple[int, int]] = []
     real = common.training.batches
 
-    def counted(n: int, *rest: Any) -> Any:
+    def counted(n: int, *rest: Any, **named: Any) -> Any:
         passes.append((n, rest[-1]))
-        return real(n, *rest)
+        return real(n, *rest, **named)
 
     monkeypatch.setattr(common.training, "batches", counted)
     for scaled in ("on", "off"):
