@@ -30,6 +30,7 @@ def main(words: list[str]) -> int:
     run_process.end_with(int(parent))
     connection = Connection(int(socket))
     _import()
+    server = os.getpid()
     children: set[int] = set()
     while True:
         try:
@@ -41,7 +42,7 @@ def main(words: list[str]) -> int:
             if not child:
                 connection.close()
                 os.environ |= request["environment"]
-                return _carry_out(request["words"], Path(request["log"]))
+                return _carry_out(server, request["words"], Path(request["log"]))
             children.add(child)
             connection.send_bytes(json.dumps({"begun": child}).encode())
         for child in list(children):
@@ -64,9 +65,11 @@ def _import() -> None:
     code_fingerprint(load({}))
 
 
-def _carry_out(words: list[str], log: Path) -> int:
-    """Be the run: a session of its own, and a log in the place of what the server writes to."""
-    server = os.getppid()
+def _carry_out(server: int, words: list[str], log: Path) -> int:
+    """Be the run: a session of its own, and a log in the place of what the server writes to.
+
+    ``server`` is the parent's number as it knew it itself: one that dies at once has left another parent behind.
+    """
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     to = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)

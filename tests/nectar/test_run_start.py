@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -121,3 +122,33 @@ def test_without_its_server_a_run_counts_as_killed_and_the_next_starts_alone(
         after = starter.start(words(tmp_path / "after"), tmp_path / "after.log", threads=1, cores=1)
         assert isinstance(after, subprocess.Popen)
         assert ended(after) == 0
+
+
+LEFT_ALONE = """
+import os, sys, time
+from pathlib import Path
+from nectar.compare import fork_server
+server = os.getpid()
+if not os.fork():
+    while os.getppid() == server:
+        time.sleep(0.01)
+    told, log, *words = sys.argv[1:]
+    Path(told).write_text(str(os.getpid()))
+    fork_server._carry_out(server, ["run", *words], Path(log))
+"""
+
+
+def test_a_run_whose_server_died_before_it_could_look_ends_at_once(tmp_path: Path) -> None:
+    """It took whoever had become its parent for its server, and ran on for ever."""
+    told, log = tmp_path / "pid", tmp_path / "log"
+    long = words(tmp_path / "lost", rounds=10_000)
+    command = [sys.executable, "-c", LEFT_ALONE, str(told), str(log), *long]
+    subprocess.run(command, check=True)
+    while not (told.exists() and told.read_text()):
+        time.sleep(0.01)
+    left = int(told.read_text())
+    while left in command_lines():
+        if log.exists() and log.read_text():
+            os.kill(left, signal.SIGKILL)
+        time.sleep(0.01)
+    assert log.read_text() == ""
