@@ -48,6 +48,11 @@ def registration(connection: Connection, directory: Path) -> Iterator[Check]:
         yield _judged(path, fingerprint(key.public_key()), *_ask(connection, key))
 
 
+def is_registered(connection: Connection, key: ec.EllipticCurvePrivateKey) -> bool | None:
+    """Tell whether the server knows a key; None where its answer does not tell."""
+    return _told(_ask(connection, key)[1])
+
+
 def _private_halves(directory: Path) -> list[Path]:
     pairs = (directory / FOLDER).glob("[A-Za-z0-9]*")
     names = sorted(
@@ -58,13 +63,10 @@ def _private_halves(directory: Path) -> list[Path]:
 
 
 def _judged(path: Path, public: str, status: int, body: str) -> Check:
-    try:
-        code = int(json.loads(body)["code"])
-    except (ValueError, KeyError, TypeError):
-        code = 0
-    if code == _NO_INTERVAL:
+    told = _told(body)
+    if told:
         return Check("key", "ok", f"{path.name} is registered at the server ({public})")
-    if code == _UNKNOWN:
+    if told is False:
         return Check(
             "key",
             "fail",
@@ -78,6 +80,13 @@ def _judged(path: Path, public: str, status: int, body: str) -> Check:
             f"the server takes no signature of {path} (401): is this machine's clock right, to some seconds?",
         )
     return Check("key", "warn", f"whether {path.name} is registered was not told ({status})")
+
+
+def _told(body: str) -> bool | None:
+    try:
+        return {_NO_INTERVAL: True, _UNKNOWN: False}.get(int(json.loads(body)["code"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _ask(connection: Connection, key: ec.EllipticCurvePrivateKey) -> tuple[int, str]:

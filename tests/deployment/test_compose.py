@@ -11,6 +11,8 @@ import pytest
 import yaml
 from places import ROOT
 
+from nectar.site import place, turned_away
+
 FILES = ["docker-compose.yml", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docker/*.yml"))]
 
 SITES = ("north", "south", "east")
@@ -221,6 +223,19 @@ def test_no_health_check_leaves_a_refusal_in_the_superlinks_log() -> None:
     """49 of 54 idle lines were refused calls of the sites' own checks, among which no stranger was to be seen."""
     for check in (SCRIPTS / "nectar-healthy", ROOT / "docker/proxy/healthy.py"):
         assert "/v1/" not in check.read_text()
+
+
+def test_one_site_that_was_unregistered_keeps_no_other_down() -> None:
+    """Named by its file, it made `register` end with 2, on which every site waits (`docker/rehearsal` shows it)."""
+    assert SERVICES["register"]["command"] == [
+        "nectar",
+        "keys",
+        "register",
+        "federation",
+        "/keys/public",
+    ]
+    healthy = (SCRIPTS / "nectar-healthy").read_text()
+    assert f'glob("{place._PREFIX}*/{turned_away.MARK}")' in healthy
 
 
 @pytest.mark.parametrize("missing", ["key", "ca.crt"])
