@@ -27,8 +27,6 @@ AUTHORITY = "ca.key"
 
 FORMAT = 1
 
-_BLOCK = 1 << 20
-
 
 @dataclass(frozen=True)
 class Contents:

@@ -174,6 +174,28 @@ def test_a_gpu_is_asked_for_under_the_profile_alone() -> None:
         assert all("gpu" in device["capabilities"] for device in reserved)
 
 
+def test_each_site_has_a_gpu_of_its_own() -> None:
+    """`count: 1` gave all three the machine's first."""
+    ids = []
+    for site in SITES:
+        (device,) = SERVICES[f"{site}-cuda"]["deploy"]["resources"]["reservations"]["devices"]
+        assert "count" not in device
+        ids += device["device_ids"]
+    assert ids == ["${GPU_NORTH:-0}", "${GPU_SOUTH:-1}", "${GPU_EAST:-2}"]
+
+
+def test_the_operator_sees_the_certificates_of_both_servers() -> None:
+    """They lie in volumes that the operator does not have; a certificate is no secret."""
+    text = (ROOT / "docker/nectar/bin/nectar-init").read_text()
+    assert 'place "/keys/$name/server.pem" "$public/$name.pem"' in text
+
+
+def test_a_backup_is_made_where_all_keys_and_the_database_are() -> None:
+    there = volumes("init")
+    assert there["superlink-state"] == ("/state", True)
+    assert {"authority", "superlink-keys", "proxy-keys", "public"} <= set(there)
+
+
 def test_the_images_need_no_registry_but_the_bases() -> None:
     built = {entry["image"]: entry["build"] for entry in SERVICES.values() if "build" in entry}
     assert {entry["image"] for entry in SERVICES.values()} == set(built)
