@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nectar.doctor.check import Check
 from nectar.flower.connection import Connection
+from nectar.flower.job import LaunchError
 from nectar.keys.files import KeysError
 from nectar.keys.inventory import SITE_KEY
 from nectar.keys.nodes import FOLDER, SUFFIX, fingerprint, is_note, read_private
@@ -49,8 +50,11 @@ def registration(connection: Connection, directory: Path) -> Iterator[Check]:
 
 
 def is_registered(connection: Connection, key: ec.EllipticCurvePrivateKey) -> bool | None:
-    """Tell whether the server knows a key; None where its answer does not tell."""
-    return _told(_ask(connection, key)[1])
+    """Tell whether the server knows a key; None where its answer does not tell, or nobody can be asked."""
+    try:
+        return _told(_ask(connection, key)[1])
+    except LaunchError:
+        return None
 
 
 def _private_halves(directory: Path) -> list[Path]:

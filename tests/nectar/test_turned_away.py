@@ -84,6 +84,15 @@ def test_a_key_that_is_registered_meanwhile_is_started_again(
     assert clock == [30.0]
 
 
+@pytest.mark.parametrize("certificates", [None, "missing.crt"])
+def test_where_nobody_can_be_asked_the_supernodes_exit_code_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], certificates: str | None
+) -> None:
+    fleet = Fleet("127.0.0.1:9", certificates, ec.generate_private_key(ec.SECP384R1()))
+    assert exit_code(1, fleet, tmp_path) == 1
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
