@@ -28,7 +28,7 @@ STATED = Claim()
 
 #: sites, images of each, what they learn, what a pool of two must reach
 ROUNDS = {
-    "10 sites, ConvNet": (10, 100, "model.name=convnet", Claim(at_least=1.6)),
+    "10 sites, ConvNet": (10, 100, "model.name=convnet model.width=128", Claim(at_least=1.6)),
     "100 tiny sites": (100, 5, "model.name=mlp model.width=30", STATED),
 }
 

@@ -14,6 +14,7 @@ from common.errors import FederationError
 from common.privacy import Event
 from common.seeding import process_wide
 from common.settings.feddm import FedDMSettings
+from common.steps import counted
 from common.wire import SyntheticImages, Weights
 from synth.distribution_matching import distil, noise_start, real_start
 from synth.poisson_classes import PoissonClasses
@@ -67,7 +68,7 @@ class FedDMClient(DeviceClient):
             augment=settings.augment,
             real_precision=getattr(torch, settings.real_precision),
             generator=rng,
-            before_step=self.deadline.check,
+            before_step=counted(settings.iterations, self.deadline.check),
         )
         if len(distilled.losses):
             self.report(matching_loss=float(distilled.losses[-1]))
@@ -112,7 +113,7 @@ class FedDMClient(DeviceClient):
             real_precision=getattr(torch, settings.real_precision),
             generator=rng,
             values=self._values(),
-            before_step=self.deadline.check,
+            before_step=counted(settings.iterations, self.deadline.check),
         )
         return images, labels
 

@@ -19,6 +19,7 @@ from common.models import Classifier
 from common.private_training import PrivateSteps
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of
+from common.steps import counted
 from common.updates import difference
 from common.wire import SyntheticBatches, SyntheticBatchesSpec, Weights
 from synth.batch_starts import class_means, draw_labels, label_logits, noise
@@ -65,7 +66,7 @@ class FedSynthClient(DeviceClient):
             lr=settings.synthetic_lr,
             learn_step=settings.learn_step,
             mover=_MOVERS[settings.optimizer],
-            before_step=self.deadline.check,
+            before_step=counted(settings.iterations, self.deadline.check),
         )
         if len(distilled.losses):
             self.report(synthesis_loss=float(distilled.losses[-1]))

@@ -25,6 +25,7 @@ from common.data import Samples
 from common.errors import FederationError
 from common.fingerprint import modules_fingerprint
 from common.settings.generation import GenerationSettings
+from common.steps import counted
 from common.tensor_file import TensorFileError
 from common.wire import Pixels
 from common.wire.pixels import LEVELS
@@ -165,10 +166,11 @@ class Synthesis:
         _Pause
             If the round's time is about to be over; all that was done is kept.
         """
-        clock = _Clock()
+        clock, ahead = _Clock(), counted(self._steps)
 
         def after_step() -> None:
             clock.tick()
+            ahead()
             self.done = training.epoch / (self._settings.epochs + 1)  # the draws are still to come
             if self._client.deadline.left < _MARGIN + 2 * clock.longest:
                 self._write("training", training.state())
@@ -182,6 +184,13 @@ class Synthesis:
                     "%s: %d of %d epochs of the generator, loss %.4f",
                     *(self._client.site, training.epoch, self._settings.epochs, loss),
                 )
+
+    @property
+    def _steps(self) -> int:
+        """How many steps the training takes; a beta-VAE tells of its epochs alone."""
+        settings = self._settings
+        an_epoch = math.ceil(len(self._images) / settings.batch)
+        return settings.epochs * (an_epoch if settings.generator == "diffusion" else 1)
 
     # ---- drawing --------------------------------------------------------------------------------------
 

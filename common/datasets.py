@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+FOLDERS = "images"
+"""A folder of images of one's own, whose file in ``conf/dataset`` has the defaults of all that is one's own."""
+
 FILE, TORCHVISION, HUB, FUNCTION = "file", "torchvision", "hf", "function"
 
 

@@ -20,6 +20,7 @@ from common.data import Samples
 from common.models import couples_samples
 from common.seeding import draws_of_torch_alone, process_wide
 from common.settings.training import TrainingSettings
+from common.steps import counted
 from common.task import Evaluation, Task
 from synth.descent import SGD, Adam
 from synth.row_draws import RowDraws
@@ -166,6 +167,7 @@ def train(
         model.train()
     examples = min(examples or len(samples), len(samples))
     last = steps or settings.epochs * -(-examples // settings.batch)
+    ahead = counted(last, before_step)
     passes = _passes(len(samples), settings.batch, generator, device, examples, last, even)
     done = 0
     losses: list[tuple[Tensor, int]] = []
@@ -178,8 +180,7 @@ def train(
         for a_pass in passes if sampled is None else iter([sampled]):
             losses.clear()
             for positions in a_pass:
-                if before_step is not None:
-                    before_step()
+                ahead()
                 optimiser.zero_grad()
                 batch = _without_lone(model, positions)
                 own = None if rows is None else rows(done, batch)

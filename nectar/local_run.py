@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from common.config import load
+from common.sites import Site
 from nectar.flower.app import client_app
 from nectar.pool.grid import local_federation
 from nectar.preflight import check
@@ -16,6 +17,7 @@ def run_here(
     run_config: Mapping[str, str | int | float | bool],
     progress: Callable[[int, int], None] | None = None,
     begun: Callable[[Record], object] = lambda record: None,
+    members: Callable[[Sequence[Site]], None] = lambda sites: None,
 ) -> Record:
     """Run ``run_config`` to its end.
 
@@ -27,6 +29,8 @@ def run_here(
         Told (devices that have worked, devices asked together) after each one.
     begun : callable, optional
         Told the record as soon as there is one.
+    members : callable, optional
+        Told the sites that take part, before the first round and after each one.
 
     Returns
     -------
@@ -42,4 +46,4 @@ def run_here(
     app = client_app()
     check(config)
     with local_federation(app, config, progress) as grid:
-        return serve(grid, config, begun)
+        return serve(grid, config, begun, members)

@@ -1,4 +1,4 @@
-"""The one grammar of the command line: ``[EXPERIMENT] [key=value ...]``, and its form for Flower.
+"""The one grammar of the command line: ``[EXPERIMENT | METHOD] [key=value ...]``, and its form for Flower.
 
 Undotted keys are the run config's own, dotted ones go into its ``set``; options (``--name``) belong
 to the command and are taken off first.
@@ -12,10 +12,12 @@ from pathlib import Path
 
 from common.config.consistency import START_KEY
 from common.config.keys import CONFIG, PATH_KEYS, TYPED
+from common.config.layers import names
 from common.config.own_data import FILE_KEY, SITES_KEY
 from common.config.problems import nearest
 from common.config.text import from_home, scalar
 from common.errors import ConfigError
+from common.methods import METHODS
 
 RunConfig = dict[str, str | int | float | bool]
 
@@ -104,7 +106,7 @@ def typed(command: str, words: Iterable[str]) -> RunConfig:
 
 
 def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfig:
-    """Read ``[EXPERIMENT] [key=value ...]`` as a run config.
+    """Read ``[EXPERIMENT | METHOD] [key=value ...]`` as a run config.
 
     Paths are made absolute against ``directory`` (default: the working directory), because the run
     config is read in other processes with other ones.
@@ -138,9 +140,9 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
         if not equals:
             if position:
                 raise ConfigError(
-                    f"{word!r} is no key=value: only an experiment, named first, has no '='."
+                    f"{word!r} is no key=value: only an experiment or a method, named first, has no '='."
                 )
-            run_config["experiment"] = word
+            run_config[_kind_of_first(word)] = word
         elif "." in key:
             value = _own_paths(key, value, directory or Path.cwd())
             assigned.append(shlex.quote(f"{key}={value}"))
@@ -149,12 +151,30 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
         else:
             name = key_of(word)
             refuse_nothing(name, value)
-            if name == "experiment" and name in run_config:
-                raise ConfigError(f"two experiments, {run_config[name]} and {value}: name one.")
+            if name in ("experiment", "method") and name in run_config:
+                raise ConfigError(f"two {name}s, {run_config[name]} and {value}: name one.")
             run_config[name] = _run_value(name, value, directory or Path.cwd())
     if assigned:
         run_config["set"] = " ".join(assigned)
     return run_config
+
+
+def _kind_of_first(word: str) -> str:
+    """Return which key a first word without ``=`` is the value of: a method's name, else an experiment's.
+
+    Raises
+    ------
+    ConfigError
+        If an experiment has a method's name.
+    """
+    if word not in METHODS:
+        return "experiment"
+    if word in names("experiment"):
+        raise ConfigError(
+            f"{word} is a method and an experiment (conf/experiment/{word}.yaml): write method={word} or "
+            f"experiment={word}."
+        )
+    return "method"
 
 
 def key_of(word: str) -> str:

@@ -38,7 +38,7 @@ from common.config.strategy import check_arguments, check_strategy
 from common.config.text import Scalar, from_home
 from common.errors import ConfigError
 from common.imports import is_import_path
-from common.methods import FOREIGN_CLIENT, METHODS, Method, section
+from common.methods import FOREIGN_CLIENT, METHODS, Method, section, settings_of
 from common.settings.base import Settings
 from common.settings.sections import SECTIONS, RunSettings
 
@@ -53,10 +53,10 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
     """Resolve a run config.
 
     Merges, the later over the earlier: the settings classes' defaults,
-    ``conf/dataset/<dataset>.yaml``, ``conf/experiment/<experiment>.yaml`` (below it the experiment
-    that its key ``base`` names, if it has one), the user's own file that ``config`` names, the run
-    config's own keys, its ``set``. The settings of every method may stand anywhere; all are
-    checked, the chosen method's are used.
+    ``conf/dataset/<dataset>.yaml``, what the method needs of other sections,
+    ``conf/experiment/<experiment>.yaml`` (below it the experiment that its key ``base`` names, if
+    it has one), the user's own file that ``config`` names, the run config's own keys, its ``set``.
+    The settings of every method may stand anywhere; all are checked, the chosen method's are used.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
         if judge is not None:
             judge_all(merge(layers), judge)
         layers = chosen_by_file(layers)
-        layers.insert(0, _dataset_layer(layers))
+        layers[:0] = [_dataset_layer(layers), *_methods_layer(layers, judge)]
     leaves = merge(layers)
     _count_sites(leaves)
     if judge is not None:
@@ -140,6 +140,16 @@ def _dataset_layer(layers: list[Layer]) -> Layer:
             f"dataset in {layer.where} must not be stated: the file's name is the name."
         )
     return layer
+
+
+def _methods_layer(layers: list[Layer], judge: Judge | None) -> list[Layer]:
+    """Return what the method that the highest layer chooses needs of other sections, where it names any."""
+    leaves = merge(layers)
+    name = leaves["method"].value if "method" in leaves else RunSettings().method
+    own = chosen_method(leaves, judge)
+    known = METHODS.get(str(name)) if own is None else own
+    needed = settings_of(known).needs() if known is not None else {}
+    return [Layer(f"method={name}", needed)] if needed else []
 
 
 def _count_sites(leaves: dict[str, Leaf]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.config.layers import Layer, merge
+from common.config.layers import Layer, file_layer, merge
 from common.config.problems import show, where_phrase
-from common.datasets import FILE, FORMS, is_somebodys_own, kind_of
+from common.datasets import FILE, FOLDERS, FORMS, is_somebodys_own, kind_of
 from common.errors import ConfigError
 from common.settings.disclosure import Disclosure
 from common.settings.images import ImagesSettings
@@ -41,13 +41,15 @@ def chosen_by_file(layers: Sequence[Layer]) -> list[Layer]:
 def dataset_of_ones_own(dataset: str, where: str) -> Layer | None:
     """Return the layer of a data set that has no file in ``conf/dataset``, None for a name.
 
+    It is that of a folder of images: sizes for some hundred or thousand pictures, whatever form they come in.
+
     Raises
     ------
     ConfigError
         If the name has a colon, as the forms have, and is none of them.
     """
     if kind_of(dataset):
-        return Layer(f"dataset={dataset}", {})
+        return file_layer("dataset", FOLDERS, where)
     if ":" in dataset:
         others = ", ".join(f"{form.written}" for form in FORMS.values() if ":" in form.written)
         raise ConfigError(f"dataset={show(dataset)} {where_phrase(where)} must be one of {others}.")

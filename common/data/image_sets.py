@@ -76,6 +76,23 @@ def read_central(
     return _dataset(info, with_test(stored, name, roots, holdout, _mode(folder)))
 
 
+def read_folder(
+    folder: Path, places: tuple[str | None, str | None], settings: ImagesSettings
+) -> list[tuple[Split, list[str]]]:
+    """Return the splits that lie at ``places`` below ``folder``, each with its pictures' paths, without a store.
+
+    Raises:
+        DataError: it holds a class that is not in the list, or cannot be read.
+    """
+    found = []
+    for place in places:
+        listing = list_split(folder, place, settings.names) if place else Listing()
+        split, unreadable = _decode(folder, listing, settings, None)
+        left = {skipped.path for skipped in unreadable}
+        found.append((split, [f.path for f in listing.files if printable(f.path) not in left]))
+    return found
+
+
 def read_site(
     info: DatasetInfo, settings: ImagesSettings, folder: Path, keep: Path | None
 ) -> Dataset:

@@ -140,7 +140,7 @@ def _build(
     return Stored(
         contents.train,
         contents.test,
-        combined_checksum(list(_digests(contents.train, contents.test).values())),
+        checksum_of(contents.train, contents.test),
         contents.skipped,
         about=contents.about,
     )
@@ -210,6 +210,11 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
 def digest_of(content: object) -> str:
     """Return the SHA-256 of what JSON can hold, in hexadecimal: what a store is known by."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def checksum_of(train: Split, test: Split) -> str:
+    """Return the checksum that a store of these splits has."""
+    return combined_checksum(list(_digests(train, test).values()))
 
 
 def _open_noting(folder: Path, fingerprint: str, problems: list[str]) -> Stored | None:

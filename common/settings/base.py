@@ -42,6 +42,14 @@ class Settings(BaseModel):
         """Name the methods inside this one: their sections are then resolved, shown, recorded and hashed too."""
         return ()
 
+    @classmethod
+    def needs(cls) -> Mapping[str, Any]:
+        """Name settings of other sections without which the method is not one, such as its model, by dotted key.
+
+        They stand over a data set's, under an experiment's and what is typed.
+        """
+        return {}
+
     def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
         """Name the architectures that a run learns beside ``model``, the run's own."""
         return {}

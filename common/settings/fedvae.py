@@ -1,6 +1,7 @@
 """FedVAE's settings: FedDPMS' training without its sharing."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from common.settings.base import setting
 from common.settings.disclosure import Disclosure
@@ -35,6 +36,12 @@ class FedVAESettings(FedAvgSettings):
     preliminary_rounds: int = setting(
         0, "rounds with the VAE's loss; 0: two fifths of all", symbol="T_p", ge=0
     )
+
+    @classmethod
+    def needs(cls) -> Mapping[str, Any]:
+        """Name the network, whose sizes are the paper's for pictures of 28x28; its tables state those for others."""
+        sizes = {"depth": 1, "width": 16, "embedding": 32}
+        return {f"model.{key}": value for key, value in {"name": "vae", **sizes}.items()}
 
     def preliminary(self, rounds: int) -> int:
         """Return T_p of a run of so many rounds: at least 1, so that there is a decoder."""

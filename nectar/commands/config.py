@@ -25,7 +25,7 @@ from nectar.words import parse_words, with_file_as_word
 
 SUMMARY = "print the resolved configuration and where each value was given"
 USAGE = """\
-Usage: nectar config [EXPERIMENT] [key=value ...] [--config FILE]
+Usage: nectar config [EXPERIMENT | METHOD] [key=value ...] [--config FILE]
        nectar config --help [METHOD | SECTION | package.module:NAME]
 
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.errors import ConfigError
+from common.config import Config
+from common.config.own_data import FILE_KEY
+from common.errors import ConfigError, DataError
 from nectar.outputs import output_folder
 from nectar.record_imports import OPTION, judge_of
 from nectar.words import take_options
@@ -67,15 +69,13 @@ def main(words: list[str]) -> int:
         print(done.nature)
     else:
         print("the method sends no images, so there is no synthetic set")
-    for line in _notes(done):
+    for line in _notes(done, past.config):
         print(line)
     return 0
 
 
-def _notes(done: Export) -> Iterator[str]:
+def _notes(done: Export, config: Config) -> Iterator[str]:
     """Yield what the model's code needs, how the check went, and what to do next."""
-    from common.data import NAMES
-
     name, packages = done.about["model"]["name"], " and ".join(done.source.packages)
     if done.source.kind == "missing":
         yield (
@@ -86,6 +86,22 @@ def _notes(done: Export) -> Iterator[str]:
         yield f"model.py needs {packages} beside torch and safetensors"
     apart = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.apart.items())
     yield f"loaded without Nectar, it gives the logits of the run's model; largest difference: {apart}"
-    judged = done.about["run"]["dataset"]
-    pictures = f"dataset={judged}" if judged in NAMES else "FOLDER-OF-PICTURES"
-    yield f"done: {done.folder}; next: nectar score {shlex.quote(str(done.folder))} {pictures}"
+    yield f"done: {done.folder}; next: nectar score {shlex.quote(str(done.folder))} {_unseen(config)}"
+
+
+def _unseen(config: Config) -> str:
+    """Return the word that has `nectar score` judge a model on what its run held out."""
+    from nectar.export.split import is_folder
+
+    if config.data.file:
+        return shlex.quote(f"{FILE_KEY}={config.data.file}")
+    if not is_folder(config):
+        return "FOLDER-OF-PICTURES" if config.images.sites else f"dataset={config.dataset}"
+    from common.data.folder import split_folders
+
+    folder = config.data_dir / Path(config.images.folder).expanduser()
+    try:
+        train, test = split_folders(folder, config.images.names)
+    except DataError:  # it was moved since
+        return "FOLDER-OF-PICTURES"
+    return shlex.quote(str(folder / (test or train or "")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from logging import getLogger
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.config import load
 from common.files import write_text
@@ -12,40 +13,69 @@ from nectar.class_list import with_class_list
 from nectar.resume import with_recorded
 from nectar.words import next_step, parse_words, take_options, typed, with_file_as_word
 
+if TYPE_CHECKING:
+    from server_app.record import Record
+
 SUMMARY = "run a federation inside this process"
 
 USAGE = """\
-Usage: nectar run [EXPERIMENT] [key=value ...] [--config FILE] [--note-record FILE]
+Usage: nectar run [EXPERIMENT | METHOD] [key=value ...] [--config FILE] [--note-record FILE] [--dry-run]
 
 Runs the apps and the messages of a federation without its processes, and gives the same numbers. Where the devices of
-a run are much work, several of them work side by side (compute.workers).
+a run are much work, several of them work side by side (compute.workers). How long it will take is estimated before
+round 1 by timing a step, and then told from what was measured, once a minute where there is no terminal.
 
   --config FILE        a YAML file of settings: written as an experiment is (base: NAME departs from one), or what
                        `nectar config` printed, or a record's config.yaml; words stand over it
   --note-record FILE   write the record's directory into FILE as soon as there is one, for a script
+  --dry-run            print the settings and the estimate, and run nothing
 
   nectar run                                  the default: FedDM on digits, 10 clients
-  nectar run method=fedavg partition.alpha=0.01 seed=3
+  nectar run fedavg partition.alpha=0.01 seed=3
   nectar run compute.workers=4                four devices at a time; 1: one, all in this process
   nectar run resume=DIRECTORY                 continue a run behind its last checkpoint
   nectar run resume=DIRECTORY round=best      begin again behind its best one
 """
 
-_NOTE = "--note-record"
+_NOTE, _DRY = "--note-record", "--dry-run"
+
+NO_ESTIMATE = (
+    "no estimate: no step of this run could be timed; of one that goes on, or has a method or a model of your own, "
+    "none is"
+)
 
 
 def main(words: list[str]) -> int:
     """Run what ``words`` say; return the exit code."""
-    options, settings = take_options(with_file_as_word(words), values=(_NOTE,))
+    options, settings = take_options(with_file_as_word(words), flags=(_DRY,), values=(_NOTE,))
     run_config = with_class_list(with_recorded(typed("run", words) | parse_words(settings)))
-    load(run_config)  # refused, if it is, before torch is there
+    config = load(run_config)  # refused, if it is, before torch is there
     from nectar.local_run import run_here
+    from nectar.pool.grid import devices_asked
+    from nectar.preflight import check
+    from nectar.progress import Progress, shown
+    from nectar.rehearsal import rehearse
 
-    progress = _show_progress if sys.stderr.isatty() else None
-    if progress is None:
+    if not sys.stderr.isatty():
         _log_without_colours()
+    check(config)
+    estimate = rehearse(config)
+    if _DRY in options:
+        print(config.dump_yaml(origins=True))
+        print(estimate.sentence() if estimate else NO_ESTIMATE)
+        return 0
+    if estimate is not None:
+        getLogger("flwr").info("%s", estimate.sentence())
+    asked = devices_asked(config) if estimate is None else estimate.asked
+    progress = Progress(config.rounds, asked, estimate)
     note = Path(options[_NOTE]) if _NOTE in options else None
-    record = run_here(run_config, progress, lambda record: _note(record.directory, note))
+
+    def begun(record: Record) -> None:
+        progress.begin(record)
+        _note(record.directory, note)
+
+    with shown(progress):
+        record = run_here(run_config, progress, begun, progress.members)
     print(next_step(record.directory), flush=True)
     return 0
 
@@ -60,9 +90,3 @@ def _log_without_colours() -> None:
     for handler in getLogger("flwr").handlers:
         if hasattr(handler, "colored"):
             handler.colored = False
-
-
-def _show_progress(done: int, of: int) -> None:
-    """Keep one line on the terminal up to date; it is wiped before the round's own line is logged."""
-    end = "\r\033[K" if done == of else ""
-    print(f"\r{done} of {of} devices{end}", end="", file=sys.stderr, flush=True)

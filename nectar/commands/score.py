@@ -22,7 +22,7 @@ in 00-airplane, is welcome), with pictures in any common format; they are brough
   --json FILE           write the figures, and the files that could not be read, to FILE too
   --allow-imports MODULES
                         a network of somebody's own is imported only from modules named here
-  dataset=NAME          the test images of a data set instead of a folder
+  dataset=NAME          the test images of a data set instead of a folder; seed, classes and test share are the run's
   compute.device=cpu    where to compute; evaluation.batch=500: images at a time
 
   nectar score digits-model ~/pictures/test
@@ -47,24 +47,33 @@ def main(words: list[str]) -> int:
     from common.config import load
     from common.data.folder import account
     from common.files import write_json
+    from nectar.export.by_part import UNKNOWN, as_dict, score_by_part, text_of
     from nectar.export.model import ExportedModel
     from nectar.export.scoring import score
-    from nectar.export.sources import PictureFolder, split_batches
+    from nectar.export.sources import PictureFolder, split_batches, with_runs_own
     from nectar.export.table import as_text
 
-    config = load(settings)
-    use_threads(config.compute.server_cores)
-    device, size = torch_device(config.compute.device), config.evaluation.batch
     judge = judge_of(options.get(OPTION, ""))
     exported = ExportedModel.open(Path(places[0]).expanduser(), judge)
+    config = load(with_runs_own(settings, exported) if of_dataset else settings)
+    use_threads(config.compute.server_cores)
+    device, size = torch_device(config.compute.device), config.evaluation.batch
+    precision = config.compute.precision
     pictures = None if of_dataset else PictureFolder(Path(places[1]).expanduser(), exported)
-    batches = pictures.batches(size) if pictures else split_batches(config, exported, size)
-    figures = score(exported, batches, device, config.compute.precision)
-    print(as_text(figures))
+    parts = exported.split.parts(pictures.folder) if pictures and exported.split else None
+    if pictures and parts:
+        scores = score_by_part(exported, pictures, parts, device, batch=size, precision=precision)
+        content, text = as_dict(scores), text_of(scores)
+    else:
+        batches = pictures.batches(size) if pictures else split_batches(config, exported, size)
+        figures = score(exported, batches, device, precision)
+        content, text = figures.to_dict(), as_text(figures)
+        text += f"\n\n{UNKNOWN}" if pictures and exported.split else ""
+    print(text)
     skipped = pictures.skipped if pictures else []
     if skipped:
         print(f"\n{len(skipped)} files were not used:", *account(skipped), sep="\n")
     if to:
         files = [{"path": one.path, "reason": one.reason} for one in skipped]
-        write_json(to, figures.to_dict() | {"skipped": files})
+        write_json(to, content | {"skipped": files})
     return 0

@@ -20,7 +20,7 @@ from nectar.words import parse_words, take_options, typed, with_file_as_word
 SUMMARY = "run a federation on Flower's simulation engine, Ray"
 
 USAGE = """\
-Usage: nectar simulate [EXPERIMENT] [key=value ...] [--config FILE] [--print] [--verbose]
+Usage: nectar simulate [EXPERIMENT | METHOD] [key=value ...] [--config FILE] [--print] [--verbose]
 
 Runs the Flower app as `flwr run` does, on a SuperLink and a Ray of its own, and ends both with it.
 The exit code is the run's outcome: 0 only if it completed.

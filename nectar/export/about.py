@@ -9,6 +9,7 @@ from common.run import Run
 from nectar.export.formats import FORMATS
 from nectar.export.plain import MODEL_SCHEMA
 from nectar.export.source import COPY, Source
+from nectar.export.split import split_settings
 from nectar.past_run import PastRun
 from server_app.checkpoint import Checkpoint
 
@@ -44,6 +45,7 @@ def about_model(
             "configuration": origin.get("configuration", ""),
             "code": origin.get("code", ""),
             "data": dict(origin.get("data", {})).get("sha256", ""),
+            "split": split_settings(config),
         },
     }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -12,6 +14,7 @@ from common.config import Judge
 from common.errors import ConfigError
 from common.imports import is_import_path
 from nectar.export import plain
+from nectar.export.split import RunSplit
 
 _UNREADABLE = (
     OSError,
@@ -26,13 +29,18 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """The network on the CPU in evaluation mode, what it takes, and its classes in the order of the logits."""
+    """The network on the CPU in evaluation mode, what it takes, and its classes in the order of the logits.
+
+    ``run`` is what model.json says of the run, ``split`` how it divided its folder of images, if it had one.
+    """
 
     folder: Path
     network: nn.Module
     shape: tuple[int, int, int]
     scale: float
     classes: tuple[str, ...]
+    run: Mapping[str, Any] = field(default_factory=dict)
+    split: RunSplit | None = None
 
     @classmethod
     def open(cls, folder: Path, judge: Judge | None = None) -> ExportedModel:
@@ -51,6 +59,7 @@ class ExportedModel:
             name = str(about["model"]["name"])
             if judge is not None and is_import_path(name):
                 judge("model.name", name)
+            run, split = dict(about["run"]), RunSplit.of(about)
             network = plain.load(folder)
         except ImportError as error:
             raise ConfigError(
@@ -63,7 +72,7 @@ class ExportedModel:
                 f"{folder} is not an exported model that can be read ({reason}): give a folder that `nectar export` "
                 "made"
             ) from None
-        return cls(folder, network, (channels, height, width), scale, classes)
+        return cls(folder, network, (channels, height, width), scale, classes, run, split)
 
     def inputs(self, raw: Tensor) -> Tensor:
         """Return raw images [n, C, H, W] normalised."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from common.config import Config
+from common.config.text import join_set, parse_set
 from common.data.dataset import Skipped
 from common.data.decode import Unreadable
 from common.data.folder import account, list_split
@@ -43,26 +45,39 @@ class PictureFolder:
         self._labels = _class_folders(folder, exported.classes)
         listing = list_split(folder, "", list(self._labels))
         self._files = listing.files
-        self.skipped: list[Skipped] = list(listing.skipped)
+        self._skipped: dict[str, Skipped] = {one.path: one for one in listing.skipped}
         if not self._files:
             raise DataError(f"{folder} holds no pictures: put them into {folder}/<class>/")
 
-    def batches(self, size: int) -> Iterator[Batch]:
+    @property
+    def paths(self) -> list[str]:
+        """The pictures' paths below the folder, whether or not they can be read."""
+        return [file.path for file in self._files]
+
+    @property
+    def skipped(self) -> list[Skipped]:
+        """The files that were not used, with the reason of each."""
+        return [*self._skipped.values()]
+
+    def batches(self, size: int, only: Container[str] | None = None) -> Iterator[Batch]:
         """Yield the pictures that can be read, up to ``size`` at a time, and note the others in ``skipped``.
+
+        Of all, or of those whose path below the folder is in ``only``.
 
         Raises
         ------
         DataError
-            Behind the last one, if none could be read.
+            After the last one, if none could be read.
         """
         labels, count = list(self._labels.values()), 0
-        for first in range(0, len(self._files), size):
+        files = [file for file in self._files if only is None or file.path in only]
+        for first in range(0, len(files), size):
             images, targets = [], []
-            for file in self._files[first : first + size]:
+            for file in files[first : first + size]:
                 try:
                     images.append(read(self.folder / file.path, self._exported.folder))
                 except Unreadable as error:
-                    self.skipped.append(Skipped(file.path, str(error)))
+                    self._skipped[file.path] = Skipped(file.path, str(error))
                     continue
                 targets.append(labels[file.label])
             count += len(images)
@@ -93,6 +108,34 @@ def _class_folders(folder: Path, classes: tuple[str, ...]) -> dict[str, int]:
             raise DataError(f"{folder} has two folders for the class {classes[known[name]]}")
         found[name] = known[name]
     return found
+
+
+def with_runs_own(
+    settings: Mapping[str, str | int | float | bool], exported: ExportedModel
+) -> dict[str, str | int | float | bool]:
+    """Return what was typed of a data set with what model.json knows of its division: seed, test share, classes, form.
+
+    Raises
+    ------
+    ConfigError
+        If another seed was typed: it would draw test pictures that the run learned from.
+    """
+    split = exported.run.get("split")
+    if not split:
+        return dict(settings)
+    seed: int = exported.run["seed"]
+    if settings.get("seed", seed) != seed:
+        raise ConfigError(
+            f"seed={settings['seed']} would draw other test pictures than the run's seed={seed}, some of which it "
+            "learned from: leave it out."
+        )
+    known: dict[str, Any] = {"data.test_share": split["test_share"]}
+    if settings.get("dataset") == "images":
+        channels, side, _ = exported.shape
+        known |= {"images.classes": ",".join(exported.classes)}
+        known |= {"images.size": side, "images.channels": channels}
+    typed = str(settings.get("set", ""))
+    return {**settings, "seed": seed, "set": join_set({**known, **parse_set(typed)})}
 
 
 def split_batches(config: Config, exported: ExportedModel, size: int) -> Iterator[Batch]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 
+from common import steps
 from nectar.pool import letters, sheets
 from nectar.pool.board import Board
 from nectar.pool.letters import Pile, Place
@@ -169,6 +170,8 @@ class Hand:
             text, category, filename, line = head["warning"]
             kind = getattr(builtins, category, UserWarning)
             warnings.warn_explicit(text, kind, filename, line, registry=self._shown)
+        elif "steps" in head:
+            steps.tell(f"worker {self._process.pid}", *head["steps"])
 
     def _how_it_ended(self) -> str:
         """Say how the worker ended, whose end of the line is closed."""

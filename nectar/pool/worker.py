@@ -74,8 +74,11 @@ def _work(line: Line, setup: Head, frames: SimpleQueue[_Frame | None]) -> None:
         line.send({"failed": f"{type(error).__name__}: {error}"})
         return
     line.send({"ready": bench.source})
-    while (frame := frames.get()) is not None:
-        bench.carry_out(line, *frame)
+    from common import steps
+
+    with steps.watched(_Teller(line)):
+        while (frame := frames.get()) is not None:
+            bench.carry_out(line, *frame)
 
 
 class _Bench:
@@ -139,6 +142,19 @@ class _Bench:
         if place not in self._read:
             self._read[place] = sheets.read(self._sheets[sheet], offset, length)
         return self._read[place]
+
+
+class _Teller:
+    """Tells the other process how far a device is, from time to time."""
+
+    def __init__(self, line: Line) -> None:
+        self._line, self._told = line, time.monotonic()
+
+    def __call__(self, where: str, done: int, steps: int) -> None:
+        if time.monotonic() - self._told > _LOOK:
+            self._told = time.monotonic()
+            with suppress(OSError):  # nobody is there to read it
+                self._line.send({"steps": [done, steps]})
 
 
 class _Forwarder(logging.Handler):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from common.config import load
 from common.errors import ConfigError
+from common.methods import METHODS
 from nectar.words import parse_words, take_options, to_flwr, typed, with_file_as_word
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -51,12 +52,28 @@ def test_an_empty_value_unsets() -> None:
     assert load(parse_words(["rounds=", "output-dir="])) == load({})
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_methods_name_in_first_place_is_the_method(method: str) -> None:
+    assert parse_words([method, "rounds=2"]) == parse_words([f"method={method}", "rounds=2"])
+
+
+def test_an_experiment_that_has_a_methods_name_is_named_in_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nectar.words.names", lambda kind: ("feddyn",))
+    with pytest.raises(ConfigError, match="write method=feddyn or experiment=feddyn"):
+        parse_words(["feddyn"])
+    assert parse_words(["experiment=feddyn"]) == {"experiment": "feddyn"}
+    assert parse_words(["method=feddyn"]) == {"method": "feddyn"}
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
         (["method=fedavg", "digits"], "'digits' is no key=value"),
         (["a", "b"], "'b' is no key=value"),
         (["a", "experiment=b"], "two experiments, a and b"),
+        (["feddyn", "method=fedavg"], "two methods, feddyn and fedavg: name one"),
         (["rounds=3", "seed=1", "rounds=4"], "rounds is given twice, rounds=3 and rounds=4"),
         (["rounds=3", "rounds=3"], "rounds is given twice"),
         (["feddm.ipc=1", "feddm.ipc=2"], "feddm.ipc is given twice"),

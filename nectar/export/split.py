@@ -1,0 +1,120 @@
+"""Which pictures of a folder a run learned from: its split, made again from the files, the classes and the seed.
+
+What an export says of the split names no picture: four numbers, and the checksum of the whole set, by which a folder is
+known to hold that set and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.config import Config
+from common.data import NAMES, subset, validation_split
+from common.data.dataset import Split
+from common.data.folder import PLAIN, TEST, TRAIN, split_folders
+from common.data.holdout import Holdout, test_split
+from common.data.image_sets import read_folder
+from common.data.store import checksum_of
+from common.datasets import kind_of
+from common.errors import DataError
+from common.settings.images import ImagesSettings
+
+HELD_OUT, VALIDATION, TRAINED = "held out", "validation", "trained"
+
+
+def split_settings(config: Config) -> dict[str, Any] | None:
+    """Return what, beside seed and classes, decides how a run divided its pictures; None of a published set."""
+    if config.dataset in NAMES:
+        return None
+    data = config.data
+    return {
+        "folder": is_folder(config),
+        "test_share": data.test_share,
+        "validation": data.validation,
+        "images": data.images,
+    }
+
+
+def is_folder(config: Config) -> bool:
+    """Whether the run learned from one folder of images, which is there to be scored."""
+    return bool(config.images.folder) and not config.images.sites and not kind_of(config.dataset)
+
+
+@dataclass(frozen=True)
+class RunSplit:
+    """What a model.json says of the run's pictures and their division.
+
+    Parameters
+    ----------
+    checksum : str
+        The whole set's.
+    seed : int
+        The run's.
+    settings : mapping
+        As ``split_settings`` returned them.
+    images : ImagesSettings
+        The classes in the order of their labels, and the form of an image.
+    """
+
+    checksum: str
+    seed: int
+    settings: Mapping[str, Any]
+    images: ImagesSettings
+
+    @classmethod
+    def of(cls, about: Mapping[str, Any]) -> RunSplit | None:
+        """Return what ``about`` says; None where it says nothing, as an earlier release's or one of another set's."""
+        run, (channels, height, _) = about["run"], about["input"]["shape"]
+        if not (run.get("split") or {}).get("folder") or not run["data"]:
+            return None
+        images = {
+            "classes": list(about["classes"]),
+            "size": height,
+            "channels": channels,
+            "bits": 16 if about["input"]["scale"] > 255 else 8,
+        }
+        return cls(run["data"], run["seed"], run["split"], ImagesSettings.model_validate(images))
+
+    def parts(self, folder: Path) -> dict[str, str] | None:
+        """Return each picture's part by its path below ``folder``; None where these are not the run's pictures.
+
+        ``folder`` holds the classes' folders: the run's own, or its ``train`` or ``test`` below it.
+        """
+        folder = folder.absolute()
+        within = folder.name if folder.name in (TRAIN, *TEST) else ""
+        for root, place in ((folder, PLAIN), *([(folder.parent, within)] if within else [])):
+            found = self._parts_below(root)
+            if found is not None and place in found:
+                return {
+                    Path(path).relative_to(place).as_posix(): part for path, part in found[place]
+                }
+        return None
+
+    def _parts_below(self, root: Path) -> dict[str, list[tuple[str, str]]] | None:
+        """Return of each folder below ``root`` the pictures' paths and parts, if this is the run's set."""
+        try:
+            places = split_folders(root, self.images.names)
+            (train, seen), (test, tests) = read_folder(root, places, self.images)
+        except DataError:
+            return None
+        kept = np.arange(len(train))
+        parts = np.full(len(train), HELD_OUT, dtype=object)
+        if not len(test):
+            share = Holdout(float(self.settings["test_share"]), self.seed)
+            if share.share:
+                kept, cut = test_split(train, share)
+                test = Split(train.images[cut], train.labels[cut])
+        learned = Split(train.images[kept], train.labels[kept])
+        if checksum_of(learned, test) != self.checksum:
+            return None
+        used = subset(learned.labels, int(self.settings["images"]), self.seed)
+        share_held = float(self.settings["validation"])
+        rest, held = validation_split(learned.labels[used], share_held, self.seed)
+        parts[kept[used[rest]]], parts[kept[used[held]]] = TRAINED, VALIDATION
+        by_place = {places[0]: list(zip(seen, parts.tolist(), strict=True))} if places[0] else {}
+        return by_place | ({places[1]: [(path, HELD_OUT) for path in tests]} if places[1] else {})

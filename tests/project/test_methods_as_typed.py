@@ -1,0 +1,84 @@
+"""`nectar run METHOD`, with no other word: every method, on the default data set."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from places import ROOT
+
+from common.config import load
+from common.methods import METHODS
+from nectar import cli
+from nectar.preflight import check
+from nectar.words import parse_words
+from server_app.record import Record
+
+PAGE = ROOT / "docs" / "methods.md"
+ROW = re.compile(r"^\| `(\w+)` \| (\d+) \| (0\.\d+) \|", re.MULTILINE)
+
+BELOW_LOCAL = {"fedsynth"}
+"""Methods that do not end above ``local``: the page says why."""
+
+
+def rows() -> dict[str, tuple[int, float]]:
+    """Return the page's table: seconds and accuracy by method."""
+    _, found, text = PAGE.read_text(encoding="utf-8").partition("\n## Every method as typed\n")
+    assert found
+    table = text.partition("\n## ")[0]
+    return {name: (int(seconds), float(accuracy)) for name, seconds, accuracy in ROW.findall(table)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_had_by_its_name_alone(method: str) -> None:
+    """What a run checks before it begins: the model, the data and their division, the strategy."""
+    config = load(parse_words([method]))
+    assert (config.method, config.dataset) == (method, "digits")
+    check(config)
+
+
+@pytest.mark.parametrize("method", ["fedvae", "feddpms"])
+def test_a_methods_own_model_stands_over_the_data_sets_and_under_what_is_typed(method: str) -> None:
+    for dataset in ("digits", "femnist", "cifar10"):
+        model = load({"method": method, "dataset": dataset}).model
+        assert (model.name, model.depth, model.width, model.embedding) == ("vae", 1, 16, 32)
+    typed = load(parse_words([method, "model.width=8", "model.name=encoder"]))
+    assert (typed.model.name, typed.model.width) == ("encoder", 8)
+    assert typed.origin["model.depth"] == f"method={method}"
+    stated = load({"experiment": "feddpms-cifar10", "method": method}).model
+    assert (stated.depth, stated.width, stated.embedding) == (2, 32, 128)
+    other = load({"method": "fedavg", "dataset": "digits"}).model
+    assert (other.name, other.depth, other.width) == ("convnet", 2, 32)
+
+
+def test_the_page_has_every_method_within_two_minutes_and_above_local() -> None:
+    table = rows()
+    assert set(table) == set(METHODS)
+    assert max(seconds for seconds, _ in table.values()) <= 120
+    below = {name for name, (_, reached) in table.items() if reached <= table["local"][1]}
+    assert below - {"local"} == BELOW_LOCAL
+
+
+@cache
+def reached(method: str, runs: Path) -> float:
+    """Return the accuracy that ``nectar run METHOD`` ends with."""
+    note = runs / f"{method}.txt"
+    words = ["run", method, f"output-dir={runs}", "--note-record", str(note)]
+    assert cli.main(words) == 0
+    lines = Record(Path(note.read_text().strip())).metrics()
+    assert len(lines) == 1 + load(parse_words([method])).rounds
+    return float(lines[-1]["test"]["accuracy"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_as_typed_learns_more_than_local(
+    method: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    runs = tmp_path_factory.getbasetemp() / "as-typed"
+    runs.mkdir(exist_ok=True)
+    if method not in {"local", *BELOW_LOCAL}:
+        assert reached(method, runs) > reached("local", runs)
+    assert reached(method, runs) == pytest.approx(rows()[method][1], abs=0.1)
