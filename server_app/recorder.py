@@ -187,9 +187,16 @@ def require_an_update(lines: Sequence[Mapping[str, Any]]) -> None:
     Raises
     ------
     FederationError
-        If there are rounds among ``lines``, and the strategy made an update in none of them.
+        If there are rounds among ``lines``, and the strategy made an update in none of them, or sites were asked and
+        no reply of any was ever accepted.
     """
     rounds = [line for line in lines if line["round"]]
+    asked = [line for line in rounds if line["accepted"] or line["rejected"]]
+    if asked and not any(line["accepted"] for line in asked):
+        reasons = "; ".join(f"{site}: {why}" for site, why in asked[-1]["rejected"].items())
+        raise FederationError(
+            f"none of {len(asked)} rounds had a reply that could be used, and nothing was learned ({reasons})"
+        )
     if rounds and not any(line.get(UPDATED, True) for line in rounds):
         raise FederationError(
             f"none of {len(rounds)} rounds updated the weights, which are still those of the start: the strategy made "
