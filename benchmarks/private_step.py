@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory
 from common.entropy import system_normal
 from common.models import build
-from common.private_training import Privacy
+from common.private_training import dp_sgd
+from common.row_draws import SystemRows
 from common.seeding import generator
 from common.training import plain_gradient
 from synth.descent import SGD
 from synth.private_gradients import clipped_sum
+from synth.private_release import Gaussian
 
 SHAPE, CLASSES, BATCH, THREADS = (1, 28, 28), 10, 64, 2
 CLIP, NOISE, LR = 1.0, 1.0, 0.01
@@ -74,11 +76,11 @@ def ours(name: str) -> Step:
     """Return the private step as the project does it."""
     model = network(name)
     optimizer = SGD(model.parameters(), LR)
-    privacy = Privacy(CLIP, NOISE, lambda step, count: system_normal((count,)))
-    rule = privacy.rule(BATCH)
+    rule = dp_sgd(Gaussian(NOISE, CLIP, system_normal), BATCH)
 
     def step(number: int) -> None:
-        rule(model, mean_loss, *batch(number))
+        x, y = batch(number)
+        rule(model, mean_loss, x, y, rows=SystemRows(len(x), x.device))
         optimizer.step()
 
     return step

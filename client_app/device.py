@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from itertools import count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,12 +19,13 @@ from flwr.client import NumPyClient
 from flwr.common import Scalar
 from torch import Tensor
 
+from client_app import membership
 from client_app.arrivals import ARRIVALS
 from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
 from client_app.ledger import Account
 from client_app.memory import Memory
-from client_app.private_draws import PrivateDraws
+from client_app.private_draws import PrivateDraws, Rows
 from client_app.releases import payload_line
 from client_app.review import Review
 from client_app.state import DeviceState, Tensors
@@ -39,6 +41,7 @@ from common.seeding import generator
 from common.settings.base import Settings
 from common.training import evaluate
 from common.wire import Bundle, Payload, Spec, Weights
+from synth.private_release import Gaussian
 
 NDArrays = list[np.ndarray[Any, Any]]
 Metrics = dict[str, Scalar]
@@ -97,6 +100,8 @@ class DeviceClient(NumPyClient):
         How the site's owner looks at images before they leave; None where nobody asks for it.
     account : Account, optional
         The site's privacy ledger and budget; None in a simulation.
+    draws : PrivateDraws, optional
+        What it draws for its privacy, of ``account`` where nothing is said.
     """
 
     def __init__(
@@ -110,6 +115,7 @@ class DeviceClient(NumPyClient):
         own_data: bool = True,
         review: Review | None = None,
         account: Account | None = None,
+        draws: PrivateDraws | None = None,
     ) -> None:
         self.run = run
         self.site = site
@@ -125,7 +131,7 @@ class DeviceClient(NumPyClient):
         self._metrics: dict[str, float] = {}
         self._phase = ""
         self._private = run.config.private
-        self._draws = PrivateDraws(run.config, own_data, account)
+        self._draws = draws or PrivateDraws(run.config, own_data, account)
         self._host: DeviceClient | None = None
         self._within = ""
 
@@ -198,7 +204,7 @@ class DeviceClient(NumPyClient):
         """What goes along with this phase's reply about its charges; None where there were none."""
         return self._draws.told
 
-    def sample(self, purpose: str, rate: float | Tensor, count: int | None = None) -> Tensor:
+    def sample(self, purpose: str, rate: float | Tensor, pool: Samples | None = None) -> Tensor:
         """Draw a Poisson sample, on which privacy rests: each example by itself.
 
         Parameters
@@ -207,8 +213,8 @@ class DeviceClient(NumPyClient):
             What it is for. Seeded, a purpose gives the same sample each time that it is named in a round.
         rate : float or Tensor
             The chance of all, from 0 to 1, or of each, float64 on the run's device.
-        count : int, optional
-            Of how many examples; None: all that the site has.
+        pool : Samples, optional
+            The examples; None: all that the site has.
 
         Returns
         -------
@@ -220,35 +226,79 @@ class DeviceClient(NumPyClient):
         FederationError
             As `noise` does.
         """
-        of = len(self.samples) if count is None else count
-        return (self.uniform(purpose, of) < rate).nonzero().flatten()
+        of = self.samples if pool is None else pool
+        every = torch.arange(len(of), device=self.run.device)
+        return (self.rows(purpose, of)(0, every).uniform() < rate).nonzero().flatten()
 
-    def uniform(self, purpose: str, count: int) -> Tensor:
-        """Draw from (0, 1), from where `noise` comes: for samples on which privacy rests, of chances that differ.
+    def rows(self, purpose: str, pool: Samples | None = None) -> Rows:
+        """Return what gives examples random numbers inside a private step, each example its own.
+
+        What is drawn for an example there (its augmentation, a layer's dropout, a code's noise) must change with no
+        other example's presence or place: else one more changes everybody's contribution.
 
         Parameters
         ----------
         purpose : str
-            What it is for. Seeded, a purpose gives the same numbers each time that it is named in a round.
-        count : int
-            How many.
+            What it is for. Seeded, an example draws the same in a step of a purpose each time in a round.
+        pool : Samples, optional
+            The examples; None: all that the site has.
 
         Returns
         -------
-        Tensor
-            Float64 [count], on the run's device.
+        callable
+            (step, positions in the pool, int64 [n]) -> `synth.row_draws.RowDraws` of n rows.
 
         Raises
         ------
         FederationError
             As `noise` does.
         """
-        drawn = self._draws.uniform(count, lambda: self.generator(purpose), self.run.device)
+        seed = self.generator(purpose).initial_seed()
+        found = self._draws.rows(self.samples if pool is None else pool, seed, self.run.device)
         self._tell_if_seeded()
-        return drawn
+        return found
+
+    def chosen(self, purpose: str, share: float) -> Tensor:
+        """Return the positions of examples that are used for ``purpose``, each chosen by itself with this chance.
+
+        They are the same in every round and process, and one example more changes whether no other is among them: what
+        a private step may train on. How many there are is private.
+
+        Raises
+        ------
+        FederationError
+            If the site cannot keep the key by which they are chosen.
+        """
+        key = self._draws.membership_key(self.run, self.site)
+        found = membership.chosen(self.samples, key, purpose, share)
+        return torch.from_numpy(found).to(self.run.device)
+
+    def gaussian(self, purpose: str, noise_multiplier: float, clip: float) -> Gaussian:
+        """Return the Gaussian mechanism for sums of contributions no longer than ``clip``, other noise each time.
+
+        Parameters
+        ----------
+        purpose : str
+            What the noise is for.
+        noise_multiplier : float
+            sigma, the noise's standard deviation over ``clip``.
+        clip : float
+            C.
+        """
+        passes = count()
+
+        def normal(shape: Sequence[int]) -> Tensor:
+            return self.noise(f"{purpose} {next(passes)}", shape)
+
+        return self._draws.gaussian(noise_multiplier, clip, normal)
+
+    @property
+    def draws_are_seeded(self) -> bool:
+        """Whether what privacy rests on is drawn from the run's seed, which guarantees nothing."""
+        return self._draws.seeded
 
     def _tell_if_seeded(self) -> None:
-        if self._draws.seeded:
+        if self.draws_are_seeded:
             self.tell(seeded_noise=1)
 
     def noise(self, purpose: str, shape: Sequence[int]) -> Tensor:
@@ -341,12 +391,13 @@ class DeviceClient(NumPyClient):
             self.holdout,
             self.state,
             own_data=self.own_data,
+            draws=self._draws,
         )
         made.server_round, made.taken, made.deadline = self.server_round, self.taken, self.deadline
         made.drawn = self.examples_an_epoch
         made._host, made._within = self, f"{self._within}{method}."
         made._metrics = self._metrics
-        made._phase, made._private, made._draws = self._phase, self._private, self._draws
+        made._phase, made._private = self._phase, self._private
         return made
 
     @property
@@ -377,7 +428,10 @@ class DeviceClient(NumPyClient):
         payload = self._let_through(work(given), str(config.get("record", "run")))
         self._memory.save(self.server_round)
         self._metrics |= self._memory.figures
-        copies = None if self._private else count_copies(payload, self.samples, self.run.info)
+        covered = (
+            self._private or self.told is not None
+        )  # a count past a mechanism would be one more release
+        copies = None if covered else count_copies(payload, self.samples, self.run.info)
         if copies is not None:
             self.report(**copies.figures())
         self.report(seconds=time.perf_counter() - started)

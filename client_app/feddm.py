@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import count
 from logging import getLogger
 
@@ -18,8 +17,7 @@ from common.settings.feddm import FedDMSettings
 from common.wire import SyntheticImages, Weights
 from synth.distribution_matching import distil, noise_start, real_start
 from synth.poisson_classes import PoissonClasses
-from synth.private_matching import distil_privately
-from synth.private_release import Gaussian
+from synth.private_matching import distil_privately, rows_see_each_other
 
 logger = getLogger("flwr")
 
@@ -84,10 +82,10 @@ class FedDMClient(DeviceClient):
         settings, privacy = self.settings(FedDMSettings), self.run.config.privacy
         assert settings.mechanism != "none"
         model = self.model(w).train()
-        if model.couples_samples:
+        if model.couples_samples or rows_see_each_other(model, self.run.image_shape):
             raise FederationError(
-                f"feddm.mechanism={settings.mechanism} bounds what each example does, and with model.norm=batch the "
-                "examples of a batch see each other: choose another model.norm"
+                f"feddm.mechanism={settings.mechanism} bounds what each example does, and in this model the examples "
+                "of a batch see each other, as with model.norm=batch: choose another model.norm, or another model"
             )
         batches = PoissonClasses.plan(self.samples.labels, settings.real_batch, self._counts())
         if not torch.equal(torch.unique(labels), batches.classes):
@@ -96,18 +94,14 @@ class FedDMClient(DeviceClient):
                 "state at the site to let it begin afresh"
             )
         self.charge(self._event(batches))
-        passes, samples = count(), count()
-
-        def noise(shape: Sequence[int]) -> Tensor:
-            return self.noise(f"matching-noise {next(passes)}", shape)
-
+        samples = count()
         images = distil_privately(
             model,
             self.samples.inputs,
             batches,
             start,
             mechanism=settings.mechanism,
-            gaussian=Gaussian(privacy.noise_multiplier, privacy.clip, noise),
+            gaussian=self.gaussian("matching-noise", privacy.noise_multiplier, privacy.clip),
             sample=lambda rates: self.sample(f"matching-sample {next(samples)}", rates),
             iterations=settings.iterations,
             image_lr=settings.image_lr,

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
+from client_app.local_training import private_steps, train_locally
 from common.models import Classifier
 from common.settings.fedgen import FedGENSettings
 from common.specs.fedgen import CLASSES, GENERATOR, WEIGHTS, new_generator, sent_spec
 from common.task import Task
 from common.training import Local
 from common.wire import Bundle, ClassList, Weights
-from synth.feature_generator import FeatureGenerator, device_loss, device_weight, draw_latents
+from synth.feature_generator import FeatureGenerator, device_loss, device_weight, latents_of
+from synth.row_draws import RowDraws, integers
 
 
 class FedGENClient(DeviceClient):
@@ -50,8 +51,14 @@ class FedGENClient(DeviceClient):
 
     @property
     def _steps_an_epoch(self) -> int:
-        examples = min(self.examples_an_epoch, len(self.samples))
-        return -(-examples // self.settings(FedGENSettings).batch)
+        """Return the steps of an epoch: in a private run as public as these are."""
+        settings, examples = (
+            self.settings(FedGENSettings),
+            min(self.examples_an_epoch, len(self.samples)),
+        )
+        if self.run.config.privacy.active:
+            return -(-private_steps(self, len(self.samples)).steps // max(1, settings.epochs))
+        return -(-examples // settings.batch)
 
 
 def guided(
@@ -75,7 +82,7 @@ def guided(
     classes : Tensor
         Those that y' is uniform over, int64 [k].
     draws : torch.Generator
-        The source of y' and of G's noise, on the model's device.
+        The source of y' and of G's noise, on the model's device, where the examples have no draws of their own.
     weight : float
         a_r = b_r.
     drawn : int
@@ -85,13 +92,23 @@ def guided(
     """
     taken = count()
 
-    def draw(model: nn.Module, targets: Tensor) -> tuple[Tensor, ...]:
+    def draw(model: nn.Module, targets: Tensor, rows: RowDraws | None) -> tuple[Tensor, ...]:
         if next(taken) >= steps or not len(targets):
             return ()
-        size = drawn or len(targets)
-        at = torch.randint(len(classes), (size,), generator=draws, device=draws.device)
-        matched = draw_latents(feature_generator, targets, draws)
-        return matched, draw_latents(feature_generator, classes[at], draws), classes[at]
+        if rows is None:
+            size = (drawn or len(targets),)
+            at = torch.randint(len(classes), size, generator=draws, device=draws.device)
+        else:
+            at = integers(rows, len(classes))
+
+        def latents(labels: Tensor) -> Tensor:
+            if rows is None:
+                eps = feature_generator.draw_noise(len(labels), draws)
+            else:
+                eps = rows.uniform(feature_generator.noise).float()
+            return latents_of(feature_generator, labels, eps)
+
+        return latents(targets), latents(classes[at]), classes[at]
 
     def objective(
         model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor, *latents: Tensor

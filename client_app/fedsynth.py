@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import count
 from logging import getLogger
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient, phase
 from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
-from client_app.private_steps import charge, privacy_of, refuse_coupled, samples_of
+from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from client_app.small_classes import refuse_small_classes
 from common.models import Classifier
 from common.private_training import PrivateSteps
@@ -112,8 +113,9 @@ class FedSynthClient(DeviceClient):
         n = len(self.samples)
         steps = PrivateSteps.of(settings.real_batch or n, settings.iterations, n)
         charge(self, steps)
-        rule = privacy_of(self, _PURPOSE).rule(steps.expected)
-        batches, samples, task = samples_of(self, _PURPOSE, steps, n), self.samples, self.run.task
+        rule, rows, taken = rule_of(self, _PURPOSE, steps), self.rows(_PURPOSE), count()
+        samples, task = self.samples, self.run.task
+        batches = samples_of(self, _PURPOSE, steps, samples)
 
         def example_loss(model: nn.Module, x: Tensor, targets: Tensor) -> Tensor:
             return task.loss(model(x), targets)
@@ -123,7 +125,8 @@ class FedSynthClient(DeviceClient):
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
                     parameter.copy_(w_syn[name])
-            rule(model, example_loss, samples.inputs(at), samples.labels[at])
+            own = rows(next(taken), at)
+            rule(model, example_loss, samples.inputs(at), samples.labels[at], rows=own)
             return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
         return along(gradient)
@@ -133,9 +136,12 @@ class FedSynthClient(DeviceClient):
     ) -> Batches:
         """Return S to begin with: labels by the site's class frequencies, inputs as ``start`` says."""
         rng, device = self.generator("start"), self.run.device
-        task, count = self.run.task, (spec.m, spec.b)
-        labels = draw_labels(task.counted(self.samples.labels), (*count, *spec.targets), rng)
-        inputs = noise((*count, *spec.shape), settings.noise, rng)
+        task, shape = self.run.task, (spec.m, spec.b)
+        pool = task.counted(self.samples.labels)
+        if self.run.config.private:  # how often each is there is public, and their order is not
+            pool = pool.sort().values
+        labels = draw_labels(pool, (*shape, *spec.targets), rng)
+        inputs = noise((*shape, *spec.shape), settings.noise, rng)
         if settings.start == "statistics":
             with torch.no_grad():
                 real = model.continuous(self.samples.inputs(slice(None)))

@@ -13,6 +13,7 @@ from common.settings.fedvae import FedVAESettings
 from common.specs.fedvae import PRELIMINARY, SECONDARY, shared_spec, start_decoder
 from common.training import Local
 from common.wire import Weights
+from synth.row_draws import RowDraws
 from synth.vae import auto_encoding_loss, sampled
 
 _DECODER = "decoder"
@@ -59,8 +60,10 @@ class FedVAEClient(DeviceClient):
         task, settings = self.run.task, self.settings(FedVAESettings)
         draws = self.generator("latent-noise")
 
-        def draw(model: nn.Module, targets: Tensor) -> tuple[Tensor]:
+        def draw(model: nn.Module, targets: Tensor, rows: RowDraws | None) -> tuple[Tensor]:
             assert isinstance(model, VAE)
+            if rows is not None:
+                return (rows.normal(model.encoder.latent),)
             shape = (len(targets), model.encoder.latent)
             return (torch.randn(shape, generator=draws, device=targets.device),)
 

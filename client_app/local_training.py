@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient
-from client_app.private_steps import charge, privacy_of, refuse_coupled, samples_of
+from client_app.private_draws import Rows
+from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from common.data import Samples
+from common.errors import FederationError
 from common.models import Classifier
-from common.private_training import planned
+from common.private_training import PrivateSteps, planned
 from common.settings.fedavg import FedAvgSettings
 from common.training import Local, Rule, Trained, plain_gradient, train
 from common.wire import Weights
+from synth.row_draws import UndrawableError
 
 FEDAVG = Local()
 _PURPOSE = "local-training"
@@ -45,36 +51,68 @@ def train_locally(
     model = client.model(w)
     trainee = model if around is None else around(model)
     pool = client.samples if samples is None else samples
-    rule, sampled = _rule(client, trainee, len(pool))
-    trained = train(
-        trainee,
-        pool,
-        client.settings(FedAvgSettings),
-        client.run.task,
-        client.generator(_PURPOSE),
-        local=local,
-        rule=rule,
-        sampled=sampled,
-        server_round=client.server_round,
-        precision=client.run.config.compute.precision,
-        examples=client.examples_an_epoch,
-        before_step=client.deadline.check,
-    )
+    steps = _steps(client, trainee, pool)
+    try:
+        trained = train(
+            trainee,
+            pool,
+            client.settings(FedAvgSettings),
+            client.run.task,
+            steps.generator,
+            local=local,
+            rule=steps.rule,
+            sampled=steps.sampled,
+            rows=steps.rows,
+            server_round=client.server_round,
+            precision=client.run.config.compute.precision,
+            examples=client.examples_an_epoch,
+            before_step=client.deadline.check,
+        )
+    except UndrawableError as error:
+        raise FederationError(f"{error}, or set privacy.noise_multiplier=0") from None
     client.keep_statistics(model)
     if told:
         client.report(train_loss=trained.loss)
     return model, trained
 
 
-def _rule(
-    client: DeviceClient, model: nn.Module, pool: int
-) -> tuple[Rule, Iterable[Tensor] | None]:
-    """Return how gradients come about, and of which batches where these are no passes over the pool."""
+@dataclass(frozen=True)
+class _Steps:
+    """How gradients come about, of which batches where these are no passes, and by which draws."""
+
+    generator: torch.Generator
+    rule: Rule = plain_gradient
+    sampled: Iterable[Tensor] | None = None
+    rows: Rows | None = None
+
+
+def _steps(client: DeviceClient, model: nn.Module, pool: Samples) -> _Steps:
+    """Return the steps of a client's training: plain ones, or DP-SGD's, which are charged here."""
     if not client.run.config.privacy.active:
-        return plain_gradient, None
+        return _Steps(client.generator(_PURPOSE))
     refuse_coupled(model)
-    drawn = min(client.examples_an_epoch, pool)
-    steps = planned(client.run.config.privacy, client.settings(FedAvgSettings), pool, drawn)
+    steps = private_steps(client, len(pool))
     charge(client, steps)
-    rule = privacy_of(client, _PURPOSE).rule(steps.expected)
-    return rule, samples_of(client, _PURPOSE, steps, pool)
+    return _Steps(
+        _generator_of_nothing_private(client),
+        rule_of(client, _PURPOSE, steps),
+        samples_of(client, _PURPOSE, steps, pool),
+        client.rows(_PURPOSE, pool),
+    )
+
+
+def private_steps(client: DeviceClient, pool: int) -> PrivateSteps:
+    """Return the steps of a private training on ``pool`` examples."""
+    config, drawn = client.run.config, min(client.examples_an_epoch, pool)
+    settings = client.settings(FedAvgSettings)
+    return planned(config.privacy, settings, pool, drawn, config.data.site_holdout)
+
+
+def _generator_of_nothing_private(client: DeviceClient) -> torch.Generator:
+    """Return what seeds the draws of a batch as a whole in a private run, such as those of NumPy in a user's network.
+
+    How many there are can follow the size of a sample. So where privacy is real nobody must know them.
+    """
+    if client.draws_are_seeded:
+        return client.generator(_PURPOSE)
+    return torch.Generator(client.run.device).manual_seed(secrets.randbits(63))

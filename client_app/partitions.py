@@ -7,9 +7,10 @@ import torch
 from flwr.app import Context
 from numpy.typing import NDArray
 
+from client_app.membership import divided, key_of
 from client_app.site import PARTITION, engine_of
 from common.data import class_counts
-from common.data.stratify import held_back
+from common.data.stratify import Indices, held_back
 from common.errors import FederationError
 from common.run import Run
 from common.sites import IN_PROCESS, site_name
@@ -59,19 +60,31 @@ def sizes_of_all(
     """
     parts, split = run.partition(number), run.dataset.train
     strata, share = run.task.strata(split), run.config.data.site_holdout
-    held = [held_back(strata[part], share) for part in parts] if share else []
-    kept = np.array([len(part) for part in parts]) - _sums(held, number)
-    sizes = {"num-examples": kept if run.config.tells_counts else np.minimum(1, kept)}
+    if share and run.config.private:  # which are held out is each example's own matter
+        pairs = [_divided(run, index, part) for index, part in enumerate(parts)]
+        parts, held = [kept for kept, _ in pairs], []
+        gone = np.array([len(out) for _, out in pairs])
+    else:
+        held = [held_back(strata[part], share) for part in parts] if share else []
+        gone = _sums(held, number)
+    there = np.array([len(part) for part in parts]) - _sums(held, number)
+    sizes = {"num-examples": there if run.config.tells_counts else np.minimum(1, there)}
     if by_class:
         if not run.task.by_class:
             raise FederationError(f"{run.config.dataset} has no classes to count")
         counts = class_counts(strata, parts, len(run.info.classes))
-        for row, gone in zip(counts, held, strict=False):
-            row[: len(gone)] -= gone
+        for row, out in zip(counts, held, strict=False):
+            row[: len(out)] -= out
         sizes["class-counts"] = counts
     if held_out:
-        sizes["num-held-out"] = _sums(held, number) if run.task.by_class else _counted(run, number)
+        sizes["num-held-out"] = gone if run.task.by_class else _counted(run, number)
     return sizes
+
+
+def _divided(run: Run, index: int, part: Indices) -> tuple[Indices, Indices]:
+    """Return a node's positions to learn from, and those that it holds out."""
+    site = site_name({"partition-id": index})
+    return divided(run, site, run.dataset, part, key_of(run, site, None, seeded=True))
 
 
 def _sums(held: list[Counts], number: int) -> Counts:
@@ -82,7 +95,7 @@ def _counted(run: Run, number: int) -> Counts:
     """Return how many targets of what each node holds out count: those of these very texts."""
     dataset, counts = run.dataset, np.zeros(number, dtype=np.int64)
     for index, part in enumerate(run.partition(number)):
-        _, held = run.share(site_name({"partition-id": index}), dataset, part)
+        _, held = _divided(run, index, part)
         labels = torch.from_numpy(np.array(dataset.train.labels[held]))
         counts[index] = len(run.task.counted(labels))
     return counts

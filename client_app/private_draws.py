@@ -12,14 +12,26 @@ import torch
 from torch import Tensor
 
 from client_app.ledger import Account
+from client_app.membership import key_of
 from client_app.noise import is_seeded
 from common.config import Config
-from common.entropy import system_normal, system_uniform
+from common.data import Samples
+from common.entropy import system_normal
 from common.errors import FederationError
 from common.privacy import Event
 from common.privacy.told import Told
+from common.row_draws import SeededRows, SystemRows, example_hashes
+from common.run import Run
+from common.seeding import derive
+from synth.private_release import Gaussian
+from synth.row_draws import RowDraws
 
 Generator = Callable[[], torch.Generator]
+
+Normal = Callable[[Sequence[int]], Tensor]
+
+Rows = Callable[[int, Tensor], RowDraws]
+"""(step, positions of examples in a pool) -> what these draw in the step, each example by itself."""
 
 
 class PrivateDraws:
@@ -75,12 +87,25 @@ class PrivateDraws:
             return system_normal(shape).to(device)
         return torch.randn(tuple(shape), generator=seed(), device=device)
 
-    def uniform(self, count: int, seed: Generator, device: torch.device) -> Tensor:
-        """Return numbers from (0, 1), float64 [count]."""
+    def gaussian(self, noise_multiplier: float, clip: float, normal: Normal) -> Gaussian:
+        """Return the mechanism by which a clipped sum is released."""
+        return Gaussian(noise_multiplier, clip, normal)
+
+    def rows(self, pool: Samples, seed: int, device: torch.device) -> Rows:
+        """Return what gives examples of ``pool`` draws of their own; ``seed`` enters where they are the seed's."""
         self._require_charge()
         if not self.seeded:
-            return system_uniform((count,)).to(device)
-        return torch.rand(count, generator=seed(), device=device, dtype=torch.float64)
+            return lambda step, positions: SystemRows(len(positions), device)
+        hashes = example_hashes(pool)
+        return lambda step, positions: SeededRows(
+            derive(seed, step), hashes[positions.cpu().numpy()], device
+        )
+
+    def membership_key(self, run: Run, site: str) -> bytes:
+        """Return the key by which the site's examples are chosen for what they are used for."""
+        directory = None if self._account is None else self._account.directory
+        seeded = self._account is None or self.seeded
+        return key_of(run, site, directory, seeded=seeded)
 
     def _require_charge(self) -> None:
         if self.told is None:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from common.data import Samples
 from common.errors import FederationError
 from common.models import couples_samples
 from common.privacy import Event
-from common.private_training import Privacy, PrivateSteps
+from common.private_training import PrivateSteps, dp_sgd
+from common.training import Rule
 
 if TYPE_CHECKING:
     from client_app.device import DeviceClient
@@ -42,18 +44,15 @@ def refuse_coupled(model: nn.Module) -> None:
         )
 
 
-def privacy_of(client: DeviceClient, purpose: str) -> Privacy:
-    """Return clip and noise as the run asks for them; ``purpose`` names the training that the noise is for."""
+def rule_of(client: DeviceClient, purpose: str, steps: PrivateSteps) -> Rule:
+    """Return how gradients come about, by the run's clip and noise; ``purpose`` names the training they are for."""
     privacy = client.run.config.privacy
-    return Privacy(
-        privacy.clip,
-        privacy.noise_multiplier,
-        lambda step, numbers: client.noise(f"{purpose} noise {step}", (numbers,)),
-    )
+    gaussian = client.gaussian(f"{purpose} noise", privacy.noise_multiplier, privacy.clip)
+    return dp_sgd(gaussian, steps.expected)
 
 
 def samples_of(
-    client: DeviceClient, purpose: str, steps: PrivateSteps, pool: int
+    client: DeviceClient, purpose: str, steps: PrivateSteps, pool: Samples
 ) -> Iterator[Tensor]:
     """Yield the positions in the pool that each step draws, int64 [m], each by itself with the steps' rate."""
     for step in range(steps.steps):

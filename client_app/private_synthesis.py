@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.data import Samples
 from common.privacy import Event
 from common.settings.generation import GenerationSettings
 from synth.private_diffusion import PrivateDescent, steps_of
@@ -15,29 +16,44 @@ MECHANISM = "dp-ddpm"
 """What the ledger calls the training of a generator."""
 
 
-def charge_generator(
-    client: DeviceClient, settings: GenerationSettings, images: int, *, anew: bool
-) -> None:
-    """Charge the training of a generator on so many images, or go on with one that was charged before.
+def known_examples(client: DeviceClient, rho: float) -> int:
+    """Return how many examples a private generator is taken to be trained on, which is public.
 
-    Nothing where it has no noise.
+    Of the site's own number where that is told, else of ``privacy.examples``; how many were chosen is nobody's to know.
+    """
+    config = client.run.config
+    told = len(client.samples) if config.tells_counts else config.privacy.examples
+    return max(1, round(rho * (config.privacy.examples or told)))
+
+
+def charge_generator(
+    client: DeviceClient, settings: GenerationSettings, examples: int, *, anew: bool
+) -> None:
+    """Charge the training of a generator on so many examples, or go on with one that was charged before.
+
+    That it is trained on a share of them chosen by chance makes it no cheaper: nobody claims that. Nothing where it has
+    no noise.
     """
     if not settings.noise_multiplier:
         return
-    rate = min(settings.batch, images) / images
-    steps = steps_of(settings.epochs, images, settings.batch)
+    rate = min(settings.batch, examples) / examples
+    steps = steps_of(settings.epochs, examples, settings.batch)
     event = Event(MECHANISM, settings.noise_multiplier, rate, steps)
     client.charge(*[event] * anew)
 
 
-def descent_of(client: DeviceClient, settings: GenerationSettings) -> PrivateDescent | None:
-    """Return how the generator's private steps are taken; None where it has no noise."""
+def descent_of(
+    client: DeviceClient, settings: GenerationSettings, pool: Samples, examples: int
+) -> PrivateDescent | None:
+    """Return how the generator's private steps on ``pool`` are taken; None where it has no noise."""
     if not settings.noise_multiplier:
         return None
     return PrivateDescent(
-        settings.clip,
-        settings.noise_multiplier,
         settings.multiplicity,
-        lambda step, n, rate: client.sample(f"synthesis-sample {step}", rate, n),
-        lambda step, count: client.noise(f"synthesis-noise {step}", (count,)),
+        examples,
+        lambda step, rate: client.sample(f"synthesis-sample {step}", rate, pool),
+        lambda step, at: client.rows(f"synthesis-draws {step}", pool)(step, at),
+        lambda step: client.gaussian(
+            f"synthesis-noise {step}", settings.noise_multiplier, settings.clip
+        ),
     )

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.ledger import Account, Budget
+from client_app.membership import divided, key_of
 from client_app.node_config import absolute, check_keys, number, switch
-from client_app.noise import refuse_seeded
+from client_app.noise import is_seeded, refuse_seeded
 from client_app.review import Review
 from client_app.state import SHELF, ContextState, DeviceState, DirectoryState
 from client_app.vetoes import Vetoes
@@ -248,23 +249,25 @@ def own_folder(run: Run, context: Context) -> Path | None:
 
 
 @lru_cache(maxsize=1024)
-def _partition_samples(run: Run, site: str, index: int, number: int) -> tuple[Samples, Samples]:
-    return _split(run, site, run.dataset, run.partition(number)[index])
+def _partition_samples(
+    run: Run, site: str, key: bytes, index: int, number: int
+) -> tuple[Samples, Samples]:
+    return _split(run, site, key, run.dataset, run.partition(number)[index])
 
 
 @lru_cache(maxsize=1024)
 def _folder_samples(
-    run: Run, site: str, folder: Path, keep: Path | None
+    run: Run, site: str, key: bytes, folder: Path, keep: Path | None
 ) -> tuple[Samples, Samples]:
     dataset = run.site_dataset(folder, keep)
-    return _split(run, site, dataset, np.arange(len(dataset.train)))
+    return _split(run, site, key, dataset, np.arange(len(dataset.train)))
 
 
 def _split(
-    run: Run, site: str, dataset: Dataset, indices: NDArray[np.int64]
+    run: Run, site: str, key: bytes, dataset: Dataset, indices: NDArray[np.int64]
 ) -> tuple[Samples, Samples]:
     """Return a site's images at ``indices``: those to learn from, and those it holds out."""
-    parts = run.share(site, dataset, indices)
+    parts = divided(run, site, dataset, indices, key)
     train, holdout = (samples(dataset.train, run.info, part) for part in parts)
     return train.to(run.device), holdout.to(run.device)
 
@@ -292,11 +295,20 @@ def site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Sample
 def _site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Samples]:
     folder = own_folder(run, context)
     refuse_seeded(run.config, folder is not None)
+    key = _holdout_key(run, site, context, own_data=folder is not None)
     if folder is None:
-        return _partition_samples(run, site, *partition_of(context))
+        return _partition_samples(run, site, key, *partition_of(context))
     if "data" not in context.node_config:
-        return _folder_samples(run, site, folder, run.config.data_dir)
-    return _folder_samples(run, site, folder, state_directory(context) or run.bounds.root)
+        return _folder_samples(run, site, key, folder, run.config.data_dir)
+    return _folder_samples(run, site, key, folder, state_directory(context) or run.bounds.root)
+
+
+def _holdout_key(run: Run, site: str, context: Context, *, own_data: bool) -> bytes:
+    """Return the key by which the site holds examples out; nothing where the run needs none."""
+    if not (run.config.private and run.config.data.site_holdout):
+        return b""
+    seeded = is_simulated(context) or is_seeded(run.config, own_data)
+    return key_of(run, site, state_directory(context), seeded=seeded)
 
 
 def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceState:

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from client_app.generators import GENERATORS, Generator
 from client_app.noise import is_seeded
-from client_app.private_synthesis import charge_generator, descent_of
+from client_app.private_synthesis import charge_generator, descent_of, known_examples
 from client_app.state import Tensors
 from common import tensor_file
+from common.data import Samples
 from common.errors import FederationError
 from common.fingerprint import modules_fingerprint
 from common.settings.generation import GenerationSettings
@@ -63,7 +64,7 @@ class Synthesis:
     settings : GenerationSettings
         The generator's.
     rho : float
-        The share of the site's images that it is trained on.
+        The share of the site's images that it is trained on; in a private training the chance of each.
     size : int
         How many images are made.
     """
@@ -72,15 +73,21 @@ class Synthesis:
         self, client: DeviceClient, settings: GenerationSettings, rho: float, size: int
     ) -> None:
         self._client, self._settings, self._size = client, settings, size
-        n = len(client.samples)
-        order = torch.randperm(
-            n, generator=client.generator("synthesis-subset", 0), device=client.run.device
-        )
-        chosen = order[: max(1, round(rho * n))].sort().values
+        chosen = self._chosen(rho)
+        self._examples = known_examples(client, rho)
         self._labels = client.samples.labels[chosen]
         self._images = self._in_unit_range(client.samples.inputs(chosen))
         self._shelf = client.state.shelf()
         self.done = 0.0
+
+    def _chosen(self, rho: float) -> Tensor:
+        """Return the positions of the images that it is trained on, int64, ascending."""
+        client, n = self._client, len(self._client.samples)
+        if self._settings.noise_multiplier:
+            return client.chosen("synthesis-subset", rho)
+        draws = client.generator("synthesis-subset", 0)
+        order = torch.randperm(n, generator=draws, device=client.run.device)
+        return order[: max(1, round(rho * n))].sort().values
 
     def _in_unit_range(self, inputs: Tensor) -> Tensor:
         """Return a model's inputs as the generator has them, from -1 to 1."""
@@ -134,13 +141,18 @@ class Synthesis:
             self._client.generator("synthesis-model", 0),
             self._draws_of,
             run.config.compute.precision,
-            descent_of(self._client, settings),
+            descent_of(self._client, settings, self._pool, self._examples),
         )
         kept = self._read("training")
-        charge_generator(self._client, settings, len(self._images), anew=kept is None)
+        charge_generator(self._client, settings, self._examples, anew=kept is None)
         if kept is not None:
             generator.load(kept)
         return generator
+
+    @cached_property
+    def _pool(self) -> Samples:
+        """The images as the generator has them."""
+        return Samples.of(self._images, self._labels)
 
     def _draws_of(self, epoch: int) -> torch.Generator:
         return self._client.generator(f"synthesis-epoch {epoch}", 0)
@@ -182,9 +194,10 @@ class Synthesis:
             If the round's time is about to be over.
         """
         clock = _Clock()
-        wanted = labels_like(
-            self._labels, self._size, self._client.generator("synthesis-labels", 0)
-        )
+        # In a private training the classes' counts are public, and which images were chosen is not.
+        private = self._settings.noise_multiplier > 0
+        like = self._client.samples.labels.sort().values if private else self._labels
+        wanted = labels_like(like, self._size, self._client.generator("synthesis-labels", 0))
         blocks = torch.split(wanted, _BLOCK)
         drawn = self._read("draws") or {}
         if not drawn:  # the training is over, whatever becomes of the draws
@@ -213,7 +226,7 @@ class Synthesis:
         if kept is None:
             return None
         # another release of the same images, charged as a round that is repeated is
-        charge_generator(self._client, self._settings, len(self._images), anew=True)
+        charge_generator(self._client, self._settings, self._examples, anew=True)
         return Pixels(kept["images"], kept["labels"], tuple(info.mean), tuple(info.std))
 
     def _finish(self, made: Pixels) -> Pixels:

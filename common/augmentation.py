@@ -11,6 +11,7 @@ from common.data.dataset import DatasetInfo
 from common.errors import ConfigError
 from common.seeding import derive
 from common.settings.training import TrainingSettings
+from synth.row_draws import RowDraws, integers
 
 PAD = 4
 
@@ -23,12 +24,24 @@ def flip_crop(images: Tensor, generator: torch.Generator) -> Tensor:
     images : Tensor
         [n, C, H, W], both sides longer than 4.
     generator : torch.Generator
-        The source of every draw, of each image its own.
+        The source of every draw, for one image after the other.
     """
+    n, on = len(images), generator.device
+    corners = torch.randint(2 * PAD + 1, (2, n, 1), generator=generator, device=on)
+    flipped = torch.randint(2, (n, 1), generator=generator, device=on)
+    return _cropped(images, corners.to(images.device), flipped.to(images.device))
+
+
+def flip_crop_alone(images: Tensor, rows: RowDraws) -> Tensor:
+    """Return the same of draws that are each image's own: what another image draws changes nothing."""
+    corners = integers(rows, 2 * PAD + 1, 2, 1).movedim(1, 0)
+    return _cropped(images, corners, integers(rows, 2, 1))
+
+
+def _cropped(images: Tensor, corners: Tensor, flipped: Tensor) -> Tensor:
+    """Return the crops with upper left corners at ``corners`` [2, n, 1] less 4; 1 in ``flipped`` [n, 1] mirrors."""
     n, (height, width) = len(images), images.shape[-2:]
-    corners = torch.randint(2 * PAD + 1, (2, n, 1), generator=generator, device=generator.device)
-    flipped = torch.randint(2, (n, 1), generator=generator, device=generator.device)
-    corners, flipped = corners.to(images.device) - PAD, flipped.to(images.device)
+    corners = corners - PAD
     rows = _reflected(corners[0] + torch.arange(height, device=images.device), height)
     columns = torch.arange(width, device=images.device)
     columns = _reflected(
@@ -44,17 +57,23 @@ def _reflected(places: Tensor, side: int) -> Tensor:
     return side - 1 - (side - 1 - places.abs()).abs()
 
 
-def augmented(settings: TrainingSettings, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-    """Return what training does to a batch's inputs first.
+def augmented(
+    settings: TrainingSettings, generator: torch.Generator
+) -> Callable[[Tensor, RowDraws | None], Tensor]:
+    """Return what training does to a batch's inputs first, by the examples' own draws where it is given these.
 
-    Its draws come from a generator of their own, derived from the seed of the one that orders the batches: that one
+    Else they come from a generator of their own, derived from the seed of the one that orders the batches: that one
     draws what it draws without augmentation.
     """
     if settings.augment == "none":
-        return lambda inputs: inputs
+        return lambda inputs, rows: inputs
     seed = derive(generator.initial_seed(), "augmentation")
     draws = torch.Generator(generator.device).manual_seed(seed)
-    return lambda inputs: flip_crop(inputs, draws)
+
+    def flip_and_crop(inputs: Tensor, rows: RowDraws | None) -> Tensor:
+        return flip_crop(inputs, draws) if rows is None else flip_crop_alone(inputs, rows)
+
+    return flip_and_crop
 
 
 def check_augmentation(section: str, settings: object, info: DatasetInfo) -> None:

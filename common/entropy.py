@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -27,8 +28,12 @@ def system_uniform(shape: Sequence[int]) -> Tensor:
         Float64, on the CPU.
     """
     words = np.frombuffer(os.urandom(8 * math.prod(shape)), np.uint64)
-    uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return torch.from_numpy(uniform).reshape(tuple(shape))
+    return uniform_of(words).reshape(tuple(shape))
+
+
+def uniform_of(words: NDArray[np.uint64]) -> Tensor:
+    """Return what words of 64 random bits make of (0, 1): an odd multiple of 2^-53 each, float64 of their shape."""
+    return torch.from_numpy(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
 def system_normal(shape: Sequence[int]) -> Tensor:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,8 @@ from common.settings.sections import PrivacySettings
 from common.settings.training import TrainingSettings
 from common.training import Objective, Rule
 from synth.private_gradients import clipped_sum, noisy_mean
+from synth.private_release import Gaussian
+from synth.row_draws import Layers, RowDraws
 
 
 @dataclass(frozen=True)
@@ -65,57 +66,42 @@ class PrivateSteps:
 
 
 def planned(
-    privacy: PrivacySettings, settings: TrainingSettings, pool: int, drawn: int = 0
+    privacy: PrivacySettings, settings: TrainingSettings, pool: int, drawn: int = 0, held: float = 0
 ) -> PrivateSteps:
     """Return the steps of a site's local training on ``pool`` examples of which a pass draws ``drawn``.
 
-    Where the run keeps counts private these enter nothing: every site has the steps of ``privacy.examples``.
+    Where the run keeps counts private these enter nothing: every site has the steps of ``privacy.examples``, less the
+    share ``held`` that it does not train on.
     """
     if privacy.counts == "one":
-        pool, drawn = privacy.examples, 0
+        pool, drawn = max(1, round(privacy.examples * (1 - held))), 0
     return PrivateSteps.plan(settings.batch, settings.epochs, pool, drawn)
 
 
-@dataclass(frozen=True)
-class Privacy:
-    """Clip and noise of a private step.
+def dp_sgd(gaussian: Gaussian, expected: float) -> Rule:
+    """Return what leaves a batch's noisy mean gradient in ``grad``; the mean loss, which is private, is NaN.
 
-    Attributes
+    Parameters
     ----------
-    clip : float
-        C, the longest that an example's gradient may be.
-    noise_multiplier : float
-        sigma; the noise on the sum has a standard deviation of sigma C.
-    normal : callable
-        (step, count) -> so many standard normal numbers, other ones for each step, from 0 on.
+    gaussian : Gaussian
+        Clip and noise, other noise for each step.
+    expected : float
+        The divisor.
     """
+    layers = Layers()
 
-    clip: float
-    noise_multiplier: float
-    normal: Callable[[int, int], Tensor]
+    def noisy_gradient(
+        model: nn.Module, objective: Objective, *batch: Tensor, rows: RowDraws | None = None
+    ) -> Tensor:
+        device = batch[0].device
 
-    def rule(self, expected: float) -> Rule:
-        """Return what leaves a batch's noisy mean gradient in ``grad``; the mean loss, which is private, is NaN.
+        def drawing(at: slice) -> AbstractContextManager[None]:
+            return nullcontext() if rows is None else layers.drawing(rows.part(at), device)
 
-        Parameters
-        ----------
-        expected : float
-            The divisor.
-        """
-        steps = count()
+        sums = clipped_sum(model, objective, batch, gaussian.clip, drawing=drawing)
+        slopes = noisy_mean(sums, gaussian, expected)
+        for name, parameter in model.named_parameters():
+            parameter.grad = slopes.get(name)
+        return torch.full((), math.nan, device=device)
 
-        def noisy_gradient(model: nn.Module, objective: Objective, *batch: Tensor) -> Tensor:
-            step = next(steps)
-            sums = clipped_sum(model, objective, batch, self.clip)
-            slopes = noisy_mean(
-                sums,
-                clip=self.clip,
-                noise_multiplier=self.noise_multiplier,
-                expected=expected,
-                normal=lambda numbers: self.normal(step, numbers),
-            )
-            for name, parameter in model.named_parameters():
-                parameter.grad = slopes.get(name)
-            return torch.full((), math.nan, device=batch[0].device)
-
-        return noisy_gradient
+    return noisy_gradient

@@ -22,6 +22,7 @@ from common.seeding import draws_of_torch_alone, process_wide
 from common.settings.training import TrainingSettings
 from common.task import Evaluation, Task
 from synth.descent import SGD, Adam
+from synth.row_draws import RowDraws
 
 Objective = Callable[..., Tensor]
 """(model, inputs, targets, positions of the batch in the samples, *what was drawn for it) -> the mean loss, a scalar.
@@ -33,7 +34,7 @@ It makes its own forward pass. A rule of single examples calls it with batches o
 Rule = Callable[..., Tensor]
 """(model, objective, inputs, targets, positions, *what was drawn) -> the mean loss, NaN where it is not to be known.
 
-The gradient is left in the parameters' ``grad``.
+The gradient is left in the parameters' ``grad``. Where `train` has ``rows``, the batch's come as the keyword ``rows``.
 """
 
 
@@ -46,8 +47,9 @@ class Local:
     objective : Objective, optional
         What is minimised over examples, the task's mean loss where there is none. A private rule clips this.
     draw : callable, optional
-        (model, targets of a batch) -> what the objective needs of a generator for it, drawn ahead of each step: tensors
-        [n, ...] with a row for each example.
+        (model, targets of a batch, rows) -> what the objective needs of random numbers for it, drawn ahead of each
+        step: tensors [n, ...] with a row for each example. In a private run they must come of ``rows``, in which each
+        example's are its own; otherwise that is None.
     penalty : callable, optional
         What is minimised beside it, of the parameters alone (FedProx, FedDyn): model -> a scalar. Never clipped.
     after_step : callable, optional
@@ -55,7 +57,7 @@ class Local:
     """
 
     objective: Objective | None = None
-    draw: Callable[[nn.Module, Tensor], tuple[Tensor, ...]] | None = None
+    draw: Callable[[nn.Module, Tensor, RowDraws | None], tuple[Tensor, ...]] | None = None
     penalty: Callable[[nn.Module], Tensor] | None = None
     after_step: Callable[[nn.Module], None] | None = None
 
@@ -134,6 +136,7 @@ def train(
     local: Local = Local(),
     rule: Rule = plain_gradient,
     sampled: Iterable[Tensor] | None = None,
+    rows: Callable[[int, Tensor], RowDraws] | None = None,
     server_round: int = 1,
     precision: str = "float32",
     steps: int = 0,
@@ -146,7 +149,8 @@ def train(
     A pass is over ``examples`` of them, drawn anew each time and without replacement; 0: over all. Its batches are of
     ``settings.batch`` and a rest, or, with ``even``, as many that differ by one at most. With ``sampled``
     there are no passes: it gives the positions of each step's batch, of any number, and is all there is.
-    ``generator`` orders the batches, and its seed decides what augmentation and layers such as dropout draw.
+    ``generator`` orders the batches, and its seed decides what augmentation and layers such as dropout draw; with
+    ``rows``, (step, positions) -> the draws of these examples, each example's are its own, as a private step needs.
     ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned
     is the objective's mean over the last pass, or over what of it was run. ``server_round`` counts from 1, for the
     decay of the learning rate.
@@ -178,9 +182,12 @@ def train(
                     before_step()
                 optimiser.zero_grad()
                 batch = _without_lone(model, positions)
-                x, targets = augment(samples.inputs(batch)), samples.labels.index_select(0, batch)
-                drawn = () if local.draw is None else local.draw(model, targets)
-                loss = rule(model, minimised, x, targets, batch, *drawn)
+                own = None if rows is None else rows(done, batch)
+                x = augment(samples.inputs(batch), own)
+                targets = samples.labels.index_select(0, batch)
+                drawn = () if local.draw is None else local.draw(model, targets, own)
+                alone = {} if own is None else {"rows": own}
+                loss = rule(model, minimised, x, targets, batch, *drawn, **alone)
                 if settings.clip_norm:
                     nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 if local.penalty is not None:

@@ -69,7 +69,8 @@ class Training:
 
     An epoch's every draw comes from the generator that ``generators`` gives for its number: first the
     images' order and one seed a step, from which that step's flips, time steps, noise and dropout come. So
-    no generator's state need be kept to go on from the middle of an epoch.
+    no generator's state need be kept to go on from the middle of an epoch. A private training draws by
+    ``private`` alone.
 
     Parameters
     ----------
@@ -92,7 +93,7 @@ class Training:
     Raises
     ------
     ValueError
-        There are no images, or not as many labels.
+        There are no images for a training that is not private, or not as many labels.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Training:
         plan: Plan,
         private: PrivateDescent | None = None,
     ) -> None:
-        if not len(images) or len(images) != len(labels):
+        if (not len(images) and private is None) or len(images) != len(labels):
             raise ValueError(f"{len(images)} images do not go with {len(labels)} labels")
         if (
             plan.channels_last and private is None
@@ -128,7 +129,7 @@ class Training:
     def _before(self, epoch: int) -> int:
         """Return the steps of all epochs before one."""
         if self._private is not None:
-            return steps_of(epoch, len(self._images), self._plan.batch)
+            return steps_of(epoch, self._private.examples, self._plan.batch)
         return epoch * math.ceil(len(self._images) / self._plan.batch)
 
     def run(self, epochs: int, after_step: Callable[[], None] | None = None) -> Iterator[float]:
@@ -195,29 +196,37 @@ class Training:
 
     def _finish_epoch(self, after_step: Callable[[], None]) -> float:
         """Take the epoch's steps that are left; return its mean loss."""
-        device, generator = self._images.device, self._generators(self.epoch)
-        order = torch.randperm(len(self._images), generator=generator, device=device)
-        seeds = torch.randint(1 << 62, (self.steps,), generator=generator, device=device).tolist()
-        draw = torch.Generator(device)
+        take_step = self._steps_of_epoch()
         while self.step < self.steps:
-            draw.manual_seed(seeds[self.step])
-            if self._private is None:
-                first = self.step * self._plan.batch
-                self._take_step(order[first : first + self._plan.batch], draw)
-            else:
-                self._take_private_step(self._private, draw)
+            take_step()
             self.step += 1
             after_step()
-        loss = float(self._loss) / len(self._images)
+        loss = float(self._loss) / max(1, len(self._images))
         self._loss.zero_()
         self.epoch, self.step = self.epoch + 1, 0
         return loss
+
+    def _steps_of_epoch(self) -> Callable[[], None]:
+        """Return what takes the epoch's next step."""
+        if self._private is not None:
+            return partial(self._take_private_step, self._private)
+        device, generator = self._images.device, self._generators(self.epoch)
+        order = torch.randperm(len(self._images), generator=generator, device=device)
+        seeds = torch.randint(1 << 62, (self.steps,), generator=generator, device=device).tolist()
+        draw, size = torch.Generator(device), self._plan.batch
+
+        def take_step() -> None:
+            first = self.step * size
+            self._take_step(order[first : first + size], draw.manual_seed(seeds[self.step]))
+
+        return take_step
 
     def _take_step(self, batch: Tensor, draw: torch.Generator) -> None:
         """Descend along the gradient of a batch, given by its indices, and move the average."""
         plan, images = self._plan, self._images[batch]
         if plan.flip:
-            images = flipped(images, draw)
+            device = images.device
+            images = flipped(images, torch.rand(len(images), generator=draw, device=device))
         model = partial(self.model, generator=draw)
         mixed = plan.precision == torch.bfloat16
         with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
@@ -228,14 +237,14 @@ class Training:
         self._descend()
         self._loss += loss.detach() * len(batch)
 
-    def _take_private_step(self, private: PrivateDescent, draw: torch.Generator) -> None:
+    def _take_private_step(self, private: PrivateDescent) -> None:
         """Descend along the noisy gradient of a Poisson sample."""
-        n, step = len(self._images), self._taken
+        n, step = private.examples, self._taken
         expected = min(self._plan.batch, n)
-        batch = private.sample(step, n, expected / n)
-        images = self._images[batch]
+        batch = private.sample(step, expected / n)
+        images, rows = self._images[batch], private.rows(step, batch)
         if self._plan.flip:
-            images = flipped(images, draw)
+            images = flipped(images, rows.uniform())
         slopes = private.slopes(
             self.model,
             self._schedule,
@@ -243,7 +252,7 @@ class Training:
             self._labels[batch],
             step=step,
             expected=expected,
-            draw=draw,
+            rows=rows,
             precision=self._plan.precision,
         )
         for name, parameter in self._parameters.items():
@@ -262,7 +271,6 @@ class Training:
         self.average.update(self.model)
 
 
-def flipped(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the images [n, C, H, W], each mirrored left to right with probability 1/2."""
-    chosen = torch.rand(len(images), generator=generator, device=images.device) < 0.5
-    return torch.where(chosen[:, None, None, None], images.flip(3), images)
+def flipped(images: Tensor, drawn: Tensor) -> Tensor:
+    """Return the images [n, C, H, W], those mirrored left to right whose number in ``drawn`` [n] is below 1/2."""
+    return torch.where((drawn < 0.5)[:, None, None, None], images.flip(3), images)

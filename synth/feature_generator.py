@@ -82,15 +82,15 @@ def start(
 
 
 @torch.no_grad()
-def draw_latents(model: FeatureGenerator, labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return G(eps, y) for each of ``labels`` int64 [n], float [n, d], for a device to learn from.
+def latents_of(model: FeatureGenerator, labels: Tensor, eps: Tensor) -> Tensor:
+    """Return G(eps, y) for each of ``labels`` int64 [n] and noise [n, noise], float [n, d], for a site to learn from.
 
     G is in evaluation mode meanwhile: its batch norm takes the running statistics, so that a latent does not depend on
     the others of its batch. No gradient reaches G.
     """
     training = model.training
     model.eval()
-    latents: Tensor = model(model.draw_noise(len(labels), generator), labels)
+    latents: Tensor = model(eps, labels)
     model.train(training)
     return latents
 

@@ -25,7 +25,6 @@ class PoissonClasses:
     classes: Tensor
     rates: Tensor
     expected: Tensor
-    _by_class: Tensor
     _rank: Tensor
 
     @classmethod
@@ -51,18 +50,18 @@ class PoissonClasses:
             raise ValueError(f"{tuple(counts.shape)} counts do not go with {len(held)} classes")
         known = (held if counts is None else counts.to(labels.device)).double().clamp_min(1)
         rates = (batch / known).clamp(max=1)
-        by_class = rank.argsort(stable=True)
-        return cls(classes, rates, rates * known, by_class, rank[by_class])
+        return cls(classes, rates, rates * known, rank)
 
     def draw(self, sample: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Return a batch's indices into the labels, int64 [b], class by class, and their classes' ranks [b].
 
         Args:
-            sample: chances, float64 [n] -> the positions that were drawn, each by itself with its
-                chance, int64 [b], ascending, on the plan's device.
+            sample: chances, float64 [n] in the order of the labels -> the positions that were drawn,
+                each by itself with its chance, int64 [b], ascending, on the plan's device.
         """
         drawn = sample(self.rates[self._rank])
-        return self._by_class[drawn], self._rank[drawn]
+        by_class = drawn[self._rank[drawn].argsort(stable=True)]
+        return by_class, self._rank[by_class]
 
     @property
     def rate(self) -> float:

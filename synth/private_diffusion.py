@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from synth.diffusion import Schedule, denoising_losses
 from synth.private_gradients import clipped_sum, noisy_mean
+from synth.private_release import Gaussian
+from synth.row_draws import RowDraws, integers
 
 
 @dataclass(frozen=True)
@@ -19,24 +21,24 @@ class PrivateDescent:
 
     Attributes
     ----------
-    clip : float
-        C, the longest that an example's gradient may be.
-    noise_multiplier : float
-        sigma; the noise on the sum has a standard deviation of sigma C.
     multiplicity : int
         K, the pairs of time step and noise over which an example's own loss is averaged before its gradient is clipped:
         that lowers the gradient's variance, and costs no privacy.
+    examples : int
+        How many there are as far as anybody may know, by which steps, rate and divisor go.
     sample : callable
-        (step, examples, rate) -> positions of a Poisson sample, int64 [m]; steps count from 0 over all epochs.
-    normal : callable
-        (step, count) -> so many standard normal numbers.
+        (step, rate) -> positions of a Poisson sample, int64 [m]; steps count from 0 over all epochs.
+    rows : callable
+        (step, positions) -> the draws of these examples, each example's its own.
+    gaussian : callable
+        step -> the mechanism.
     """
 
-    clip: float
-    noise_multiplier: float
     multiplicity: int
-    sample: Callable[[int, int, float], Tensor]
-    normal: Callable[[int, int], Tensor]
+    examples: int
+    sample: Callable[[int, float], Tensor]
+    rows: Callable[[int, Tensor], RowDraws]
+    gaussian: Callable[[int], Gaussian]
 
     def slopes(
         self,
@@ -47,7 +49,7 @@ class PrivateDescent:
         *,
         step: int,
         expected: float,
-        draw: torch.Generator,
+        rows: RowDraws,
         precision: torch.dtype = torch.float32,
     ) -> dict[str, Tensor]:
         """Return the noisy mean gradient of a sample by the parameters' names.
@@ -64,27 +66,23 @@ class PrivateDescent:
             From 0 on.
         expected : float
             The divisor.
-        draw : torch.Generator
-            The source of time steps and of the noise in images, on which no privacy rests.
+        rows : RowDraws
+            The source of the images' time steps and of the noise in them.
         precision : torch.dtype
             torch.bfloat16 runs the forward pass under autocast. Clip, sum and noise are of the parameters' own type.
         """
-        shape, device = (len(images), self.multiplicity), images.device
-        t = torch.randint(1, schedule.steps + 1, shape, generator=draw, device=device)
-        eps = torch.randn((*shape, *images.shape[1:]), generator=draw, device=device)
+        several, device = self.multiplicity, images.device
+        t = integers(rows, schedule.steps, several) + 1
+        eps = rows.normal(several, *images.shape[1:]).to(images.dtype)
 
         def loss(net: nn.Module, x: Tensor, y: Tensor, at: Tensor, noise: Tensor) -> Tensor:
-            several, classes = x.expand_as(noise[0]), y.expand_as(at[0])
+            copies, classes = x.expand_as(noise[0]), y.expand_as(at[0])
             with torch.autocast(device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
-                return denoising_losses(net, schedule, several, classes, at[0], noise[0]).mean()
+                return denoising_losses(net, schedule, copies, classes, at[0], noise[0]).mean()
 
-        return noisy_mean(
-            clipped_sum(model, loss, (images, labels, t, eps), self.clip),
-            clip=self.clip,
-            noise_multiplier=self.noise_multiplier,
-            expected=expected,
-            normal=lambda count: self.normal(step, count),
-        )
+        gaussian = self.gaussian(step)
+        sums = clipped_sum(model, loss, (images, labels, t, eps), gaussian.clip)
+        return noisy_mean(sums, gaussian, expected)
 
 
 def steps_of(epochs: int, examples: int, batch: int) -> int:

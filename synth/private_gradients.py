@@ -7,10 +7,13 @@ example to a data set, or taking one away, moves the sum by no more than C, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+
+from synth.private_release import Gaussian
 
 Objective = Callable[..., Tensor]
 """(model, *tensors of a batch) -> the mean loss over the batch, a scalar."""
@@ -42,8 +45,8 @@ def example_gradients(
         Whose parameters the gradients are of, those that require one. It must treat examples alone, and change none
         of its buffers.
     objective : callable
-        Called as it is for a batch, with batches of one. Layers such as dropout draw for each example anew; what it
-        draws of a generator itself should come in ``batch``, drawn before.
+        Called as it is for a batch, with batches of one. Layers such as dropout draw for each example, under
+        `synth.row_draws.LayerDraws` of its own; what it draws of a generator itself should come in ``batch``.
     batch : sequence of Tensor
         What the objective takes, each [n, ...] with n at least 1.
 
@@ -66,7 +69,12 @@ def example_gradients(
 
 
 def clipped_sum(
-    model: nn.Module, objective: Objective, batch: Sequence[Tensor], clip: float, chunk: int = 0
+    model: nn.Module,
+    objective: Objective,
+    batch: Sequence[Tensor],
+    clip: float,
+    chunk: int = 0,
+    drawing: Callable[[slice], AbstractContextManager[None]] | None = None,
 ) -> dict[str, Tensor]:
     """Return the sum of the examples' gradients, each scaled down to a length of C over all parameters if longer.
 
@@ -81,6 +89,8 @@ def clipped_sum(
         C, above 0; infinite for the plain sum.
     chunk : int
         How many examples' gradients are held at a time; 0: as many as come to 128 MiB of float32, at least one.
+    drawing : callable, optional
+        rows of the batch -> what is entered while their gradients are computed, for layers that draw.
 
     Returns
     -------
@@ -93,10 +103,11 @@ def clipped_sum(
         if p.requires_grad
     }
     size = chunk or max(1, _HELD // max(1, sum(map(torch.numel, sums.values()))))
-    for part in zip(*(torch.split(tensor, size) for tensor in batch), strict=True):
-        if not len(part[0]):
-            continue
-        slopes = example_gradients(model, objective, part)
+    for start in range(0, len(batch[0]), size):
+        rows = slice(start, start + size)
+        part = [tensor[rows] for tensor in batch]
+        with nullcontext() if drawing is None else drawing(rows):
+            slopes = example_gradients(model, objective, part)
         with torch.autocast(part[0].device.type, enabled=False):
             _add_clipped(sums, slopes, clip)
     return sums
@@ -114,39 +125,26 @@ def _add_clipped(sums: dict[str, Tensor], slopes: dict[str, Tensor], clip: float
         sums[name] += torch.tensordot(factors.to(slope.dtype), slope, dims=1)
 
 
-def noisy_mean(
-    sums: dict[str, Tensor],
-    *,
-    clip: float,
-    noise_multiplier: float,
-    expected: float,
-    normal: Callable[[int], Tensor],
-) -> dict[str, Tensor]:
+def noisy_mean(sums: dict[str, Tensor], gaussian: Gaussian, expected: float) -> dict[str, Tensor]:
     """Return (sum + N(0, sigma^2 C^2)) over the expected size of the batch.
 
     Parameters
     ----------
     sums : dict of str to Tensor
-        What `clipped_sum` returned.
-    clip : float
-        C.
-    noise_multiplier : float
-        sigma; at 0 no noise is asked for.
+        What `clipped_sum` returned for the mechanism's C.
+    gaussian : Gaussian
+        Releases all of them as one.
     expected : float
-        The sampling rate times the number of examples that it is reckoned with; above 0.
-    normal : callable
-        count -> so many standard normal numbers, [count], on the sums' device.
+        The sampling rate times the number of examples that it is planned with; above 0.
 
     Returns
     -------
     dict of str to Tensor
         Of the same names and shapes.
     """
-    if noise_multiplier:
-        sizes = [total.numel() for total in sums.values()]
-        noise = torch.split(normal(sum(sizes)) * (noise_multiplier * clip), sizes)
-        sums = {
-            name: total + part.view_as(total).to(total.dtype)
-            for (name, total), part in zip(sums.items(), noise, strict=True)
-        }
-    return {name: total / expected for name, total in sums.items()}
+    flat = torch.cat([total.flatten() for total in sums.values()])
+    parts = torch.split(gaussian.released(flat), [total.numel() for total in sums.values()])
+    return {
+        name: part.view_as(total).to(total.dtype) / expected
+        for (name, total), part in zip(sums.items(), parts, strict=True)
+    }

@@ -44,6 +44,39 @@ from synth.private_release import Contributions, Gaussian, class_means, noisy_gr
 Mechanism = Literal["gradient", "feature"]
 
 
+#: by how much a row may differ beside others, as a share of its length: that much is rounding
+_ROUNDING = 1e-3
+
+#: that many images are tried together, and with a seed of their own
+_TRIED, _SEED = 5, 20261124
+
+
+@torch.no_grad()
+def rows_see_each_other(model: Embedder, shape: tuple[int, ...]) -> bool:
+    """Try whether an image's features depend on the other images of its batch, or change the model for the next.
+
+    A batch norm can be told by its class, and what else a user's model does to a batch cannot.
+
+    Args:
+        model: An nn.Module; a copy of it is tried, at rest, as the matching has it.
+        shape: An image's (C, H, W).
+    """
+    tried, flat = flat_copy(model)
+    assert isinstance(tried, nn.Module)
+    tried.eval()
+    before = {name: value.clone() for name, value in tried.state_dict().items()}
+    draws = torch.Generator().manual_seed(_SEED)
+    images = torch.randn(_TRIED, *shape, generator=draws).to(flat.device, flat.dtype)
+    images[2:] *= 100
+    alone = torch.cat([features(tried, image[None]) for image in images])
+    others = [features(tried, images), features(tried, images.flip(0)).flip(0)]
+    again = torch.cat([features(tried, image[None]) for image in images])
+    lengths = alone.norm(dim=1).clamp_min(1e-6)
+    apart = [(each - alone).norm(dim=1) / lengths for each in (*others, again)]
+    changed = any(not torch.equal(before[n], v) for n, v in tried.state_dict().items())
+    return changed or not bool((torch.stack(apart) <= _ROUNDING).all())
+
+
 def distil_privately(
     model: Embedder,
     inputs: Callable[[Tensor], Tensor],

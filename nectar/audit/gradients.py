@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from common.entropy import system_normal, system_uniform
 from common.privacy import Adjacency, Event
 from synth.private_gradients import clipped_sum, noisy_mean
+from synth.private_release import Gaussian
 
 #: numbers that an image has, releases in a call
 _SIZE, _BLOCK = 16, 2000
@@ -47,9 +47,9 @@ class GradientReleases:
         return Event("dp-sgd", self.noise_multiplier, self.sample_rate)
 
     @property
-    def normal(self) -> Callable[[int], Tensor]:
-        """Return what draws noise."""
-        return lambda count: system_normal((count,))
+    def gaussian(self) -> Gaussian:
+        """The clip and the noise."""
+        return Gaussian(self.noise_multiplier, self.clip, system_normal)
 
     def expected(self, *, canary: bool) -> Tensor:
         """Return the step without noise of all examples."""
@@ -62,11 +62,7 @@ class GradientReleases:
     def _released(self, *, canary: bool) -> Tensor:
         there = system_uniform((_BLOCK,)) < self.sample_rate
         sums = self.sums[(there & canary).long()]
-        found = noisy_mean(
-            {"weight": sums}, clip=self.clip, noise_multiplier=self.noise_multiplier,
-            expected=1.0, normal=self.normal,
-        )  # fmt: skip
-        return found["weight"]
+        return noisy_mean({"weight": sums}, self.gaussian, expected=1.0)["weight"]
 
     @cached_property
     def sums(self) -> Tensor:

@@ -45,7 +45,8 @@ class Noisy(DeviceClient):
     def sampled(self, weights: Weights) -> Weights:
         """Return how many of 10,000 examples were drawn at a rate of one half, and their sum."""
         self.charge(Event("sample", 1.0, 0.5))
-        drawn = self.sample("weight", 0.5, 10_000)
+        many = Samples.of(torch.ones(10_000, 1, 1, 1), torch.zeros(10_000))
+        drawn = self.sample("weight", 0.5, many)
         return Weights({"head.weight": (drawn.sum() / 1e4).reshape(1, 1)})
 
     @phase("uncharged")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from common.data import Samples
 from common.privacy import Event, epsilon
-from common.private_training import Privacy, PrivateSteps
+from common.private_training import PrivateSteps, dp_sgd
 from common.settings.training import TrainingSettings
 from common.task import Classification
 from common.training import Local, train
+from synth.private_release import Gaussian
+from synth.row_draws import RowDraws
 
 Y = torch.tensor([0, 0, 0])
 X = torch.tensor([[3.0], [0.5], [-4.0]]).reshape(3, 1, 1, 1)
@@ -37,12 +40,12 @@ def slope(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Te
     return model(x).mean()
 
 
-def no_noise(step: int, count: int) -> Tensor:
-    return torch.zeros(count)
+def by_clip(clip: float) -> Gaussian:
+    return Gaussian(0.0, clip, lambda shape: torch.full(tuple(shape), math.nan))
 
 
 def run(
-    model: nn.Module, local: Local, privacy: Privacy, *sampled: list[int], **changes: Any
+    model: nn.Module, local: Local, gaussian: Gaussian, *sampled: list[int], **changes: Any
 ) -> Any:
     return train(
         model,
@@ -51,7 +54,7 @@ def run(
         Classification(2),
         torch.Generator().manual_seed(1),
         local=local,
-        rule=privacy.rule(2.0),
+        rule=dp_sgd(gaussian, 2.0),
         sampled=[torch.tensor(at, dtype=torch.int64) for at in sampled],
     )
 
@@ -91,23 +94,23 @@ def test_steps_by_hand() -> None:
     Of all three, without: w = 0.1 - 0.5 / 2 = -0.15.
     """
     drawn = iter([0.0, 0.1, 0.0])
-    privacy = Privacy(1.0, 3.0, lambda step, count: torch.full((count,), next(drawn)))
+    gaussian = Gaussian(3.0, 1.0, lambda shape: torch.full(tuple(shape), next(drawn)))
     model = weight()
-    done = run(model, Local(objective=slope), privacy, [0, 1], [], [0, 1, 2])
+    done = run(model, Local(objective=slope), gaussian, [0, 1], [], [0, 1, 2])
     assert model[1].weight.item() == pytest.approx(-0.15)
     assert done.steps == 3
     assert math.isnan(done.loss), "the mean loss is private"
 
 
 def test_each_step_asks_for_noise_of_its_own() -> None:
-    asked: list[tuple[int, int]] = []
+    asked: list[Sequence[int]] = []
 
-    def normal(step: int, count: int) -> Tensor:
-        asked.append((step, count))
-        return torch.zeros(count)
+    def normal(shape: Sequence[int]) -> Tensor:
+        asked.append(shape)
+        return torch.zeros(tuple(shape))
 
-    run(weight(), Local(objective=slope), Privacy(1.0, 1.0, normal), [0], [], [1], [2])
-    assert asked == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    run(weight(), Local(objective=slope), Gaussian(1.0, 1.0, normal), [0], [], [1], [2])
+    assert asked == [(1,)] * 4
 
 
 def test_a_penalty_is_not_clipped_and_neither_is_what_follows_a_step() -> None:
@@ -126,7 +129,7 @@ def test_a_penalty_is_not_clipped_and_neither_is_what_follows_a_step() -> None:
         penalty=lambda net: 5 * net[1].weight.square().sum(),  # type: ignore[index]
         after_step=add_five,
     )
-    run(model, local, Privacy(0.25, 0.0, no_noise), [0])
+    run(model, local, by_clip(0.25), [0])
     assert model[1].weight.item() == pytest.approx(-4.125)
 
 
@@ -134,16 +137,16 @@ def test_what_is_drawn_for_a_batch_reaches_each_example() -> None:
     """Gradients x + r with r = 1, 2 of the two examples drawn, clipped at 2: 2 of 3 + 1 and -2 of -4 + 2."""
     model = weight()
 
-    def draw(net: nn.Module, targets: Tensor) -> tuple[Tensor]:
+    def draw(net: nn.Module, targets: Tensor, rows: RowDraws | None) -> tuple[Tensor]:
         return (torch.arange(1.0, 1.0 + len(targets)),)
 
     def objective(net: nn.Module, x: Tensor, y: Tensor, at: Tensor, r: Tensor) -> Tensor:
         return (net(x).flatten() + r * net[1].weight.sum()).mean()  # type: ignore[index, union-attr]
 
     local = Local(objective=objective, draw=draw)
-    run(model, local, Privacy(2.0, 0.0, no_noise), [0, 2])
+    run(model, local, by_clip(2.0), [0, 2])
     assert model[1].weight.item() == pytest.approx(1 - (2 - 2) / 2)
-    run(model, local, Privacy(3.0, 0.0, no_noise), [0, 1])
+    run(model, local, by_clip(3.0), [0, 1])
     assert model[1].weight.item() == pytest.approx(1 - (3 + 2.5) / 2)
 
 
@@ -155,7 +158,7 @@ def test_images_are_augmented_within_their_own_clip() -> None:
     def spy(net: nn.Module, x: Tensor, y: Tensor, at: Tensor) -> Tensor:
         return (net(x.flatten(1).mean(1)[:, None]) * 0).sum()
 
-    def draw(net: nn.Module, targets: Tensor) -> tuple[Tensor, ...]:
+    def draw(net: nn.Module, targets: Tensor, rows: RowDraws | None) -> tuple[Tensor, ...]:
         seen.append(targets)
         return ()
 
@@ -166,7 +169,7 @@ def test_images_are_augmented_within_their_own_clip() -> None:
         Classification(2),
         torch.Generator().manual_seed(1),
         local=Local(objective=spy, draw=draw),
-        rule=Privacy(1.0, 0.0, no_noise).rule(2.0),
+        rule=dp_sgd(by_clip(1.0), 2.0),
         sampled=[torch.tensor([1, 4]), torch.zeros(0, dtype=torch.int64)],
     )
     assert [len(targets) for targets in seen] == [2, 0]

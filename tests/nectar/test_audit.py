@@ -6,7 +6,7 @@ Each planted bug is a mechanism's own code with one thing changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -174,16 +174,20 @@ class UnclippedStep(GradientReleases):
 
 class HalfTheNoiseOfAStep(GradientReleases):
     @property
-    def normal(self) -> Callable[[int], Tensor]:
+    def gaussian(self) -> Gaussian:
         """Return noise too small by 2."""
-        return lambda count: torch.randn(count) / 2
+        return Gaussian(self.noise_multiplier / 2, self.clip, torch.randn)
 
 
 class SeededStep(GradientReleases):
     @property
-    def normal(self) -> Callable[[int], Tensor]:
+    def gaussian(self) -> Gaussian:
         """Return noise of a seed."""
-        return lambda count: torch.randn(count, generator=torch.Generator().manual_seed(1))
+
+        def normal(shape: Sequence[int]) -> Tensor:
+            return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(1))
+
+        return Gaussian(self.noise_multiplier, self.clip, normal)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])

@@ -18,7 +18,7 @@ from client_app.device import DeviceClient
 from common.config import load
 from common.errors import ConfigError
 from common.privacy import Event
-from common.private_training import Privacy
+from common.private_training import dp_sgd
 from common.run import Run
 from common.specs.fedssyn import DONE
 from common.training import Objective
@@ -27,6 +27,7 @@ from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+from synth.private_release import Gaussian
 
 Small = Callable[..., dict[str, Any]]
 
@@ -51,7 +52,7 @@ def unbounded(
     model: nn.Module, objective: Objective, x: Tensor, targets: Tensor, *rest: Tensor
 ) -> Tensor:
     """The private rule with an infinite clip, no noise, and plain's divisor."""
-    rule = Privacy(math.inf, 0.0, lambda step, count: torch.full((count,), math.nan)).rule(len(x))
+    rule = dp_sgd(Gaussian(0.0, math.inf, lambda shape: torch.full(tuple(shape), math.nan)), len(x))
     return rule(model, objective, x, targets, *rest)
 
 

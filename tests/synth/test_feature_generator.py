@@ -18,7 +18,7 @@ from synth.feature_generator import (
     device_loss,
     device_weight,
     diversity_loss,
-    draw_latents,
+    latents_of,
     linear_heads,
     start,
     teacher_loss,
@@ -74,7 +74,7 @@ def test_weights_and_noise_come_from_the_generator_alone() -> None:
     assert float(noise.max()) < 1
     assert float(noise.mean()) == pytest.approx(0.5, abs=0.005)  # 7 standard errors
     assert float(noise.var()) == pytest.approx(1 / 12, abs=0.003)
-    draw_latents(first, torch.tensor([0, 2]), rng(4))
+    latents_of(first, torch.tensor([0, 2]), first.draw_noise(2, rng(4)))
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -84,8 +84,9 @@ def test_a_device_draws_latents_in_evaluation_mode() -> None:
     model.train()
     model(model.draw_noise(50, rng(2)), torch.randint(3, (50,), generator=rng(3)))  # statistics
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    alone = draw_latents(model, torch.tensor([1]), rng(5))
-    among = draw_latents(model, torch.tensor([1, 2, 0]), rng(5))
+    eps = model.draw_noise(3, rng(5))
+    alone = latents_of(model, torch.tensor([1]), eps[:1])
+    among = latents_of(model, torch.tensor([1, 2, 0]), eps)
     torch.testing.assert_close(alone[0], among[0])
     assert not among.requires_grad
     assert model.training
@@ -269,12 +270,12 @@ def test_the_generator_learns_what_the_heads_take_for_a_class_and_leaves_the_hea
     assert losses[2] < losses[1] < losses[0]
     assert weights.grad is None
     labels = torch.tensor([0, 2, 3]).repeat_interleave(50)
-    logits = linear_heads(weights, biases)(draw_latents(model, labels, rng(5)))
+    logits = linear_heads(weights, biases)(latents_of(model, labels, model.draw_noise(150, rng(5))))
     strongest = class_shares(COUNTS).argmax(0)[labels]  # the device with most of the class
     taken = logits[torch.arange(150), strongest].argmax(1)
     assert float((taken == labels).float().mean()) > 0.95
     # noise of one class gives latents that differ: what the diversity is for
-    apart = torch.pdist(draw_latents(model, labels[:50], rng(6)))
+    apart = torch.pdist(latents_of(model, labels[:50], model.draw_noise(50, rng(6))))
     assert float(apart.mean()) > 0.1
 
 

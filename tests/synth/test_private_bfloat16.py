@@ -5,10 +5,12 @@ A sum that is rounded to bfloat16 moves by 4 where 512 ones become 513, or not a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 
 from common.compute import autocast
 from common.models import build
-from common.private_training import Privacy
+from common.private_training import dp_sgd
+from common.row_draws import SeededRows
 from common.settings.fedavg import FedAvgSettings
 from common.training import train
 from synth.diffusion import Schedule
@@ -95,7 +98,7 @@ def test_noise_reaches_the_weights_of_a_bfloat16_training_unrounded() -> None:
     model, samples = network(), empty_samples()
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     drawn = torch.randn(sum(p.numel() for p in model.parameters()), generator=rng(4))
-    rule = Privacy(CLIP, 2.0, lambda step, count: drawn[:count]).rule(8.0)
+    rule = dp_sgd(Gaussian(2.0, CLIP, lambda shape: drawn[: math.prod(shape)]), 8.0)
     settings = FedAvgSettings(lr=0.5)
     none = torch.zeros(0).long()
     task: Any = SimpleNamespace(loss=F.cross_entropy)
@@ -133,11 +136,11 @@ def gradients_of_a_step(precision: torch.dtype, count: int) -> dict[str, Tensor]
                 parameter.normal_(0, 0.05, generator=rng(3))
     x, y = torch.rand(4, 1, 8, 8, generator=rng(1)) * 2 - 1, torch.arange(4) % 2
     private = PrivateDescent(
-        CLIP,
-        0.0,
         2,
-        sample=lambda step, n, rate: torch.arange(count),
-        normal=lambda step, numbers: torch.zeros(numbers),
+        4,
+        sample=lambda step, rate: torch.arange(count),
+        rows=lambda step, at: SeededRows(step, at.numpy().astype(np.uint64), CPU),
+        gaussian=lambda step: Gaussian(0.0, CLIP, lambda shape: torch.full(tuple(shape), math.nan)),
     )
     plan = Plan(batch=1, lr=1e-3, precision=precision)
     schedule = Schedule.cosine(100)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from common.row_draws import SeededRows
 from synth.diffusion import Schedule, denoising_losses
 from synth.diffusion_training import Plan, Training
 from synth.private_diffusion import PrivateDescent, steps_of
+from synth.private_release import Gaussian
 from synth.unet import UNet
 
 SCHEDULE = Schedule.cosine(100)
@@ -35,13 +38,22 @@ def images(n: int) -> tuple[Tensor, Tensor]:
     return torch.rand(n, 1, 8, 8, generator=rng(1)) * 2 - 1, torch.arange(n) % 2
 
 
+def rows(step: int, at: Tensor) -> SeededRows:
+    return SeededRows(step, at.numpy().astype(np.uint64), torch.device("cpu"))
+
+
+def by_clip(clip: float) -> Gaussian:
+    return Gaussian(0.0, clip, lambda shape: torch.full(tuple(shape), math.nan))
+
+
 def descent(clip: float = math.inf, multiplicity: int = 3, **changes: Any) -> PrivateDescent:
     given: dict[str, Any] = {
-        "noise_multiplier": 0.0,
-        "sample": lambda step, n, rate: torch.arange(n),
-        "normal": lambda step, count: torch.zeros(count),
+        "examples": 10,
+        "sample": lambda step, rate: torch.arange(10),
+        "rows": rows,
+        "gaussian": lambda step: by_clip(clip),
     }
-    return PrivateDescent(clip=clip, multiplicity=multiplicity, **{**given, **changes})
+    return PrivateDescent(multiplicity, **{**given, **changes})
 
 
 @pytest.mark.parametrize("clip", [math.inf, 0.5])
@@ -50,10 +62,12 @@ def test_an_examples_gradient_is_the_mean_over_its_noised_versions_and_clipped_o
 ) -> None:
     """Against autograd, one image and three (t, eps) at a time, drawn as the step draws them."""
     model, (x, y) = tiny(), images(4)
-    found = descent(clip).slopes(model, SCHEDULE, x, y, step=0, expected=8.0, draw=rng(5))
-    draw = rng(5)
-    t = torch.randint(1, SCHEDULE.steps + 1, (4, 3), generator=draw)
-    eps = torch.randn(4, 3, 1, 8, 8, generator=draw)
+    found = descent(clip).slopes(
+        model, SCHEDULE, x, y, step=0, expected=8.0, rows=rows(0, torch.arange(4))
+    )
+    drawn = rows(0, torch.arange(4))
+    t = (drawn.uniform(3) * SCHEDULE.steps).long() + 1
+    eps = drawn.normal(3, 1, 8, 8)
     named, sums = dict(model.named_parameters()), {}
     for i in range(4):
         each = [
@@ -73,11 +87,11 @@ def test_an_examples_gradient_is_the_mean_over_its_noised_versions_and_clipped_o
 
 def test_a_training_takes_the_steps_that_it_is_charged_for() -> None:
     """Ten images in samples of four: ceil(10 e / 4) steps after e epochs, each numbered once, at rate 0.4."""
-    asked: list[tuple[int, int, float]] = []
+    asked: list[tuple[int, float]] = []
 
-    def sample(step: int, n: int, rate: float) -> Tensor:
-        asked.append((step, n, rate))
-        return torch.arange(n if step % 2 else 0)
+    def sample(step: int, rate: float) -> Tensor:
+        asked.append((step, rate))
+        return torch.arange(10 if step % 2 else 0)
 
     plan = Plan(batch=4, lr=1e-3, flip=True)
     private = descent(0.5, sample=sample)
@@ -87,7 +101,7 @@ def test_a_training_takes_the_steps_that_it_is_charged_for() -> None:
         assert math.isnan(loss), "the loss is private"
         ends.append(len(asked))
     assert ends == [steps_of(e, 10, 4) for e in (1, 2, 3, 4)] == [3, 5, 8, 10]
-    assert asked == [(step, 10, 0.4) for step in range(10)]
+    assert asked == [(step, 0.4) for step in range(10)]
     assert steps_of(500, 5000, 256) == 9766
     assert steps_of(3, 2, 256) == 3, "a smaller site draws all in each"
 
@@ -98,11 +112,12 @@ def test_one_that_is_broken_off_goes_on_with_the_step_that_was_next() -> None:
     def new() -> Training:
         private = descent(
             0.5,
-            noise_multiplier=1.0,
-            sample=lambda step, n, rate: (
-                (torch.rand(n, generator=rng(step)) < rate).nonzero().flatten()
+            sample=lambda step, rate: (
+                (torch.rand(10, generator=rng(step)) < rate).nonzero().flatten()
             ),
-            normal=lambda step, count: torch.randn(count, generator=rng(1000 + step)),
+            gaussian=lambda step: Gaussian(
+                1.0, 0.5, lambda shape: torch.randn(tuple(shape), generator=rng(1000 + step))
+            ),
         )
         plan = Plan(batch=4, lr=1e-3)
         return Training(tiny(), SCHEDULE, *images(10), lambda e: rng(100 + e), plan, private)

@@ -16,6 +16,7 @@ from common.models.encoder import VAE, VAEEncoder
 from common.models.initial import initialise
 from common.models.resnet import ResNet18
 from synth.private_gradients import clipped_sum, example_gradients, noisy_mean
+from synth.private_release import Gaussian
 from synth.vae import auto_encoding_loss, sampled
 
 IMAGE, TEXT, CLASSES, N = (2, 16, 16), (6,), 5, 7
@@ -150,7 +151,7 @@ def test_of_no_example_there_is_noise_alone() -> None:
     sums = clipped_sum(model, cross_entropy, (torch.zeros(0, 3), torch.zeros(0).long()), 3.0)
     drawn = torch.arange(1.0, 13.0)
     mean = noisy_mean(
-        sums, clip=3.0, noise_multiplier=2.0, expected=4.0, normal=lambda count: drawn[:count]
+        sums, Gaussian(2.0, 3.0, lambda shape: drawn[: math.prod(shape)]), expected=4.0
     )
     assert list(mean) == ["1.weight", "1.bias"]
     torch.testing.assert_close(mean["1.weight"], 1.5 * drawn[:9].view(3, 3))
@@ -159,9 +160,7 @@ def test_of_no_example_there_is_noise_alone() -> None:
 
 def test_a_mean_without_noise_asks_for_none() -> None:
     sums = {"w": torch.tensor([3.0, 6.0])}
-    mean = noisy_mean(
-        sums, clip=math.inf, noise_multiplier=0.0, expected=3.0, normal=lambda count: 1 / 0
-    )
+    mean = noisy_mean(sums, Gaussian(0.0, math.inf, lambda shape: 1 / 0), expected=3.0)
     assert mean["w"].tolist() == [1, 2]
 
 
