@@ -23,6 +23,6 @@ class FedDynSettings(FedAvgSettings):
         if (self.server_optimizer, self.server_lr, self.server_momentum) != ("sgd", 1.0, 0.0):
             raise ValueError(
                 "server_optimizer, server_lr and server_momentum would move the weights and not the server's h, which "
-                "then part: set feddyn.server_optimizer=sgd feddyn.server_lr=1 feddyn.server_momentum=0"
+                "then part: set server_optimizer=sgd, server_lr=1 and server_momentum=0"
             )
         return self

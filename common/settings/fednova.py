@@ -23,6 +23,6 @@ class FedNovaSettings(FedAvgSettings):
         if self.clip_norm:
             raise ValueError(
                 f"clip_norm={self.clip_norm:g} shortens some gradients and not others, which the normalizer of the "
-                "site's steps does not know: set fednova.clip_norm=0, or choose another method"
+                "site's steps does not know: set clip_norm=0, or choose another method"
             )
         return self

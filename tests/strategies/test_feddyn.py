@@ -67,7 +67,7 @@ def test_weighted_by_counts_h_is_the_weighted_mean_of_the_sites_own_terms(tmp_pa
 )
 def test_a_step_of_the_servers_beside_h_is_refused(words: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"not the server's h, which then part: set feddyn\.server"
+        ConfigError, match=r"not the server's h, which then part: set server_optimizer=sgd"
     ):
         load({"method": "feddyn", "set": words})
     if words.startswith("fedavg"):

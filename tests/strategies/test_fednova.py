@@ -62,7 +62,7 @@ def test_what_counts_on_the_path_of_sgd_refuses_adam(method: str) -> None:
 def test_gradients_that_are_clipped_are_refused() -> None:
     """A clip shortens some gradients of a path: sum p_k d_k would no longer be normalised by what they came to."""
     for words in ("fednova.clip_norm=1.0", "fedavg.clip_norm=1.0"):
-        with pytest.raises(ConfigError, match=r"clip_norm=1 .*: set fednova\.clip_norm=0"):
+        with pytest.raises(ConfigError, match=r"clip_norm=1 .*: set clip_norm=0"):
             load({"method": "fednova", "set": words})
     assert load({"method": "fedavg", "set": "fedavg.clip_norm=1.0"})
 
