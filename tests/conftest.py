@@ -64,7 +64,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWaitsTwoC
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``faults`` or ``long`` unless the command line speaks of it: it takes hours."""
+    """Leave out what is marked ``faults`` or ``long`` unless the command line speaks of it: it takes hours.
+
+    What is marked ``gpu`` is skipped where there is none.
+    """
+    if not torch.cuda.is_available():
+        without = pytest.mark.skip(reason="torch finds no GPU here")
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(without)
     unasked = [name for name in ("faults", "long") if name not in config.option.markexpr]
     left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
