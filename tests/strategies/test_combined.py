@@ -90,7 +90,11 @@ def test_moons_objective_under_a_rule_of_single_examples(
     )
     plain = Checkpoint.load(run(given).last).weights
     rule = Clipped(longest)
-    monkeypatch.setattr(local_training, "_rule", lambda *_: (rule, None))
+
+    def steps(client: Any, *_: Any) -> Any:
+        return local_training._Steps(client.generator("local-training"), rule)
+
+    monkeypatch.setattr(local_training, "_steps", steps)
     by_example = Checkpoint.load(run(given).last).weights
     apart = max(float((by_example[name] - plain[name]).abs().max()) for name in plain)
     assert max(rule.norms) > 1

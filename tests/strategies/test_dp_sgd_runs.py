@@ -77,7 +77,11 @@ def test_with_an_infinite_clip_and_no_noise_it_is_plain_training(
     """With plain's batches and divisor, two rounds deep, to 1e-6 of the weights."""
     given = {"method": method, "rounds": 2}
     plain = weights(run(small(**given, set=f"{CUT} {text}")))
-    monkeypatch.setattr(local_training, "_rule", lambda *_: (unbounded, None))
+
+    def steps(client: Any, *_: Any) -> Any:
+        return local_training._Steps(client.generator("local-training"), unbounded)
+
+    monkeypatch.setattr(local_training, "_steps", steps)
     private = weights(run(small(**given, set=f"{CUT} {text} {PRIVATE}")))
     for name, tensor in plain.items():
         torch.testing.assert_close(private[name], tensor, rtol=1e-6, atol=1e-6)
@@ -222,7 +226,7 @@ def test_noise_is_what_the_settings_say(small: Small) -> None:
     )
     given = small(method="fedavg", rounds=1, set=text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeviceClient, "uniform", lambda self, purpose, count: torch.ones(count))
+        patch.setattr(DeviceClient, "sample", lambda *_: torch.zeros(0, dtype=torch.int64))
         record = run(given)
     start = dict(Run(load(given)).build_model().named_parameters())
     moved = torch.cat([(weights(record)[n] - p.detach()).flatten() for n, p in start.items()])

@@ -266,3 +266,26 @@ def test_a_model_whose_examples_see_each_other_is_refused(small: Small) -> None:
     device = client(small(set=f"{private('feature')} model.norm=batch"))
     with pytest.raises(FederationError, match=r"choose another model\.norm"):
         reply(device)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_so_is_one_in_which_no_layer_says_so(
+    small: Small, monkeypatch: pytest.MonkeyPatch, mechanism: str
+) -> None:
+    """A user's own, which takes the mean of a batch off, and has no batch norm: refused before anything is charged."""
+    device = client(small(set=private(mechanism)))
+    model = device.model(Weights.of(device.run.build_model()))
+    embed = type(model).embed
+
+    class Centred(type(model)):  # type: ignore[misc]
+        def embed(self, x: Tensor) -> Tensor:
+            """Return the embeddings less their mean."""
+            h: Tensor = embed(self, x)
+            return h - h.mean(0)
+
+    model.__class__ = Centred
+    monkeypatch.setattr(FedDMClient, "model", lambda *_: model)
+    assert not model.couples_samples
+    with pytest.raises(FederationError, match="see each other"):
+        reply(device)
+    assert device.told is None

@@ -70,7 +70,7 @@ def loss_of(local: Local, model: Classifier, x: Tensor, y: Tensor) -> Tensor:
     """Return the objective of one example, with what it draws for it."""
     assert local.draw is not None
     assert local.objective is not None
-    return local.objective(model, x, y, torch.tensor([0]), *local.draw(model, y))
+    return local.objective(model, x, y, torch.tensor([0]), *local.draw(model, y, None))
 
 
 # ---- the device -------------------------------------------------------------------------------------------

@@ -491,3 +491,15 @@ def test_the_images_of_a_generator_that_learned_differ_from_noise(small: Small) 
     values = pool["images"][""].float().numpy()
     assert values.shape[1:] == (1, 8, 8)
     assert np.ptp(values) > 100
+
+
+def test_no_count_of_copies_goes_with_images_that_noise_covers(small: Small) -> None:
+    """A count of how many lie near a real one is one more release, of which no epsilon tells."""
+    text = f"{TINY} fedssyn.sampling_steps=1 fedssyn.multiplicity=1"
+    plain, noisy = (
+        run(small(method="fedssyn", set=f"{text} {noise}")).metrics()[1]
+        for noise in ("", "fedssyn.noise_multiplier=1")
+    )
+    assert plain["copies"]["images"] > 0
+    assert noisy["copies"] is None
+    assert noisy["notes"]["spent"]

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import binom, chi2
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.models import Classifier, build
 from synth import private_release
 from synth.distribution_matching import distil, matching_loss
 from synth.matching_parts import features
 from synth.poisson_classes import PoissonClasses
-from synth.private_matching import Mechanism, distil_privately
+from synth.private_matching import Mechanism, distil_privately, rows_see_each_other
 from synth.private_release import Contributions, Gaussian, noisy_gradients, noisy_means
 
 LABELS = torch.tensor([2, 0, 0, 4, 2, 0, 2, 0, 0])
@@ -304,3 +304,46 @@ def test_counts_that_are_given_stand_for_the_true_ones() -> None:
         PoissonClasses.plan(LABELS, 2, torch.ones(5))
     with pytest.raises(ValueError, match="a batch of at least 1"):
         PoissonClasses.plan(LABELS, 0)
+
+
+# ---- rows that see each other -----------------------------------------------------------------------------
+
+
+class Counting(nn.Module):
+    """Scales by how often it was called, which it keeps."""
+
+    couples_samples = False
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return what the layer makes of x, and count."""
+        self.calls += 1
+        out: Tensor = self.layer(x.flatten(1))
+        return out
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Return h."""
+        return h
+
+
+class Ranked(Counting):
+    """Gives a row the number of the rows before it."""
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the row's place beside what the layer makes of it."""
+        out: Tensor = self.layer(x.flatten(1))
+        return out + torch.arange(len(x))[:, None]
+
+
+def test_a_model_is_tried_for_what_one_image_does_to_others() -> None:
+    for norm in ("none", "instance", "group"):
+        model = build("convnet", (1, 8, 8), 3, depth=1, width=4, norm=norm)
+        assert not rows_see_each_other(model, (1, 8, 8)), norm
+    assert not rows_see_each_other(build("vit", (1, 8, 8), 3, depth=1, width=32), (1, 8, 8))
+    for broken in (Counting(), Ranked()):
+        assert rows_see_each_other(broken, (1, 2, 2)), type(broken).__name__
