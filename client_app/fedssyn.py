@@ -28,6 +28,7 @@ from common.specs.fedssyn import (
     SYNTHESIZE,
     WITHOUT_SHARE,
     asked_spec,
+    given_away,
     sent_spec,
     settings_of,
     weights_of,
@@ -178,5 +179,5 @@ class FedssynClient(DeviceClient):
         """Return the positions of the images that are given away, p n_k of them, and of those that are kept."""
         n, draws = len(self.samples), self.generator("given-away", 0)
         order = torch.randperm(n, generator=draws, device=self.run.device)
-        cut = max(1, round(settings_of(self.run).mixed * n))
+        cut = given_away(settings_of(self.run), n)
         return order[:cut], order[cut:]

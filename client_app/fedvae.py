@@ -74,7 +74,9 @@ class FedVAEClient(DeviceClient):
             mu, log_variance = model.encoder.encode(x)
             z = sampled(mu, log_variance, noise)
             drawn = model.decoder(z)
-            own = auto_encoding_loss(mu, log_variance, drawn, x, settings.squared_error)
+            own = auto_encoding_loss(
+                mu, log_variance, drawn, x, settings.squared_error, settings.kl
+            )
             return task.loss(model.encoder.classify(z), targets) + settings.vae_weight * own
 
         return Local(objective=objective, draw=draw)

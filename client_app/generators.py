@@ -8,15 +8,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from common.errors import ConfigError
 from common.settings.generation import GenerationSettings
+from common.specs.generation import schedule, unbuildable, unet
 from synth import beta_vae
-from synth.diffusion import Schedule
 from synth.diffusion_samplers import sample
 from synth.diffusion_training import Plan, Training
 from synth.latent_sharing import class_means
 from synth.private_diffusion import PrivateDescent
-from synth.unet import UNet
 
 Draws = Callable[[int], torch.Generator]
 """Gives an epoch's generator, from 0 on, the same one each time that it is asked."""
@@ -87,20 +85,9 @@ class Diffusion:
         channels, height, width = images.shape[1:]
         self._settings, self._shape = settings, (channels, height, width)
         self._device = images.device
-        try:
-            model = UNet(
-                self._shape,
-                classes,
-                weights,
-                width=settings.width,
-                multipliers=settings.levels(),
-                blocks=settings.blocks,
-                attention=settings.attending(),
-                dropout=settings.dropout,
-            )
-            self._schedule = _schedule(settings)
-        except ValueError as error:
-            raise ConfigError(f"the generator cannot be built: {error}.") from None
+        with unbuildable():
+            model = unet(settings, self._shape, classes, weights)
+            self._schedule = schedule(settings)
         plan = Plan(
             batch=settings.batch,
             lr=settings.lr,
@@ -145,11 +132,6 @@ class Diffusion:
             model.load_state_dict(trained, strict=False)
 
 
-def _schedule(settings: GenerationSettings) -> Schedule:
-    make = Schedule.cosine if settings.schedule == "cosine" else Schedule.linear
-    return make(settings.diffusion_steps)
-
-
 class BetaVAE:
     """A beta-VAE, drawn from around the mean code of each class; the parameters are those of `Diffusion`.
 
@@ -169,10 +151,8 @@ class BetaVAE:
     ) -> None:
         channels, height, width = images.shape[1:]
         self._images, self._labels, self._classes = (images + 1) / 2, labels, classes
-        try:
+        with unbuildable():
             self._model = beta_vae.start((channels, height, width), weights, settings.latent)
-        except ValueError as error:
-            raise ConfigError(f"the generator cannot be built: {error}.") from None
         self._training = beta_vae.Training(
             self._model,
             self._inputs,

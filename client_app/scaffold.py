@@ -18,7 +18,9 @@ from common.wire import Bundle, Weights
 class ScaffoldClient(DeviceClient):
     """Keeps c_k, which begins at 0, and steps by -eta (g_k(y) - c_k + c).
 
-    The correction is added to the step and not to the gradient: momentum would go on applying it.
+    The correction is added to the step and not to the gradient, where momentum would go on applying it: control
+    variates of option II are mean steps, and have momentum's part in them. Those of option I are gradients, whose
+    correction grows from step to step as momentum has the gradients grow.
     """
 
     @phase("train", takes=bundle_spec)
@@ -39,17 +41,21 @@ class ScaffoldClient(DeviceClient):
         return Local(after_step=self._correction(drift)) if drift else Local()
 
     def _correction(self, drift: dict[str, Tensor]) -> Callable[[nn.Module], None]:
-        """Return what adds -eta (c - c_k) to a step."""
-        lr = self.settings(ScaffoldSettings).lr_in(self.server_round)
+        """Return what adds -eta (c - c_k) to a step, 1 + rho + rho^2 ... times in option I."""
+        settings = self.settings(ScaffoldSettings)
+        lr, amount = settings.lr_in(self.server_round), 0.0
+        carried_on = settings.momentum if settings.option == "I" else 0.0
         here = [value.to(self.run.device) for value in drift.values()]
         moved: list[Tensor] = []  # the model's parameters, looked up in the first step
 
         @torch.no_grad()
         def correct(model: nn.Module) -> None:
+            nonlocal amount
             if not moved:
                 parameters = dict(model.named_parameters())
                 moved.extend(parameters[name] for name in drift)
-            torch._foreach_add_(moved, here, alpha=-lr)
+            amount = 1.0 + carried_on * amount
+            torch._foreach_add_(moved, here, alpha=-lr * amount)
 
         return correct
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,7 +38,7 @@ def site_name(node_config: Mapping[str, object]) -> str:
     if name is None and "partition-id" in node_config:
         name = f"partition-{node_config['partition-id']}"
     if name is None and "data" in node_config:
-        name = PurePath(str(node_config["data"])).name
+        name = _called(str(node_config["data"]))
     if name is None:
         raise FederationError(
             "a node needs a name: start its SuperNode with --node-config \"site='NAME'\" or with "
@@ -54,13 +55,23 @@ def site_name(node_config: Mapping[str, object]) -> str:
 def folder_sites(folders: str) -> tuple[str, ...]:
     """Return the names of simulated sites with folders of their own, ``folders`` as ``images.sites`` has them.
 
-    A site is called as its folder; as its partition where two folders, or no site, could be called so.
+    A site is called as its folder, with a dash for what no site's name can have, such as a space. One is called as its
+    partition where another would be called the same, or no site could be called so.
     """
-    paths = folders.split(",") if folders else []
-    names = tuple(PurePath(path).name for path in paths)
-    if len(set(names)) == len(names) and all(map(SITE_NAME.fullmatch, names)):
-        return names
-    return tuple(f"partition-{i}" for i in range(len(paths)))
+    names = [_called(path) for path in folders.split(",")] if folders else []
+    count = Counter(names)
+    alone = {name for name in names if count[name] == 1 and SITE_NAME.fullmatch(name)}
+    numbered = [f"partition-{i}" for i in range(len(names))]
+    found = [n if n in alone else number for n, number in zip(names, numbered, strict=True)]
+    return tuple(found if len(set(found)) == len(found) else numbered)
+
+
+def _called(folder: str) -> str:
+    """Return what a site with this folder is called."""
+    name = PurePath(folder).name
+    if SITE_NAME.fullmatch(name):
+        return name
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-_.")[:64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from nectar.compare.request import parse
 from nectar.compare.tables import Results, terminal
 from nectar.interrupt import Interrupted, Interrupts
 from nectar.local_run import run_here
+from nectar.named_record import record_at
 from nectar.past_run import PastRun
 from nectar.recorded_run import RecordedRun
 from nectar.resume import with_recorded
@@ -51,6 +52,8 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
     NectarError
         In the sentences of the command line, if the run cannot start (before any work is done) or stops.
     """
+    if not isinstance(method, str):
+        raise ConfigError(f"{method!r:.60} is not a method: name one, such as nectar.run('feddm').")
     if method and "method" in settings:
         raise ConfigError(
             f"two methods, {method} and {settings['method']}: name one, as the first argument."
@@ -67,14 +70,14 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
 
 
 def open_record(record: str | Path) -> RecordedRun:
-    """Return the run whose record lies in a directory, such as one that ``nectar run`` printed.
+    """Return a run by its record: the directory that ``nectar run`` printed, the record's id, or ``latest``.
 
     Raises
     ------
     ConfigError
         If it is no run's record.
     """
-    return RecordedRun(PastRun.open(Path(record)))
+    return RecordedRun(PastRun.open(record_at(record)))
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,6 +180,12 @@ def compare(
         "--output": output,
         "--tune-seeds": tune_seeds,
     }
+    for row in rows:
+        if not isinstance(row, str):
+            raise ConfigError(
+                f"{row!r:.60} is not a row: nectar.compare takes each as an argument of its own, such as "
+                "nectar.compare('feddm', 'fedavg')."
+            )
     words = [*rows, *_words(settings)]
     for name, value in options.items():
         words += [] if value is None else [name, str(value)]

@@ -125,7 +125,7 @@ class PastRun:
         if not isinstance(content, dict):
             raise ConfigError(
                 f"{self.directory} is not a run's record (it has no readable {name}): give the directory that the "
-                "run printed"
+                "run printed, its id, or latest"
             )
         return content
 

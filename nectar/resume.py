@@ -1,4 +1,4 @@
-"""What `resume=DIRECTORY` stands for: the run config of the record, with what was typed over it."""
+"""What `resume=RECORD` stands for: the run config of the record, with what was typed over it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from common.config.keys import CONFIG
 from common.errors import ConfigError
+from nectar.named_record import record_at
 
 Scalar = str | int | float | bool
 
@@ -24,12 +25,15 @@ def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     directory = str(run_config.get("resume", ""))
     if not directory:
         return dict(run_config)
+    if Path(directory).parent == Path.cwd():  # where a bare word ends up
+        found = record_at(Path(directory).name, str(run_config.get("output-dir", "")))
+        run_config, directory = {**run_config, "resume": str(found)}, str(found)
     try:
         text = (Path(directory) / "provenance.json").read_text(encoding="utf-8")
         recorded = recorded_config(json.loads(text))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(
-            f"resume={directory} is not a run's record: give the directory that the run printed"
+            f"resume={directory} is not a run's record: give the directory that the run printed, its id, or latest"
         ) from None
     return over_recorded(recorded, run_config)
 

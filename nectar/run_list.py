@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError, NectarError
+from nectar.named_record import LATEST, record_at
 
 OUTCOMES = ("completed", "failed", "interrupted", "running", "killed")
 """How a run stands; ``killed`` is one whose record says ``running`` and that no process writes."""
@@ -119,7 +120,7 @@ def chosen(output: Path, names: Sequence[str]) -> list[ListedRun]:
     output : Path
         The output directory.
     names : sequence of str
-        Ids of records in it, or their directories.
+        Ids of records in it, their directories, or ``latest``.
 
     Raises
     ------
@@ -160,7 +161,7 @@ def sweep(output: Path) -> None:
 
 
 def _removable(output: Path, name: str) -> ListedRun:
-    place = Path(name).expanduser()
+    place = record_at(name, str(output)) if name == LATEST else Path(name).expanduser()
     directory = place if place.is_absolute() else output / place
     if directory.parent.resolve() != output.resolve() or directory.name.startswith("."):
         raise ConfigError(

@@ -203,15 +203,19 @@ def refuse_repeats(words: Iterable[str]) -> None:
 
 
 def refuse_nothing(key: str, value: str) -> None:
-    """Refuse ``resume=`` without a value, as an unset variable of a script makes it: it would begin a new run.
+    """Refuse a key without a value, as an unset variable of a script makes it: it would begin another run.
 
     Raises
     ------
     ConfigError
-        If it names no record.
+        If there is none.
     """
     if key == "resume" and not value.strip():
-        raise ConfigError("resume= names no record: give its directory, or leave resume out.")
+        raise ConfigError(
+            "resume= names no record: give its directory, its id or latest, or leave resume out."
+        )
+    if not value.strip():
+        raise ConfigError(f"{key}= has no value: give one, or leave {key} out.")
 
 
 def _run_value(key: str, text: str, directory: Path) -> str | int | float | bool:

@@ -30,7 +30,7 @@ from server_app.evaluation import server_judge
 from server_app.loop import federate
 from server_app.marked_lines import tell
 from server_app.record import Record
-from server_app.recorder import Recorder, require_an_update
+from server_app.recorder import Recorder, require_an_update, said_if_nothing_was_learned
 from server_app.sending.send import send
 from server_app.start import start_checksum, starting_weights
 from server_app.unlisted import unlisted
@@ -145,6 +145,8 @@ def serve(
             unjudged=standing.unjudged,
         )
         require_an_update(record.metrics())
+        if said := said_if_nothing_was_learned(record.metrics(), config.learning_rates):
+            logger.warning("%s", said)
         with record.writing():
             _end(record, "completed")
     except DivergedError as error:
@@ -177,6 +179,8 @@ def _note_end(record: Record, error: BaseException) -> None:
     """Note why the run ended early; where that has no room either, the lock that ends with it tells as much."""
     reason = str(error) or type(error).__name__
     stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+    if stopped:
+        logger.warning("interrupted: %s", record.stands())
     try:
         _end(record, "interrupted" if stopped else f"failed: {reason}")
     except (OSError, FederationError):

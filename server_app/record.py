@@ -175,8 +175,17 @@ class Record:
             ) from None
 
     def stands(self) -> str:
-        """Say of a run that ended which round it can go on from, and how."""
-        return f"{self._safe()}, and resume={self.directory} goes on from there"
+        """Say of a run that ended which round it can go on from, and the line that goes on."""
+        line = shlex.join([*self._goes_on_by(), f"resume={self.directory}"])
+        return f"{self._safe()}, and `{line}` goes on from there"
+
+    def _goes_on_by(self) -> list[str]:
+        """Return the command, with the connection of one that has it, that a run like this is continued by."""
+        words: list[str] = []
+        with contextlib.suppress(FederationError):
+            words = list(map(str, self._provenance().get("command", [])))
+        known = words[1:2] in (["run"], ["simulate"], ["submit"]) and words[0] == "nectar"
+        return words[: 3 if words[1] == "submit" else 2] if known else ["nectar", "run"]
 
     def _safe(self) -> str:
         """Say what of the record a run can go on from."""

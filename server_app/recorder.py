@@ -71,8 +71,9 @@ class Recorder:
         if _has_diverged(result):
             kept = self.record.finite
             logger.warning(
-                "round %d: the test loss is not finite: the model has diverged; lower a learning rate%s",
+                "round %d: the test loss is not finite: the model has diverged; lower a learning rate (%s)%s",
                 result.server_round,
+                self.strategy.run.config.learning_rates,
                 f" (the last checkpoint before it is kept in {kept})" if kept.is_file() else "",
             )
 
@@ -187,14 +188,50 @@ def require_an_update(lines: Sequence[Mapping[str, Any]]) -> None:
     Raises
     ------
     FederationError
-        If there are rounds among ``lines``, and the strategy made an update in none of them.
+        If there are rounds among ``lines``, and the strategy made an update in none of them, or sites were asked and
+        no reply of any was ever accepted.
     """
     rounds = [line for line in lines if line["round"]]
+    asked = [line for line in rounds if line["accepted"] or line["rejected"]]
+    if asked and not any(line["accepted"] for line in asked):
+        reasons = "; ".join(f"{site}: {why}" for site, why in asked[-1]["rejected"].items())
+        raise FederationError(
+            f"none of {len(asked)} rounds had a reply that could be used, and nothing was learned ({reasons})"
+        )
     if rounds and not any(line.get(UPDATED, True) for line in rounds):
         raise FederationError(
             f"none of {len(rounds)} rounds updated the weights, which are still those of the start: the strategy made "
             "nothing of the replies, and its own warning of each round in the log says what it lacked"
         )
+
+
+#: points of accuracy by which a run that learned something is better than it was
+_LEARNED = 0.05
+
+
+def said_if_nothing_was_learned(lines: Sequence[Mapping[str, Any]], rates: str) -> str:
+    """Return a sentence about a run whose model is no better than before training, else nothing.
+
+    Parameters
+    ----------
+    lines : sequence of mapping
+        The rounds' lines.
+    rates : str
+        The learning rates, as they are typed.
+    """
+    judged = [line for line in lines if line.get("test") and line["test"]["loss"] is not None]
+    if len(judged) < 2 or judged[0]["round"]:
+        return ""
+    before, after = judged[0]["test"], judged[-1]["test"]
+    by_chance = 1.5 / max(1, len(after["per_class"]))
+    learned = max(before["accuracy"] + _LEARNED, by_chance)
+    if after["loss"] <= before["loss"] or after["accuracy"] > learned:
+        return ""
+    return (
+        f"the run has learned nothing: after round {judged[-1]['round']} the test loss is {after['loss']:.4f}, before "
+        f"training it was {before['loss']:.4f} (accuracy {after['accuracy']:.4f}, before {before['accuracy']:.4f}); "
+        f"try a lower learning rate ({rates})"
+    )
 
 
 def _judged(mean: MetricRecord | None, outcome: Outcome) -> dict[str, Any]:

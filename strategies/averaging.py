@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
 from common.pieces import pieces
 from common.settings.base import Settings
 from common.settings.fedavg import FedAvgSettings
+from common.sites import Site
 from common.wire import Weights
 from strategies.exchange.replies import Upload
 
@@ -16,6 +19,12 @@ def share_of(upload: Upload, settings: Settings) -> int:
     """Return p_k before all of them are scaled to a sum of one: the site's number of examples, or one."""
     assert isinstance(settings, FedAvgSettings)
     return upload.examples if settings.weighting == "counts" else 1
+
+
+def shares_of(sites: Iterable[Site], settings: Settings) -> int:
+    """Return the sum of these over ``sites``."""
+    assert isinstance(settings, FedAvgSettings)
+    return sum(site.examples if settings.weighting == "counts" else 1 for site in sites)
 
 
 class Mean:

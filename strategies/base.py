@@ -474,17 +474,21 @@ class Strategy(FlowerStrategy):
         needed = min(self.run.config.federation.min_replies, len(self._sent))
         if valid < needed:
             reasons = "; ".join(f"{site}: {why}" for site, why in self.outcome.rejected.items())
-            raise FederationError(
+            said = (
                 f"round {server_round} has {valid} valid replies where federation.min_replies asks for {needed} "
                 f"({reasons or 'none was rejected'})"
             )
+            if any(" finite" in why for why in self.outcome.rejected.values()):
+                rates = self.run.config.learning_rates
+                said += f": training diverges where numbers are not finite; lower a learning rate ({rates})"
+            raise FederationError(said)
 
     def _require_finite(self, server_round: int, weights: Weights) -> None:
         for name, tensor in weights.read_only.items():
             if not is_finite(tensor):
                 raise DivergedError(
                     f"round {server_round}'s update made the weight '{name}' infinite or NaN, and is not kept: a new "
-                    "run needs a lower learning rate"
+                    f"run needs a lower learning rate ({self.run.config.learning_rates})"
                 )
 
     def _mean_metrics(self) -> MetricRecord | None:

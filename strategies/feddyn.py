@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from common.run import Run
 from common.settings.feddyn import FedDynSettings
 from common.wire import Weights
-from strategies.averaging import Mean
+from strategies.averaging import Mean, shares_of
 from strategies.base import State
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
@@ -18,7 +18,8 @@ _H = "h"
 class FedDyn(FedAvg):
     """h <- h - alpha / K sum_k (w_k - w_r), w_{r+1} = mean of w_k - h / alpha, with K the sites that there are.
 
-    Running statistics are averaged as they are.
+    With ``weighting=counts`` sites count p_k in both, and all p_k together are in the place of K: h = 0 is where the
+    weighted sum of gradients is. Running statistics are averaged as they are.
     """
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
@@ -26,26 +27,19 @@ class FedDyn(FedAvg):
         settings = run.config.settings
         assert isinstance(settings, FedDynSettings)
         self._alpha = settings.alpha
-        self._uniform = settings.weighting == "uniform"
         self._h = run.spec.parameters.zeros().tensors
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average as they come; without regulariser there is no h."""
-        parameters = self.run.spec.parameters
         mean = Mean(weights)
-        # h goes by the plain mean of the ends, which the average is where it is weighted uniformly.
-        plain = Mean(weights.only(parameters)) if self._alpha and not self._uniform else None
         for upload in uploads:
-            ended = self.model_of(upload)
-            mean.add(ended, self.share(upload))
-            if plain is not None:
-                plain.add(ended.only(parameters), 1)
-            del upload, ended  # or they are held while the next device works
+            mean.add(self.model_of(upload), self.share(upload))
+            del upload  # or it is held while the next device works
         averaged = mean.result()
         if not self._alpha:
             return averaged
-        ends = (averaged if plain is None else plain.result()).tensors
-        part = self._alpha * (mean if plain is None else plain).total / len(self.sites)
+        ends = averaged.tensors
+        part = self._alpha * mean.total / shares_of(self.sites, self.run.config.settings)
         self._h = {n: h - part * (ends[n] - weights.tensors[n]) for n, h in self._h.items()}
         solved = {n: averaged.tensors[n] - h / self._alpha for n, h in self._h.items()}
         return Weights(solved, weights.codec).over(averaged)

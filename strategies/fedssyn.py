@@ -25,10 +25,13 @@ from common.specs.fedssyn import (
     SHARE,
     SIZE,
     SYNTHESIZE,
+    WITHOUT_SHARE,
+    given_away,
     made_spec,
     replied_spec,
     settings_of,
 )
+from common.specs.generation import require_buildable
 from common.training import mean_gradient
 from common.wire import Bundle, Numbers, Payload, Pixels, SyntheticImages, Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
@@ -58,6 +61,8 @@ class Fedssyn(Strategy):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self.settings = settings_of(run)
+        if self.settings.images in ("shuffled", "local", "central"):
+            require_buildable(self.settings, run.image_shape, len(run.info.classes))
         _ = run.image_shape
         self.inner = self.strategy_of(self.settings.inner)
         self.contrast = self.inner.contrast  # type: ignore[misc]
@@ -152,11 +157,25 @@ class Fedssyn(Strategy):
             if self.settings.diagnostics and isinstance(upload.payload, Bundle):
                 self._gaps.take(upload)
                 upload = replace(upload, payload=upload.payload.parts[INNER])
-            return self.inner.prepare(server_round, weights, upload)
+            trained = replace(upload, examples=self._trained_on(upload))
+            judged = self.inner.prepare(server_round, weights, trained)
+            return replace(judged, examples=upload.examples)
         done = upload.metrics.get(DONE, 0.0)
         if not 0 <= done <= 1:
             raise PayloadError(f"its {DONE} is {done:g}, which is a share from 0 to 1")
         return upload
+
+    def _trained_on(self, upload: Upload) -> int:
+        """Return how many images a pass of the site's had: its own, and unless ``scaled`` those of its share."""
+        own = upload.examples
+        if self.settings.scaled or WITHOUT_SHARE in upload.metrics:
+            return own
+        if self.settings.images == "local":
+            return own + self._images_a_site()
+        if not self._pool.closed or self.settings.images == "central":
+            return own
+        given = given_away(self.settings, own) if self.settings.images == "real-shuffled" else 0
+        return own - given + len(self._pool.share_of(upload.site.name).labels)
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
         """Return the inner method's answer; images lead to no model by themselves."""

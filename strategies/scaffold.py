@@ -8,7 +8,7 @@ from common.run import Run
 from common.sites import Site
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire import Bundle, Weights
-from strategies.averaging import Mean
+from strategies.averaging import Mean, shares_of
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
@@ -17,7 +17,8 @@ from strategies.fedavg import FedAvg
 class Scaffold(FedAvg):
     """w_{r+1} = mean of w_k, c <- c + |S| / K mean of (c_k+ - c_k), with K the sites that there are.
 
-    The paper's eta_g is ``server_lr``.
+    With ``weighting=counts`` both means are weighted by p_k, and the sums of p_k are in the place of |S| and K: c stays
+    sum_k p_k c_k, the correction that the weighted optimum needs. The paper's eta_g is ``server_lr``.
     """
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
@@ -42,10 +43,12 @@ class Scaffold(FedAvg):
         mean, changes = Mean(weights), Mean(self._c)
         for upload in uploads:
             assert isinstance(upload.payload, Bundle)
-            mean.add(self.model_of(upload), self.share(upload))
-            changes.add(upload.payload.part(CONTROL, Weights), 1)
+            share = self.share(upload)
+            mean.add(self.model_of(upload), share)
+            changes.add(upload.payload.part(CONTROL, Weights), share)
             del upload  # or it is held while the next device works
-        part, change = changes.total / len(self.sites), changes.result().tensors
+        everybody = shares_of(self.sites, self.run.config.settings)
+        part, change = changes.total / everybody, changes.result().tensors
         self._c = Weights({name: c + part * change[name] for name, c in self._c.tensors.items()})
         return mean.result()
 

@@ -90,10 +90,16 @@ class SurrogateServer(Strategy):
         return images, labels, each / each.mean().clamp_min(torch.finfo(each.dtype).tiny)
 
     def _by_counts(self, site: Site, labels: Tensor) -> Tensor:
-        """Return n_{k,c} over the images of class c sent, for each of these: a class counts what it is at the site."""
+        """Return n_{k,c} over the images of class c sent, for each of these: a class counts what it is at the site.
+
+        An image with a soft label is of each class by its probability.
+        """
         counts = torch.tensor(site.class_counts, dtype=torch.float32)
-        sent = torch.bincount(labels, minlength=len(counts))
-        return counts[labels] / sent[labels]
+        if labels.is_floating_point():
+            sent = labels.sum(0)
+            return labels @ torch.where(sent > 0, counts / sent, 0.0)
+        held = torch.bincount(labels, minlength=len(counts))
+        return counts[labels] / held[labels]
 
     def _train(
         self, server_round: int, weights: Weights, samples: Samples, objective: Objective

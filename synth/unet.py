@@ -39,8 +39,9 @@ class UNet(nn.Module):
         An image's (C, H, W).
     classes : int
         The number of classes.
-    generator : torch.Generator
-        The source of the initial weights; its device is the network's.
+    generator : torch.Generator, optional
+        The source of the initial weights; its device is the network's. Without one it stays laid out on "meta", which
+        shows whether it can be built and takes no memory.
     width : int
         Channels of the first level; even.
     multipliers : tuple of int
@@ -62,7 +63,7 @@ class UNet(nn.Module):
         self,
         shape: tuple[int, int, int],
         classes: int,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         *,
         width: int = 64,
         multipliers: tuple[int, ...] = (1, 2, 2, 2),
@@ -88,7 +89,8 @@ class UNet(nn.Module):
             self.up = layout.up()
             self.norm = norm(layout.channels)
             self.last = nn.Conv2d(layout.channels, shape[0], 3, padding=1)
-        _fill(self, generator)
+        if generator is not None:
+            _fill(self, generator)
 
     def forward(
         self, x: Tensor, t: Tensor, y: Tensor, generator: torch.Generator | None = None

@@ -29,7 +29,7 @@ def sampled(mu: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
 
 
 def auto_encoding_loss(
-    mu: Tensor, log_variance: Tensor, drawn: Tensor, x: Tensor, error: str = "sum"
+    mu: Tensor, log_variance: Tensor, drawn: Tensor, x: Tensor, error: str = "sum", kl: str = "sum"
 ) -> Tensor:
     """Return KL + squared error, the mean over examples: l_2 + l_3.
 
@@ -40,7 +40,9 @@ def auto_encoding_loss(
     drawn, x : Tensor
         The decoder's images and those that were encoded, float [n, C, H, W].
     error : str
-        What the squared error is over an image's values: "sum", as the KL is over the code's, or "mean".
+        What the squared error is over an image's values, "sum" or "mean".
+    kl : str
+        The same of the KL over the code's numbers.
     """
     squared = F.mse_loss(drawn, x) * (x[0].numel() if error == "sum" else 1)
-    return divergence(mu, log_variance).mean() + squared
+    return divergence(mu, log_variance).mean() / (1 if kl == "sum" else mu.shape[1]) + squared

@@ -1,16 +1,19 @@
-"""Shared by all tests: one thread, and a federation small enough to run in a second."""
+"""Shared by all tests: one thread, draws of one seed, and a federation small enough to run in a second."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from small import SMALL
 from standing_clock import clock  # noqa: F401 - a fixture
 from texts import asked, texts  # noqa: F401 - fixtures
@@ -21,6 +24,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # anew, which is half of all it computes.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# The same examples on every machine and in every run; a busy machine is not a failure.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 # No test cuts the power, and to flush a file to the disk takes as long as to train a small model on it.
 os.fsync = lambda fd: None
 
@@ -58,7 +64,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWaitsTwoC
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``faults`` or ``long`` unless the command line speaks of it: it takes hours."""
+    """Leave out what is marked ``faults`` or ``long`` unless the command line speaks of it: it takes hours.
+
+    What is marked ``gpu`` is skipped where there is none.
+    """
+    if not torch.cuda.is_available():
+        without = pytest.mark.skip(reason="torch finds no GPU here")
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(without)
     unasked = [name for name in ("faults", "long") if name not in config.option.markexpr]
     left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
@@ -82,8 +96,12 @@ def _interrupts_are_heard() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+def _as_alone() -> None:
+    """One thread, or as many as OMP_NUM_THREADS says, and draws that are the same whatever ran before."""
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
 
 
 @pytest.fixture

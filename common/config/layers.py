@@ -143,6 +143,10 @@ def unknown_run_key(key: str) -> ConfigError:
         return ConfigError(
             f"{key} {where_phrase(COMMAND_LINE)} lacks its section: write {' or '.join(homes)}."
         )
+    if inside := [known for known in known_keys() if known.startswith(f"{key}.")]:
+        return ConfigError(
+            f"{key} {where_phrase(COMMAND_LINE)} is a section of settings: write one of them, such as {inside[0]}."
+        )
     typed = [known for known in RUN_KEYS if known not in INTERNAL_KEYS]
     return unknown("key", key, COMMAND_LINE, typed)
 

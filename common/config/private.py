@@ -26,6 +26,7 @@ def check_privacy(privacy: PrivacySettings, method: str, settings: Settings) -> 
         return
     asked = f"privacy.noise_multiplier={privacy.noise_multiplier:g}"
     if why := settings.unprotected(privacy):
+        why = why.replace("{section}", section(method))
         raise ConfigError(f"{asked} cannot hold under method={method}: {why}.")
     if not resolve(method).private:
         named = ", ".join(name for name, known in METHODS.items() if known.private)

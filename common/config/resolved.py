@@ -123,6 +123,21 @@ class Config:
         """The settings of the method, and of those inside it, by section."""
         return {self.section: self.settings, **self.inner}
 
+    @property
+    def learning_rates(self) -> str:
+        """The learning rates of the run's methods as they are typed; not a server's that takes the mean."""
+        stated = [
+            (f"{section}.{name}", value)
+            for section, settings in self.methods.items()
+            for name, value in settings.model_dump().items()
+            if name == "lr" or name.endswith("_lr")
+        ]
+        return ", ".join(
+            f"{key}={value:g}"
+            for key, value in stated
+            if not (key.endswith(".server_lr") and value == 1)
+        )
+
     @cached_property
     def private(self) -> bool:
         """Whether a mechanism of differential privacy stands between the sites' data and what leaves them.

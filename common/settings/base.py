@@ -62,7 +62,10 @@ class Settings(BaseModel):
         return None
 
     def unprotected(self, privacy: PrivacySettings) -> str:
-        """Say why the noise that ``privacy`` asks for would not cover all that a device sends; nothing if it does."""
+        """Say why the noise that ``privacy`` asks for would not cover all that a device sends; nothing if it does.
+
+        ``{section}`` in it stands for the section that holds the settings, which is another for whoever inherits them.
+        """
         return ""
 
 

@@ -100,15 +100,15 @@ class FedDMSettings(SurrogateServerSettings):
         """Refuse images that hold real ones, or matching without a mechanism, or by counts that are private."""
         if self.mechanism == "none":
             return (
-                "its images are matched to real ones without noise: set feddm.mechanism=feature or "
-                "feddm.mechanism=gradient"
+                "its images are matched to real ones without noise: set {section}.mechanism=feature or "
+                "{section}.mechanism=gradient"
             )
         if self.start == "real":
-            return "its images begin as real ones (feddm.start=real): set feddm.start=noise"
+            return "its images begin as real ones ({section}.start=real): set {section}.start=noise"
         if privacy.counts != "public" and not self.counts_noise:
             return (
                 "how often an example is drawn follows its class's number of examples, which privacy.counts=one keeps "
-                "private: set feddm.counts_noise above 0, such as 10, or privacy.counts=public where these are no "
+                "private: set {section}.counts_noise above 0, such as 10, or privacy.counts=public where these are no "
                 "secret"
             )
         return ""

@@ -103,7 +103,7 @@ class FedssynSettings(GenerationSettings):
         if self.images != "none" and not self.noise_multiplier:
             return (
                 f"images={self.images} has each site make images by a generator that was trained without noise: set "
-                "fedssyn.noise_multiplier above 0, or images=none"
+                "{section}.noise_multiplier above 0, or images=none"
             )
         if self.images != "none" and privacy.counts != "public":
             return (

@@ -33,6 +33,11 @@ class FedVAESettings(FedAvgSettings):
         "the reconstruction's squared error over an image's values: their sum, as the KL is over the code's numbers, "
         "or their mean, beside which the KL leaves a decoder that draws one image of every code",
     )
+    kl: Literal["sum", "mean"] = setting(
+        "sum",
+        "the KL over the code's numbers: their sum, or their mean, as the released code has it beside the mean squared "
+        "error",
+    )
     preliminary_rounds: int = setting(
         0, "rounds with the VAE's loss; 0: two fifths of all", symbol="T_p", ge=0
     )

@@ -33,6 +33,11 @@ def settings_of(run: Run) -> FedssynSettings:
     return settings
 
 
+def given_away(settings: FedssynSettings, images: int) -> int:
+    """Return how many of its real ``images`` a site gives away with ``images=real-shuffled``: p n_k, at least one."""
+    return max(1, round(settings.mixed * images))
+
+
 def pixels_spec(run: Run, most: int) -> PixelsSpec:
     """Return the form of at most ``most`` images.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from common.config import Config
 from common.config.own_data import FILE_KEY
 from common.errors import ConfigError, DataError
+from nectar.named_record import record_at
 from nectar.outputs import output_folder
 from nectar.record_imports import OPTION, judge_of
 from nectar.words import take_options
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 SUMMARY = "write a run's model and synthetic images for use without Nectar"
 
 USAGE = """\
-Usage: nectar export RUN [--output DIR] [--best] [--model NAME] [--format onnx,pt2] [--allow-imports MODULES]
+Usage: nectar export RECORD [--output DIR] [--best] [--model NAME] [--format onnx,pt2] [--allow-imports MODULES]
 
-Writes the newest model of the run recorded in the directory RUN as safetensors, with what plain PyTorch needs to
-load it, and the images that its sites sent as PNG files in a folder a class and as one npz. A run that is not over
-gives what it has so far. What was written is loaded in a fresh Python without Nectar, and kept only if its logits are
-those of the run's model.
+RECORD is the directory that the run printed, the record's id, or latest. Writes its newest model as safetensors, with
+what plain PyTorch needs to load it, and the images that its sites sent as PNG files in a folder a class and as one npz.
+A run that is not over gives what it has so far. What was written is loaded in a fresh Python without Nectar, and kept
+only if its logits are those of the run's model.
 
-  --output DIR     the folder to make (default: export/round-005 or so in RUN); never one that is there
+  --output DIR     the folder to make (default: export/round-005 or so in the record); never one that is there
   --best           the round with the best accuracy on the validation share instead of the newest
   --model NAME     one of several models, such as a site's that trained by itself (method=local)
   --format NAMES   more forms of the model: onnx (for ONNX runtimes), pt2 (torch.export, needs no code) or both,
@@ -46,7 +47,9 @@ def main(words: list[str]) -> int:
         words, flags=("--best",), values=("--output", "--model", "--format", OPTION)
     )
     if len(rest) != 1:
-        raise ConfigError("nectar export takes one run: the directory that the run printed.")
+        raise ConfigError(
+            "nectar export takes one record: the directory that the run printed, its id, or latest."
+        )
     output = output_folder(options["--output"], fresh=True) if "--output" in options else None
     from nectar.export.formats import read_formats
 
@@ -55,7 +58,7 @@ def main(words: list[str]) -> int:
     from nectar.past_run import PastRun
     from nectar.report.text import share
 
-    past = PastRun.open(Path(rest[0]), judge_of(options.get(OPTION, "")))
+    past = PastRun.open(record_at(rest[0]), judge_of(options.get(OPTION, "")))
     done = export(
         past, output, best="--best" in options, formats=formats, model=options.get("--model", "")
     )

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from common.errors import ConfigError
+from nectar.named_record import record_at
 from nectar.outputs import output_page
 from nectar.record_imports import OPTION, judge_of
 from nectar.report.writing import NAME, write
@@ -14,16 +15,18 @@ from nectar.words import take_options
 SUMMARY = "write what runs did as one HTML file: curves, images, bytes, what was private"
 
 USAGE = """\
-Usage: nectar report RUN... [--output FILE.html] [--allow-imports MODULES]
+Usage: nectar report RECORD... [--output FILE.html] [--allow-imports MODULES]
 
 Reads the records of one or more runs, finished or not, and writes one HTML file that needs no
-network. RUN is the directory that the run printed. Seeds of one configuration stand together.
+network. RECORD is the directory that the run printed, the record's id, or latest. Seeds of one configuration stand
+together.
 
   --output FILE.html   where it goes; else report.html in the record, or for several runs
                        nectar-report.html in the current directory
   --allow-imports MODULES
                        a method, model or data set of somebody's own is imported only from modules named here
 
+  nectar report latest
   nectar report ~/nectar/runs/20260101-120000-feddm-digits-seed0-1a2b3c
   nectar report runs/*feddm* runs/*fedavg* --output comparison.html
 
@@ -42,9 +45,9 @@ def main(words: list[str]) -> int:
     options, named = take_options(words, values=("--output", OPTION))
     if not named:
         raise ConfigError(
-            "nectar report needs a run: give the directory of its record, as the run printed it."
+            "nectar report needs a record: give the directory that the run printed, its id, or latest."
         )
-    directories = [Path(word).expanduser().resolve() for word in named]
+    directories = [record_at(word).resolve() for word in named]
     twice = [path for path, count in Counter(directories).items() if count > 1]
     if twice:
         raise ConfigError(f"{twice[0]} is named twice: name each run once.")

@@ -104,7 +104,10 @@ def test_the_words_make_paths_absolute_count_the_sites_and_list_the_classes(
 def test_sites_are_called_as_their_folders_where_that_tells_them_apart() -> None:
     assert folder_sites("/x/a,/y/b") == ("a", "b")
     assert folder_sites("/x/a,/y/a") == ("partition-0", "partition-1")
-    assert folder_sites("/x/a,/x/b c") == ("partition-0", "partition-1")
+    assert folder_sites("/x/a,/x/b c,/y/(d) e/") == ("a", "b-c", "d-e"), "one keeps no other's name"
+    assert folder_sites("/x/a,/x/b c,/x/b-c") == ("a", "partition-1", "partition-2")
+    assert folder_sites("/x/partition-1,/x/()") == ("partition-0", "partition-1")
+    assert folder_sites("/x/partition-1,/x/a") == ("partition-1", "a")
     assert folder_sites("") == ()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import ModuleType
 
 import pytest
 
 from common.config import load
 from common.errors import ConfigError
-from common.methods import METHODS
+from common.methods import METHODS, Method
+from common.settings.feddm import FedDMSettings
 
 ASKED = "privacy.noise_multiplier=1"
 PUBLIC = f"{ASKED} privacy.counts=public"
@@ -126,3 +129,25 @@ def test_without_noise_all_of_it_is_a_plain_run() -> None:
     for method, text, _ in REFUSED.values():
         plain = text.replace(ASKED, "privacy.noise_multiplier=0")
         assert not load({"method": method, "set": plain}).privacy.active
+
+
+class OwnSettings(FedDMSettings):
+    """Those of a method that inherits FedDM's."""
+
+
+def test_a_method_of_ones_own_is_told_to_set_its_own_section(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known, module = METHODS["feddm"], ModuleType("a_users_private_settings")
+    module.OwnSettings = OwnSettings  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    path = f"{module.__name__}:OwnSettings"
+    method = Method("mine", known.strategy, known.client, path, private=True)
+    monkeypatch.setitem(METHODS, "mine", method)
+    for words, said in (
+        ("mine.mechanism=none", "set mine.mechanism=feature or mine.mechanism=gradient."),
+        ("mine.mechanism=feature mine.start=real", "set mine.start=noise."),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            load({"method": "mine", "set": f"{PUBLIC} {words}"})
+        assert str(refused.value).endswith(said)

@@ -83,7 +83,7 @@ def test_digits_are_normalised(tmp_path: Path) -> None:
     assert abs(float(x.std()) - 1) < 1e-3
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_normalisation_runs_on_the_device() -> None:
     s = samples(_split(), INFO).to("cuda")
     assert s.raw.device.type == s.labels.device.type == "cuda"

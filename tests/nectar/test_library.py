@@ -209,6 +209,17 @@ def test_a_value_of_no_kind_and_two_methods_are_refused() -> None:
         nectar.run("feddm", method="fedavg")
 
 
+def test_a_list_of_rows_and_a_section_as_a_key_are_told_in_a_sentence() -> None:
+    for call, said in (
+        (lambda: nectar.compare(["feddm", "fedavg"]), "each as an argument of its own"),  # type: ignore[arg-type]
+        (lambda: nectar.run(["feddm"]), "is not a method: name one"),  # type: ignore[arg-type]
+        (lambda: nectar.run(data=3), r"data .* is a section of settings: write .* such as data\."),
+        (lambda: nectar.compare("fedavg", fedavg=3), r"such as fedavg\."),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            call()
+
+
 def test_keywords_become_the_words_that_would_be_typed() -> None:
     settings = {
         "experiment": None,

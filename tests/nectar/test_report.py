@@ -247,7 +247,7 @@ def test_the_command_writes_where_it_says(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "needs a run"),
+        ([], "needs a record"),
         (["a", "./a"], "named twice"),
         (["a", "--output", "x.pdf"], "must name an HTML file"),
         (["a", "--output=gone/x.html"], "not there: make"),

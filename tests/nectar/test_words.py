@@ -48,10 +48,6 @@ def test_an_import_path_is_a_value_and_a_set_is_passed_on() -> None:
     }
 
 
-def test_an_empty_value_unsets() -> None:
-    assert load(parse_words(["rounds=", "output-dir="])) == load({})
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_name_in_first_place_is_the_method(method: str) -> None:
     assert parse_words([method, "rounds=2"]) == parse_words([f"method={method}", "rounds=2"])
@@ -79,7 +75,9 @@ def test_an_experiment_that_has_a_methods_name_is_named_in_full(
         (["feddm.ipc=1", "feddm.ipc=2"], "feddm.ipc is given twice"),
         (["output-dir=/a", "output_dir=/b"], "output-dir is given twice"),
         (["set=feddm.ipc=1", "set=feddm.ipc=2"], "set is given twice"),
-        (["resume="], "resume= names no record: give its directory, or leave resume out"),
+        (["resume="], "resume= names no record: give its directory, its id or latest, or leave"),
+        (["rounds="], "rounds= has no value: give one, or leave rounds out"),
+        (["output_dir= "], "output-dir= has no value"),
         (["--quiet"], "--quiet is unknown: settings are given as key=value"),
         (["-v"], "-v is unknown"),
     ],

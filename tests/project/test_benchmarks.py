@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from benchmarks import ENTRIES, measure, synthetic_update
+import benchmarks.__main__ as runner
+from benchmarks import ENTRIES, measure, small_devices, synthetic_update
 from benchmarks.measure import Claim, compare, table
 from client_app.fedavg import FedAvgClient
 
@@ -71,6 +74,39 @@ def test_a_stated_figure_has_no_verdict_and_its_own_unit():
     assert line.split() == ["x", "10.000MB", "25.000MB", "2.50x", "2.50..2.50", "stated"]
     assert str(Claim(at_most=1.5, of="the memory")) == "<= 1.5x the memory"
     assert Claim().ratio(2.0, 5.0) == 2.5, "the cost, as with at_most"
+
+
+@pytest.mark.parametrize(
+    ("claims", "code"),
+    [((Claim(), Claim(at_most=3.0)), 0), ((Claim(), Claim(at_most=2.0)), 1)],
+)
+def test_a_figure_that_is_stated_alone_fails_no_run(monkeypatch, capsys, claims, code):
+    made = [measure.Row(f"row {i}", 1.0, 2.5, (2.5,), claim) for i, claim in enumerate(claims)]
+    monkeypatch.setitem(ENTRIES, "made", "made")
+    entry = SimpleNamespace(rows=lambda pairs: made)
+    monkeypatch.setattr(runner, "importlib", SimpleNamespace(import_module=lambda name: entry))
+    monkeypatch.setattr(runner.sys, "argv", ["benchmarks", "made"])
+    assert runner.main() == code
+    assert "stated" in capsys.readouterr().out
+
+
+def test_small_devices_are_measured_on_one_core_on_either_side(monkeypatch):
+    """Threads that the loop has and ours has not are CPU seconds of the loop's alone."""
+    seen = []
+
+    def noted(name, reference, ours, *, pairs, claim, clock):
+        seen.append((torch.get_num_threads(), claim))
+        return measure.Row(name, 1.0, 1.0, (1.0,), claim)
+
+    monkeypatch.setattr(small_devices, "compare", noted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        small_devices.rows(7)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [(1, Claim()), (1, Claim(at_most=1.5))]
 
 
 def test_every_entry_can_be_measured():

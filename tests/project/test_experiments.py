@@ -120,6 +120,12 @@ def parameters(config: Config) -> int:
     return sum(p.numel() for p in Run(config).build_model().parameters())
 
 
+@pytest.mark.parametrize("name", names("experiment"))
+def test_every_recipe_resolves_and_says_the_same_resolved(name: str) -> None:
+    config = load({"experiment": name})
+    assert load(config.to_run_config()) == config
+
+
 def test_there_is_a_file_and_a_twin_for_each_row_and_no_other() -> None:
     there = {name for name in names("experiment") if name.startswith("feddm-")}
     assert there == {name + end for name in ROWS for end in ("", "-small")}

@@ -64,9 +64,9 @@ def test_weights_that_are_not_finite_end_the_run_and_touch_no_checkpoint(
             run(config)
     (record,) = map(Record, Path(config["output-dir"]).iterdir())
     assert "round 2's update made the weight" in str(error.value)
-    assert f"all up to round 1 is safe in it, and resume={record.directory} goes on" in str(
-        error.value
-    )
+    line = f"nectar run resume={record.directory}"
+    assert f"all up to round 1 is safe in it, and `{line}` goes on" in str(error.value)
+    assert "needs a lower learning rate (fedavg.lr=0.3)" in str(error.value)
     assert same(Checkpoint.load(record.last), Checkpoint.load(good.last))
     assert [line["round"] for line in record.metrics()] == [0, 1]
     outcome = json.loads((record.directory / "provenance.json").read_text())["outcome"]
@@ -89,3 +89,47 @@ def test_a_test_loss_that_is_not_finite_leaves_the_checkpoint_before_it(
     diverging(monkeypatch, 0, 1)
     run(with_recorded({"resume": str(record.directory), "rounds": 4}))
     assert Checkpoint.load(record.finite).server_round == 1
+
+
+def test_a_round_of_replies_that_are_not_numbers_names_the_learning_rates(small: Small) -> None:
+    words = "fedprox.lr=1e30 fedprox.server_lr=0.5"
+    with pytest.raises(
+        FederationError, match=r"0 valid replies .* lower a learning rate \((.*)\)"
+    ) as said:
+        run(small(method="fedprox", rounds=1, set=words))
+    assert str(said.value).endswith("(fedprox.lr=1e+30, fedprox.server_lr=0.5)")
+
+
+def test_a_run_that_learns_nothing_has_a_line(
+    small: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(small(method="fedavg", rounds=2, set="fedavg.lr=0.1"))
+    assert "learned nothing" not in caplog.text
+    record = run(small(method="fedavg", rounds=2, set="fedavg.lr=30"))
+    first, *_, last = (line["test"] for line in record.metrics())
+    assert last["loss"] > first["loss"]
+    assert (
+        f"the run has learned nothing: after round 2 the test loss is {last['loss']:.4f}, before training it was "
+        f"{first['loss']:.4f}"
+    ) in caplog.text
+    assert caplog.text.count("try a lower learning rate (fedavg.lr=30)") == 1
+
+
+def test_a_run_that_is_interrupted_says_what_is_safe_and_how_it_goes_on(
+    small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    update = strategies.fedavg.FedAvg.update
+
+    def interrupted(self: Any, server_round: int, weights: Weights, uploads: Any) -> Weights:
+        if server_round == 2:
+            raise KeyboardInterrupt
+        return update(self, server_round, weights, uploads)
+
+    monkeypatch.setattr(strategies.fedavg.FedAvg, "update", interrupted)
+    for typed, command in (("", "run"), ("nectar simulate fedavg", "simulate")):
+        config = small(method="fedavg", rounds=3) | {"typed": typed}
+        with pytest.raises(KeyboardInterrupt):
+            run(config)
+        newest = max(Path(config["output-dir"]).iterdir(), key=lambda path: path.stat().st_ctime)
+        line = f"nectar {command} resume={newest}"
+        assert f"interrupted: all up to round 1 is safe in it, and `{line}` goes on" in caplog.text

@@ -62,6 +62,14 @@ def test_decoder_and_means_travel_once_and_the_variance_in_the_first_stage_alone
     assert down[5] == pytest.approx(down[3], rel=0.01)
 
 
+def test_the_divergence_counts_as_set(small: Small) -> None:
+    """Six numbers a code: the mean of the KL is its sum with a sixth of the weight, where the error is its mean."""
+    text = f"{VAE} fedvae.squared_error=mean fedvae.kl="
+    summed, mean = (run(small(method="fedvae", rounds=1, set=text + kl)) for kl in ("sum", "mean"))
+    losses = [record.metrics()[1]["train"]["train-loss"] for record in (summed, mean)]
+    assert losses[1] < losses[0]
+
+
 def test_the_papers_overhead_is_alpha_n_l_over_the_parameters(small: Small) -> None:
     """r1 = alpha n l / Theta is 4 copies of 2 classes with 6 numbers each, where all are accepted."""
     record = run(small(method="feddpms", rounds=3, set=f"{ALL} feddpms.sigma=0.01"))

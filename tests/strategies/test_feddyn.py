@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from tiny import Tiny
 
-from common.wire import Weights
-from strategies import feddyn
-from strategies.averaging import Mean
+from common.config import load
+from common.errors import ConfigError
 
 
 def h(tiny: Tiny) -> float:
@@ -45,27 +44,34 @@ def test_h_is_the_mean_of_the_sites_own_terms_through_absence_loss_and_restart(
         assert h(tiny) == pytest.approx(each / 3, rel=1e-5, abs=1e-6), number
 
 
-def test_weighted_uniformly_it_keeps_one_mean_and_the_numbers_of_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one example a site both weightings are the same, and `counts` sums the plain mean apart."""
-    made: list[Mean] = []
+def test_weighted_by_counts_h_is_the_weighted_mean_of_the_sites_own_terms(tmp_path: Path) -> None:
+    counts = (1, 2, 5)
+    settings = "alpha=0.5 weighting=counts"
+    tiny = Tiny(tmp_path, "feddyn", settings, wants=(1, 3, 8), examples=counts)
+    for number in range(1, 8):
+        absent = [1] if number in (3, 4) else []
+        tiny.round(number, absent=absent, lost={2: [0], 5: [2]}.get(number, []))
+        own = [float(tiny.remembered(i)) if f"site-{i}" in tiny.taken else 0.0 for i in range(3)]
+        each = sum(n * g for n, g in zip(counts, own, strict=True))
+        assert h(tiny) == pytest.approx(each / 8, rel=1e-5, abs=1e-6), number
 
-    def counted(like: Weights) -> Mean:
-        made.append(Mean(like))
-        return made[-1]
 
-    monkeypatch.setattr(feddyn, "Mean", counted)
-    each = {}
-    for weighting in ("uniform", "counts"):
-        settings = f"alpha=0.3 weighting={weighting}"
-        tiny = Tiny(tmp_path / weighting, "feddyn", settings, wants=(1, 3, 7))
-        made.clear()
-        each[weighting] = [
-            (tiny.round(i, lost=[0] if i == 2 else []), h(tiny)) for i in range(1, 6)
-        ]
-        assert len(made) == {"uniform": 5, "counts": 10}[weighting]
-    assert each["uniform"] == each["counts"]
+@pytest.mark.parametrize(
+    "words",
+    [
+        "feddyn.server_lr=0.5",
+        "feddyn.server_optimizer=adam",
+        "feddyn.server_momentum=0.9",
+        "fedavg.server_lr=2",
+    ],
+)
+def test_a_step_of_the_servers_beside_h_is_refused(words: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"not the server's h, which then part: set server_optimizer=sgd"
+    ):
+        load({"method": "feddyn", "set": words})
+    if words.startswith("fedavg"):
+        assert load({"method": "fedavg", "set": words}), "what is not in use refuses nothing"
 
 
 def test_without_alpha_it_is_uniform_fedavg_to_the_bit_and_keeps_nothing(tmp_path: Path) -> None:

@@ -59,6 +59,14 @@ def test_what_counts_on_the_path_of_sgd_refuses_adam(method: str) -> None:
     assert load({"method": "fedavg", "set": "fedavg.local_optimizer=adam"})
 
 
+def test_gradients_that_are_clipped_are_refused() -> None:
+    """A clip shortens some gradients of a path: sum p_k d_k would no longer be normalised by what they came to."""
+    for words in ("fednova.clip_norm=1.0", "fedavg.clip_norm=1.0"):
+        with pytest.raises(ConfigError, match=r"clip_norm=1 .*: set clip_norm=0"):
+            load({"method": "fednova", "set": words})
+    assert load({"method": "fedavg", "set": "fedavg.clip_norm=1.0"})
+
+
 @pytest.mark.parametrize("said", [{}, {NORMALIZER: 1e-20}, {NORMALIZER: 2.1}])
 def test_a_site_cannot_lengthen_its_update_by_its_normalizer(
     tmp_path: Path, said: dict[str, float]

@@ -360,6 +360,49 @@ def test_a_run_to_which_nobody_sends_images_ends_with_the_reason(small: Small) -
         run(small(method="fedssyn", rounds=3, set=text), MissingGrid, absent=away, lost=set())
 
 
+def test_a_run_of_which_no_site_ever_sent_anything_has_failed(small: Small) -> None:
+    """Two rounds are fewer than the five in which a site is asked in vain: nobody is given up, nothing learned."""
+    away = {(f"partition-{i}", r) for i in range(3) for r in (1, 2)}
+    settings = small(method="fedssyn", rounds=2, set=TINY)
+    with pytest.raises(
+        FederationError, match=r"none of 2 rounds had a reply that could be used.*partition-2: "
+    ):
+        run(settings, MissingGrid, absent=away, lost=set())
+    (record,) = Path(settings["output-dir"]).iterdir()
+    outcome = json.loads((record / "provenance.json").read_text())["outcome"]
+    assert outcome.startswith("failed: none of 2 rounds")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("fedssyn.multipliers=1,1,1,1,1", "there can be 4"),
+        ("fedssyn.generator=diffusion fedssyn.schedule=linear", "at least 21 steps, not 8"),
+    ],
+)
+def test_a_generator_that_cannot_be_built_is_refused_before_there_is_a_record(
+    small: Small, words: str, why: str
+) -> None:
+    settings = small(method="fedssyn", rounds=2, set=f"{TINY} {words}")
+    with pytest.raises(ConfigError, match=rf"generator cannot be built: .*{why}.* Set other sizes"):
+        run(settings)
+    assert not Path(settings["output-dir"]).exists()
+
+
+@pytest.mark.parametrize("images", ["none", "local", "shuffled", "real-shuffled"])
+def test_fednova_learns_from_the_larger_set(small: Small, images: str) -> None:
+    """Its normalizer is of the steps that a site took, on its own images and its share; and once without a share."""
+    words = (
+        f"{TINY} fedssyn.inner=fednova fedssyn.scaled=off fedssyn.images={images} fednova.batch=16"
+    )
+    record = run(small(method="fedssyn", rounds=3, set=f"{words} fednova.epochs=1"))
+    assert [line["rejected"] for line in record.metrics()[1:]] == [{}] * 3
+    figures = record.metrics()[-1]["devices"]
+    steps = {name: round(site["normalizer"]) for name, site in figures.items()}
+    plain = {name: -(-n // 16) for name, n in held(record).items()}
+    assert (steps == plain) == (images == "none" or images == "real-shuffled")
+
+
 def test_a_share_is_sent_again_to_a_site_that_lost_its_own(small: Small) -> None:
     """Site 0 loses what it remembers behind round 2: it learns without a share in 3, and has it again in 4."""
 

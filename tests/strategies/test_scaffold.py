@@ -18,6 +18,7 @@ from common.config import load
 from common.errors import ConfigError
 from common.run import Run
 from common.specs.scaffold import CONTROL, control_spec
+from common.wire import Bundle, Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -61,6 +62,51 @@ def test_the_correction_is_not_carried_on_by_momentum(tmp_path: Path) -> None:
     assert (tiny.round(1), control(tiny)) == (2.0, -2.0)
     tiny.round(2)
     assert [float(tiny.remembered(i)) for i in (0, 1)] == [1 + 0.25, -1 - 0.25]
+
+
+@pytest.mark.parametrize("momentum", ["0.0", "0.9"])
+@pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.parametrize("method", ["scaffold", "fedpvr"])
+def test_at_the_optimum_no_site_drifts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, option: str, momentum: str
+) -> None:
+    """Eight steps of 0.02 a round: FedAvg's sites end .15 from the optimum with momentum 0, .51 from it with 0.9."""
+    monkeypatch.setattr("tiny.HALVES", "epochs=8 lr=0.02 batch=1")
+    tiny = Tiny(tmp_path, method, f"option={option} momentum={momentum}")
+    for number in range(1, 70):
+        tiny.round(number)
+    plan = tiny.strategy.instructions(70, tiny.weights, tiny.sites)
+    for upload in tiny._uploads(70, plan, ()):
+        assert isinstance(upload.payload, Bundle)
+        ended = upload.payload.part("weights", Weights).tensors["head.weight"]
+        assert float(ended) == pytest.approx(2.0, abs=2e-3)
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedpvr", "feddyn"])
+def test_weighted_by_counts_its_optimum_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """One example at 1, three at 3: their mean is 2.5; the plain mean over sites is 2."""
+    monkeypatch.setattr("tiny.HALVES", "epochs=4 lr=0.05 batch=1")
+    alpha = " alpha=0.3" if method == "feddyn" else ""
+    found = []
+    for weighting in ("counts", "uniform"):
+        words = f"weighting={weighting}{alpha}"
+        tiny = Tiny(tmp_path / weighting, method, words, examples=(1, 3))
+        found.append([tiny.round(number) for number in range(1, 121)][-1])
+    assert found == pytest.approx([2.5, 2.0], abs=1e-3)
+
+
+def test_weighted_by_counts_control_variates_add_up(tmp_path: Path) -> None:
+    """sum_k n_k c_k = n c, whoever is absent, whatever is lost."""
+    counts = (1, 2, 5)
+    tiny = Tiny(tmp_path, "scaffold", "weighting=counts", wants=(1, 3, 8), examples=counts)
+    for number in range(1, 7):
+        absent = [1] if number in (3, 4) else []
+        tiny.round(number, absent=absent, lost={2: [0], 5: [2]}.get(number, []))
+        own = [float(tiny.remembered(i)) if f"site-{i}" in tiny.taken else 0.0 for i in range(3)]
+        each = sum(n * c for n, c in zip(counts, own, strict=True))
+        assert each == pytest.approx(8 * control(tiny), abs=1e-5), number
 
 
 @pytest.mark.parametrize("option", ["I", "II"])

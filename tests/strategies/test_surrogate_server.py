@@ -61,3 +61,24 @@ def test_no_server_work_leaves_the_weights() -> None:
     run = Run(load({"set": "model.width=8 feddm.server_epochs=0"}))
     weights = Weights.of(run.build_model())
     assert FedDM(run).update(1, weights, uploads(3)) is weights
+
+
+def test_soft_labels_weigh_by_the_counts_of_their_classes() -> None:
+    """One-hot they weigh as hard ones; half of each of two classes of 6 and 2 examples, as half of either."""
+    server = FedDM(Run(load({"set": "model.width=8 feddm.weighting=counts"})))
+    site = Site("partition-0", 1, examples=8, class_counts=(6, 2, *[0] * 8))
+    hard = torch.tensor([0, 0, 1])
+    one_hot = torch.nn.functional.one_hot(hard, 10).float()
+    assert torch.equal(server._by_counts(site, one_hot), server._by_counts(site, hard))
+    halves = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+    soft = torch.nn.functional.pad(halves, (0, 8))
+    assert server._by_counts(site, soft).tolist() == [4.0, 4.0]
+
+
+def test_a_round_of_soft_labels_under_weighting_by_counts_learns() -> None:
+    run = Run(load({"set": "model.width=8 feddm.weighting=counts feddm.server_epochs=2"}))
+    weights = Weights.of(run.build_model())
+    site = Site("partition-0", 1, examples=20, class_counts=(2,) * 10)
+    images = SyntheticImages(torch.randn(4, 1, 8, 8), torch.rand(4, 10).softmax(1))
+    learned = FedDM(run).update(1, weights, [Upload(site, images, 20, {})])
+    assert not all(torch.equal(t, learned.tensors[n]) for n, t in weights.tensors.items())

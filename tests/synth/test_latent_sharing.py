@@ -147,8 +147,10 @@ def test_the_loss_by_hand() -> None:
     mu, log_variance = torch.full((1, 2), 0.5), torch.ones(1, 2)
     drawn, x = torch.tensor([[[[0.0, 2.0]]]]), torch.ones(1, 1, 1, 2)
     for error, squared in (("sum", 2), ("mean", 1)):
-        found = auto_encoding_loss(mu, log_variance, drawn, x, error)
-        assert float(found) == pytest.approx(2 * (0.25 + math.e - 2) / 2 + squared, rel=1e-6)
+        for kl, dimensions in (("sum", 2), ("mean", 1)):
+            found = auto_encoding_loss(mu, log_variance, drawn, x, error, kl)
+            expected = dimensions * (0.25 + math.e - 2) / 2 + squared
+            assert float(found) == pytest.approx(expected, rel=1e-6)
 
 
 def test_sampling_lets_gradients_through_to_both() -> None:

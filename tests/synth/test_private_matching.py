@@ -24,6 +24,9 @@ LABELS = torch.tensor([2, 0, 0, 4, 2, 0, 2, 0, 0])
 IPC = 3
 MECHANISMS: tuple[Mechanism, ...] = ("gradient", "feature")
 
+ROUNDED = 1e-12
+"""What float64 may leave of a difference of two sums of nine clipped rows whose products were grouped otherwise."""
+
 
 def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
@@ -137,7 +140,7 @@ def test_one_example_moves_its_own_classs_sum_by_the_clip_at_most(
         own = sorted({0, 2, 4}).index(int(LABELS[who]))
         assert bool(moved.isfinite().all())
         assert float(moved[own]) <= 0.3 * (1 + 1e-9)
-        assert float(moved.sum() - moved[own]) == 0
+        assert float(moved.sum() - moved[own]) < ROUNDED
         if mechanism == "gradient" and scale == 1.0:
             assert float(moved[own]) == pytest.approx(0.3), "each is longer here, and so tight"
 

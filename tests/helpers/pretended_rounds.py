@@ -1,0 +1,76 @@
+"""Whole runs of methods on a pretended device, in a process of their own: a line of JSON for each, with its figures.
+
+    python tests/helpers/pretended_rounds.py FOLDER NAME=WORDS ...
+
+NAME is a method; ``planted-`` before it leaves the models of its sites on the CPU, as a bug would.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pretended_device
+import torch
+from federation import run
+from small import SMALL
+
+from client_app.device import DeviceClient
+from server_app.record import Record
+
+PLANTED = "planted-"
+
+
+def figures_of(record: Record) -> dict[str, Any]:
+    """Return the test losses by round, and who was rejected for what."""
+    lines = record.metrics()
+    rejected: dict[str, str] = {}
+    for line in lines:
+        rejected |= line["rejected"]
+    losses = [line["test"]["loss"] if line["test"] else None for line in lines]
+    return {"losses": losses, "rejected": rejected}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """While entered, the clients' models stay on the CPU, if that is asked."""
+    model = DeviceClient.model
+    forgetful = patch.object(DeviceClient, "model", lambda self, w: model(self, w).cpu())
+    with forgetful if name.startswith(PLANTED) else patch.object(DeviceClient, "model", model):
+        yield
+
+
+def main(folder: str, words: list[str]) -> None:
+    """Run each, and print what came of it."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    pretended_device.register()
+    with (
+        patch("common.run.torch_device", lambda _: pretended_device.DEVICE),
+        patch("server_app.record.torch_device", str),
+        patch("torch.inference_mode", torch.no_grad),  # wrappers have none
+    ):
+        for word in words:
+            name, _, settings = word.partition("=")
+            config = {
+                "output-dir": str(Path(folder) / name),
+                "method": name.removeprefix(PLANTED),
+                "rounds": 2,
+                "set": f"{SMALL} {settings}",
+            }
+            try:
+                with planted(name), pretended_device.OwnGenerators():
+                    told = figures_of(run(config))
+            except Exception as error:
+                told = {"error": f"{type(error).__name__}: {error}"}
+            print(json.dumps({"name": name, **told}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

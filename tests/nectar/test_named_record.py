@@ -1,0 +1,77 @@
+"""A record by its directory, its id or `latest`, wherever one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federation import run
+
+import nectar
+from common.errors import ConfigError
+from nectar import cli
+from nectar.named_record import record_at
+from nectar.resume import with_recorded
+from nectar.words import parse_words
+
+Small = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def records(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two records in the output directory that the environment names, the newer one last; elsewhere we are."""
+    output = tmp_path / "runs"
+    monkeypatch.setenv("NECTAR_RUNS", str(output))
+    monkeypatch.chdir(tmp_path)
+    older, newer = (run(small(method="fedavg", rounds=1)).directory for _ in range(2))
+    early = older.rename(older.with_name(f"20000101-000000-{older.name.partition('-')[2]}"))
+    return [early, newer]
+
+
+def test_each_command_takes_the_directory_the_id_and_latest(
+    records: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    older, newer = records
+    for word, meant in ((older.name, older), (str(older), older), ("latest", newer)):
+        assert record_at(word) == meant
+        assert nectar.open(word).directory == meant
+        assert cli.main(["report", word]) == 0
+        assert (meant / "report.html").is_file()
+        assert cli.main(["export", word, "--output", f"{meant.name}-{len(word)}"]) == 0
+        asked = with_recorded(parse_words([f"resume={word}", "rounds=2"]))
+        assert (asked["resume"], asked["method"]) == (str(meant), "fedavg")
+    capsys.readouterr()
+    assert cli.main(["runs", "--remove", "latest", "--yes"]) == 0
+    assert not newer.exists()
+    assert record_at("latest") == older
+
+
+def test_a_run_goes_on_by_the_id_in_an_output_directory_of_its_own(
+    records: list[Path], tmp_path: Path
+) -> None:
+    elsewhere = records[1].rename(tmp_path / records[1].name)
+    word = f"resume={elsewhere.name}"
+    assert with_recorded(parse_words([word]))["resume"] == str(elsewhere), (
+        "what is here comes first"
+    )
+    there = tmp_path / "others"
+    there.mkdir()
+    moved = elsewhere.rename(there / elsewhere.name)
+    found = with_recorded(parse_words(["resume=latest", f"output-dir={there}"]))
+    assert found["resume"] == str(moved)
+
+
+def test_what_is_none_is_refused_with_what_may_be_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "nothing"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"there is no record in .*nothing, and so no latest one"):
+        record_at("latest")
+    with pytest.raises(ConfigError, match="the directory that the run printed, its id, or latest"):
+        nectar.open("20260101-000000-fedavg")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "linked").symlink_to(tmp_path)
+    assert not (record_at("linked", str(tmp_path / "runs")) / "provenance.json").is_file()

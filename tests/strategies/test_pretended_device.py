@@ -1,0 +1,90 @@
+"""Every method's whole rounds on a device that refuses what a GPU refuses: tensors of two kinds, and generators."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from federation import run
+from places import ROOT
+from pretended_rounds import PLANTED, figures_of
+
+from common.methods import METHODS
+
+Small = Callable[..., dict[str, Any]]
+
+VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
+OTHERS = {
+    "fedavg": "model.norm=batch evaluation.on=both data.site_holdout=0.2 fedavg.augment=flip_crop",
+    "fedvae": VAE,
+    "feddpms": VAE,
+    "feddgm": "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=2 feddgm.inner_epochs=2 feddgm.global_epochs=2 "
+    "feddgm.surrogate_epochs=2",
+    "fedssyn": "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
+    "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order",
+    "dense": "dense.server_iterations=2 dense.generator_steps=2 dense.generator_batch=32",
+    "scaffold": "scaffold.option=I",
+    "fedprox": "privacy.noise_multiplier=1 privacy.counts=public",
+    "feddm": "privacy.noise_multiplier=1 privacy.counts=public feddm.mechanism=gradient",
+}
+"""What else a method's run has here: what makes it short, and what else a device is to see (privacy, augmentation)."""
+
+
+LOOSELY = {"feddm": 2e-2, "fedsynth": 2e-2, "fedssyn": 1e-3}
+"""How far figures may lie apart where a last bit of a step is carried on by all that follow; else 1e-4."""
+
+
+def words_of(method: str) -> str:
+    return f"data.images=200 {OTHERS.get(method.removeprefix(PLANTED), '')}"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What became of each method on the pretended device, all in one fresh process."""
+    program = ROOT / "tests" / "helpers" / "pretended_rounds.py"
+    names = [*METHODS, f"{PLANTED}fedavg"]
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path_factory.mktemp("rounds"))]
+        + [f"{name}={words_of(name)}" for name in names],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'helpers'}"},
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return {line.pop("name"): line for line in lines}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_its_rounds_are_those_of_the_cpu(
+    told: dict[str, dict[str, Any]], small: Small, method: str
+) -> None:
+    """The generators draw as the CPU's, so that the figures are the same but for pieces cut otherwise."""
+    there = told[method]
+    assert "error" not in there, there
+    assert there["rejected"] == {}
+    here = figures_of(run(small(method=method, rounds=2, set=words_of(method))))
+    assert there["losses"] == pytest.approx(here["losses"], rel=LOOSELY.get(method, 1e-4))
+
+
+@pytest.mark.slow
+def test_a_model_that_is_left_on_the_cpu_is_found(told: dict[str, dict[str, Any]]) -> None:
+    assert "raised Mixed" in told[f"{PLANTED}fedavg"]["error"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("method", METHODS)
+def test_a_real_gpu_carries_its_rounds_out(small: Small, method: str) -> None:
+    """It draws other numbers than the CPU: nobody is rejected, and what is learned is finite."""
+    words = f"{words_of(method)} compute.device=cuda"
+    there = figures_of(run(small(method=method, rounds=2, set=words)))
+    assert there["rejected"] == {}
+    assert all(torch.isfinite(torch.tensor(loss)) for loss in there["losses"])
