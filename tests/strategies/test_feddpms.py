@@ -300,7 +300,7 @@ def test_another_model_is_refused_before_the_first_round(small: Small) -> None:
     with pytest.raises(
         ConfigError, match=r"model\.name=convnet has no variance .* set model\.name=vae"
     ):
-        run(small(method="feddpms"))
+        run(small(method="feddpms", set="model.name=convnet"))
 
 
 @pytest.mark.parametrize("figure", [-1.0, 2.5, 9.0])
