@@ -22,8 +22,8 @@ def known_examples(client: DeviceClient, rho: float) -> int:
     Of the site's own number where that is told, else of ``privacy.examples``; how many were chosen is nobody's to know.
     """
     config = client.run.config
-    told = len(client.samples) if config.tells_counts else config.privacy.examples
-    return max(1, round(rho * (config.privacy.examples or told)))
+    known = len(client.samples) if config.tells_counts else config.privacy.examples
+    return max(1, round(rho * known))
 
 
 def charge_generator(
