@@ -407,9 +407,15 @@ class Strategy(FlowerStrategy):
         Raises
         ------
         PayloadError
-            If it cannot be read.
+            If it cannot be read, or is of other noise than the run's settings have.
         """
-        told = told_with(reply)
+        told, noises = told_with(reply), self.run.config.noises
+        if told is not None and noises is not None:
+            others = {event.noise_multiplier for event in told.events} - noises
+            if others or not noises:
+                raise PayloadError(
+                    "it says that it was charged for noise that the run does not have"
+                )
         if told is not None:
             self.members.spending.take(site.name, told)
 

@@ -39,6 +39,9 @@ _FINEST, _COARSEST, _MANY = 1e-4, 0.01, 1000
 #: steps for which the PRV accountant is asked: beyond, its grid takes gigabytes
 _MOST_STEPS = 10**7
 
+#: kinds of events, and noise on samples, up to which it is asked: each kind takes seconds, and much noise costs little
+_MOST_KINDS, _MOST_NOISE = 4, 100.0
+
 #: how often what was released: (noise multiplier, sample rate) -> steps
 Steps = Mapping[tuple[float, float], int]
 
@@ -168,7 +171,8 @@ def _rdp(steps: Steps, delta: float) -> float:
 
 def _prv(steps: Steps, delta: float, rdp: float) -> float:
     """Return the PRV accountant's epsilon; infinite where it overflows or says that it cannot compute one."""
-    if not _LEAST_PRV <= rdp <= _MOST_PRV or sum(steps.values()) > _MOST_STEPS:
+    fine = len(steps) <= _MOST_KINDS and all(r == 1 or n <= _MOST_NOISE for n, r in steps)
+    if not fine or not _LEAST_PRV <= rdp <= _MOST_PRV or sum(steps.values()) > _MOST_STEPS:
         return math.inf
     accountant = _opacus().PRVAccountant()
     accountant.history = [(noise, rate, count) for (noise, rate), count in steps.items()]

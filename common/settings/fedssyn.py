@@ -96,6 +96,10 @@ class FedssynSettings(GenerationSettings):
         """Name the inner method."""
         return (self.inner,)
 
+    def noises(self) -> tuple[float, ...]:
+        """Return the generators'."""
+        return (self.noise_multiplier,) if self.noise_multiplier else ()
+
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse images that no noise covers, labels by private counts, and gradients of single examples."""
         if self.images == "real-shuffled":
