@@ -8,7 +8,7 @@ from logging import getLogger
 
 from client_app.state import DeviceState, Slots, Tensors, names_of, slots_of
 from common.errors import FederationError
-from common.memory import MEMORY_LOST, WENT_BACK
+from common.memory import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
 
 logger = getLogger("flwr")
 
@@ -68,7 +68,7 @@ class Memory:
             return slots_of(self._state.load(self._taken))
         if self._taken and rounds:
             raise FederationError(
-                f"this site remembers round {', '.join(map(str, rounds))}, and the server goes on from its round "
+                f"{OTHER_ROUNDS}{', '.join(map(str, rounds))}, and the server goes on from its round "
                 f"{self._taken}: put back the record or the site's state of the same time, or delete this run's state "
                 "at the site to let it begin afresh"
             )

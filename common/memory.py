@@ -6,5 +6,8 @@ TAKEN = "taken"
 MEMORY_LOST = "memory-lost"
 """A figure beside a reply: the site has nothing left of what it remembered, and began afresh."""
 
+OTHER_ROUNDS = "this site remembers round "
+"""How a refusal begins of a site that has other versions than the one that the server names."""
+
 WENT_BACK = "memory-went-back"
 """A figure beside a reply: the round that the server had last taken before, where it goes on from an earlier one."""

@@ -40,7 +40,7 @@ from common.wire.codec import is_finite
 from common.wire.lent import Lent, view_of
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.matching import matched
-from strategies.exchange.memory import tell_memory
+from strategies.exchange.memory import require_memory, tell_memory
 from strategies.exchange.replies import (
     Outcome,
     SiteEvaluation,
@@ -230,6 +230,7 @@ class Strategy(FlowerStrategy):
         self._weights = None
         self._require_finite(server_round, weights)
         self.members.taken |= dict.fromkeys(self.outcome.accepted, server_round)
+        self.members.taken_here |= self.outcome.accepted.keys()
         return self.arrays_from(weights), self._mean_metrics()
 
     def configure_evaluate(
@@ -438,12 +439,13 @@ class Strategy(FlowerStrategy):
                     upload = read_upload(reply, site, instruction.expects)
                     ready.append(self.prepare(server_round, weights, upload))
                 except PayloadError as error:
+                    require_memory(self.members, site, str(error))
                     self.outcome.rejected[site.name] = str(error)
                     logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
                     continue
                 self.outcome.accept(upload)
                 del reply, upload
-                tell_memory(server_round, ready[-1], self.members.taken.get(site.name, 0))
+                tell_memory(server_round, ready[-1], self.members)
             yield from self.plausible(server_round, weights, ready, judge)
         self.require_quorum(server_round)
 

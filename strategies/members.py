@@ -30,6 +30,8 @@ class Members:
         What became of the round's replies.
     taken : dict of str to int
         The round of each site's work that was last taken: its memory goes on from there.
+    taken_here : set of str
+        The sites of which this process took work: what these remember of it they wrote since it began.
     spending : Spending
         What the sites were charged for their privacy, and the heads of their ledgers.
     """
@@ -41,4 +43,5 @@ class Members:
     were_there: set[str] = field(default_factory=set)
     outcome: Outcome = field(default_factory=Outcome)
     taken: dict[str, int] = field(default_factory=dict)
+    taken_here: set[str] = field(default_factory=set)
     spending: Spending = field(default_factory=Spending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -18,15 +19,18 @@ Usage: nectar keys ca DIR [--days N]                    the operator's own autho
        nectar keys node DIR SITE ...                    a site's: nodes/SITE, nodes/SITE.pub
        nectar keys show DIR                             what is there, how long it is valid
        nectar keys register CONNECTION SITE.pub ...     let these sites take part
+       nectar keys register CONNECTION DIR              all of DIR that were not unregistered
        nectar keys unregister CONNECTION SITE.pub|NODE-ID ...
 
 No file is ever written over. ca.key never leaves the operator, server.key goes to the server alone,
 nodes/SITE stays at the site, which can make its pair itself and send nodes/SITE.pub. Every site gets ca.crt.
+unregister lists the key in DIR/revoked.txt: it is never registered again, by an older database neither.
 
 A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE:
 
   --days N             how long the certificate is valid: 3650 for an authority, 397 for a server
   --ca FILE            the authority's certificate, for a connection given as HOST:PORT
+  --keys DIR           whose list takes a NODE-ID that is unregistered (else the variable NECTAR_KEYS)
   --wait SECONDS       how long register waits for the SuperLink to answer (60)
 
   nectar keys ca keys && nectar keys server keys superlink.example.org 192.0.2.7
@@ -39,7 +43,7 @@ _MAX_DAYS = 36500
 
 def main(words: list[str]) -> int:
     """Do what ``words`` say; return the exit code."""
-    options, rest = take_options(words, values=("--days", "--ca", "--wait"))
+    options, rest = take_options(words, values=("--days", "--ca", "--wait", "--keys"))
     action, *arguments = rest or [""]
     if action not in _ACTIONS:
         guess = nearest(action, list(_ACTIONS))
@@ -114,8 +118,12 @@ def _register(words: Sequence[str], options: dict[str, str]) -> int:
 
     if len(words) < 2:
         raise ConfigError("nectar keys register needs a connection and the sites' .pub files.")
+    paths = [_path(word) for word in words[1:]]
+    directory = paths[0] if paths[0].is_dir() else None
+    if directory and len(paths) > 1:
+        raise ConfigError("nectar keys register takes one directory of keys, or .pub files.")
     with connect(words[0], options.get("--ca")) as connection:
-        register(connection, [_path(word) for word in words[1:]], _seconds(options))
+        register(connection, [] if directory else paths, _seconds(options), all_of=directory)
     return 0
 
 
@@ -125,8 +133,10 @@ def _unregister(words: Sequence[str], options: dict[str, str]) -> int:
 
     if len(words) < 2:
         raise ConfigError("nectar keys unregister needs a connection and .pub files or node ids.")
+    which = [word if word.isdigit() else _path(word) for word in words[1:]]
+    named = options.get("--keys") or os.environ.get("NECTAR_KEYS", "")
     with connect(words[0], options.get("--ca")) as connection:
-        unregister(connection, [word if word.isdigit() else _path(word) for word in words[1:]])
+        unregister(connection, which, _path(named) if named else None)
     return 0
 
 
@@ -146,7 +156,7 @@ _ACTIONS: dict[str, tuple[_Action, tuple[str, ...]]] = {
     "node": (_node, ()),
     "show": (_show, ()),
     "register": (_register, ("--ca", "--wait")),
-    "unregister": (_unregister, ("--ca",)),
+    "unregister": (_unregister, ("--ca", "--keys")),
 }
 
 

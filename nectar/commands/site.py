@@ -25,7 +25,9 @@ the SuperLink every five seconds whether its run is still going on, and ends at 
   --pin BUNDLE.fab   run this app, known by its SHA-256, and no other; nothing else can be started from the
                      SuperNode's PATH
 
-The exit code is the SuperNode's. SIGTERM and SIGINT are passed on to it; when it ends, everything ends.
+The exit code is the SuperNode's. SIGTERM and SIGINT are passed on to it; when it ends, everything ends. Where the
+server does not know the site's key, or no longer does, one sentence says so. A site that was never online asks for two
+minutes whether it is registered now (exit code 1: start it again); else the exit code is 0: no new start helps.
 
   nectar site --superlink 192.0.2.7:8443 --root-certificates ca.crt --auth-supernode-private-key keys/nodes/north \\
     --node-config "site='north' data='/data/images' state-dir='/var/lib/nectar'"

@@ -28,7 +28,8 @@ none, 2 if the SuperLink does not answer.
 A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE.
 
   --keys DIR   the directory of keys from which `nectar keys register` took the sites' public halves: it noted beside
-               them which node each one is (else the variable NECTAR_KEYS). A run tells the names of its own sites
+               them which node each one is (else the variable NECTAR_KEYS). A run tells the names of its own sites.
+               Certificates there that end within 30 days are named
   --json       as JSON, for programs
   --ca FILE    the authority's certificate, for a connection given as HOST:PORT
   --insecure   the SuperLink has no TLS, and that is meant
@@ -48,6 +49,7 @@ _UNKNOWN = "–"
 def main(words: list[str]) -> int:
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
     from nectar.flower.connecting import connect
+    from nectar.keys.inventory import certificate_problems
     from nectar.keys.nodes import noted_sites
     from nectar.remote.standing import standing
 
@@ -61,12 +63,15 @@ def main(words: list[str]) -> int:
         raise ConfigError(f"there is no directory of keys {named}: give another --keys, or none")
     with connect(rest[0], options.get("--ca"), insecure="--insecure" in options) as connection:
         connection.wait(0)
-        names = noted_sites(Path.cwd() / from_home(named)) if named else {}
+        keys = Path.cwd() / from_home(named) if named else None
+        names = noted_sites(keys) if keys else {}
+        ending = certificate_problems(keys) if keys else []
         found = standing(connection, names)
         if "--json" in options:
-            print(json.dumps({"superlink": connection.address, **_plain(found)}, indent=2))
+            plain = {"superlink": connection.address, **_plain(found), "certificates": ending}
+            print(json.dumps(plain, indent=2))
         else:
-            print("\n".join(_lines(connection.address, found)))
+            print("\n".join([*_lines(connection.address, found), *ending]))
     return 0 if found.well else 1
 
 

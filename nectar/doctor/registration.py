@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nectar.doctor.check import Check
 from nectar.flower.connection import Connection
+from nectar.flower.job import LaunchError
 from nectar.keys.files import KeysError
 from nectar.keys.inventory import SITE_KEY
 from nectar.keys.nodes import FOLDER, SUFFIX, fingerprint, is_note, read_private
@@ -48,6 +49,14 @@ def registration(connection: Connection, directory: Path) -> Iterator[Check]:
         yield _judged(path, fingerprint(key.public_key()), *_ask(connection, key))
 
 
+def is_registered(connection: Connection, key: ec.EllipticCurvePrivateKey) -> bool | None:
+    """Tell whether the server knows a key; None where its answer does not tell, or nobody can be asked."""
+    try:
+        return _told(_ask(connection, key)[1])
+    except LaunchError:
+        return None
+
+
 def _private_halves(directory: Path) -> list[Path]:
     pairs = (directory / FOLDER).glob("[A-Za-z0-9]*")
     names = sorted(
@@ -58,13 +67,10 @@ def _private_halves(directory: Path) -> list[Path]:
 
 
 def _judged(path: Path, public: str, status: int, body: str) -> Check:
-    try:
-        code = int(json.loads(body)["code"])
-    except (ValueError, KeyError, TypeError):
-        code = 0
-    if code == _NO_INTERVAL:
+    told = _told(body)
+    if told:
         return Check("key", "ok", f"{path.name} is registered at the server ({public})")
-    if code == _UNKNOWN:
+    if told is False:
         return Check(
             "key",
             "fail",
@@ -78,6 +84,13 @@ def _judged(path: Path, public: str, status: int, body: str) -> Check:
             f"the server takes no signature of {path} (401): is this machine's clock right, to some seconds?",
         )
     return Check("key", "warn", f"whether {path.name} is registered was not told ({status})")
+
+
+def _told(body: str) -> bool | None:
+    try:
+        return {_NO_INTERVAL: True, _UNKNOWN: False}.get(int(json.loads(body)["code"]))
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _ask(connection: Connection, key: ec.EllipticCurvePrivateKey) -> tuple[int, str]:

@@ -53,7 +53,7 @@ class Entry:
 
 
 def inventory(directory: Path) -> list[Entry]:
-    """Return what lies in ``directory``: authority, server's certificate, sites' pairs; in this order.
+    """Return what lies in ``directory``: authority, server's certificate and others, sites' pairs; in this order.
 
     Raises
     ------
@@ -71,6 +71,8 @@ def inventory(directory: Path) -> list[Entry]:
             entries.append(_private(directory, key_file, certificate_file))
         if certificate_file.exists():
             entries.append(_certificate(directory, certificate_file))
+    published = [path for path in sorted(directory.glob("*.pem")) if path.name != "server.pem"]
+    entries += [_certificate(directory, path) for path in published]
     if (directory / SITE_KEY).exists():
         entries.append(_node_private(directory, directory / SITE_KEY))
     folder = directory / FOLDER
@@ -83,6 +85,16 @@ def inventory(directory: Path) -> list[Entry]:
     if all(entry.name.endswith("/") for entry in entries):
         raise KeysError(f"{directory} holds no keys: `nectar keys --help` says how to make them")
     return entries
+
+
+def certificate_problems(directory: Path) -> list[str]:
+    """Say which certificates of a directory of keys have ended or end soon, each in a sentence."""
+    try:
+        entries = inventory(directory)
+    except KeysError:
+        return []  # a directory with nothing but sites' notes is in order
+    ends = (".crt", ".pem")
+    return [f"{e.name}: {e.problem}" for e in entries if e.problem and e.name.endswith(ends)]
 
 
 def certificate_problem(certificate: x509.Certificate) -> tuple[str, bool]:

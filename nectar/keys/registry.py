@@ -11,7 +11,8 @@ from common.files import write_text
 from nectar.flower.client import Refused
 from nectar.flower.connection import Connection
 from nectar.keys.files import KeysError
-from nectar.keys.nodes import SUFFIX, fingerprint, note_of, noted, read_public
+from nectar.keys.nodes import FOLDER, SUFFIX, fingerprint, note_of, noted, read_public
+from nectar.keys.revoked import LIST, Revoked, find, list_for, note_revoked, revoked
 
 _SECONDS = 120.0
 
@@ -22,7 +23,13 @@ _KNOWN, _GONE = "[code: 23]", "unregistered"
 _NEVER = "registered"
 
 
-def register(connection: Connection, public_files: Sequence[Path], wait: float) -> None:
+class _Unregistered(KeysError):
+    """A key that was unregistered, and is never taken again."""
+
+
+def register(
+    connection: Connection, public_files: Sequence[Path], wait: float, *, all_of: Path | None = None
+) -> None:
     """Register sites by their public halves; one that is registered already stays so, one that is refused stops none.
 
     The node's number is noted beside the public half, for :func:`unregister`.
@@ -35,16 +42,21 @@ def register(connection: Connection, public_files: Sequence[Path], wait: float) 
         The files ``SITE.pub``; a site's name at the SuperLink is the file's.
     wait : float
         Seconds that the SuperLink is waited for.
+    all_of : Path, optional
+        A directory of keys, all of whose sites are meant. Those that were unregistered are named and stay out; asked
+        for by its file, such a site is refused.
 
     Raises
     ------
     KeysError
-        If a file holds no public half, before any is registered. Behind the others, if a key was refused, was
+        If a file holds no public half, before any is registered. After the others, if a key was refused, was
         unregistered earlier, or may have been.
     LaunchError
         If the SuperLink does not answer.
     """
-    keys = {path: read_public(path) for path in public_files}
+    files = [*public_files, *(_public_halves(all_of) if all_of else [])]
+    keys = {path: read_public(path) for path in files}
+    gone = {path: revoked(list_for(path)) for path in files}
     connection.wait(wait)
     # Each call of Flower's client is a process of several seconds, so one tells of all keys that are known.
     nodes = _nodes(connection)
@@ -52,13 +64,41 @@ def register(connection: Connection, public_files: Sequence[Path], wait: float) 
     for path, key in keys.items():
         site = path.name.removesuffix(SUFFIX)
         try:
+            _refuse_revoked(path, key, gone[path])
             standing = _standing(path, key, nodes) or _registered(connection, path, key, nodes)
+        except _Unregistered as problem:
+            if not all_of:
+                problems.append(f"{site}: {problem}")
+                continue
+            standing = "stays out, since it was unregistered; with a new pair it can come back"
         except (KeysError, Refused) as problem:
             problems.append(f"{site}: {problem}")
             continue
         print(f"{site}: {standing} ({fingerprint(key)})", flush=True)
     if problems:
         raise KeysError("\n".join(problems))
+
+
+def _public_halves(directory: Path) -> list[Path]:
+    found = sorted((directory / FOLDER).glob(f"*{SUFFIX}"))
+    if not found:
+        raise KeysError(
+            f"{directory / FOLDER} holds no public half of a site: `nectar keys node {directory} SITE` makes a pair"
+        )
+    return found
+
+
+def _refuse_revoked(path: Path, key: ec.EllipticCurvePublicKey, gone: Sequence[Revoked]) -> None:
+    """Refuse a key that is on the list, whatever the SuperLink says: its database may be an older one."""
+    node, of = noted(path)
+    if find(gone, node if of == fingerprint(key) else "", fingerprint(key)):
+        raise _unregistered(path)
+
+
+def _unregistered(path: Path) -> _Unregistered:
+    return _Unregistered(
+        f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
+    )
 
 
 def _nodes(connection: Connection) -> dict[str, str]:
@@ -82,9 +122,7 @@ def _standing(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, st
 def _how(path: Path, node: str, nodes: Mapping[str, str]) -> str:
     status = nodes.get(node)
     if status == _GONE:
-        raise KeysError(
-            f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
-        )
+        raise _unregistered(path)
     now = "never online yet" if status == _NEVER else status
     return f"registered already as node {node}, {now}" if status else ""
 
@@ -120,21 +158,52 @@ def _known(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str])
     return "registered already"
 
 
-def unregister(connection: Connection, which: Sequence[Path | str]) -> None:
+def unregister(connection: Connection, which: Sequence[Path | str], directory: Path | None) -> None:
     """Take registrations back, by public half or by node number; a running SuperNode ends by it.
+
+    Each is put on the list of its directory of keys, so that no older database brings it back.
+
+    Parameters
+    ----------
+    connection : Connection
+        The SuperLink.
+    which : sequence of Path or str
+        Public halves, and numbers of nodes.
+    directory : Path or None
+        The directory of keys whose list takes the numbers.
 
     Raises
     ------
     KeysError
-        If the number of a public half is not noted beside it.
+        If the number of a public half is not noted beside it, or the list cannot be written.
     LaunchError
         If the SuperLink does not answer or knows no such node.
     """
-    numbers = [entry if isinstance(entry, str) else _noted(entry) for entry in which]
+    meant = [_by_number(e, directory) if isinstance(e, str) else _by_file(e) for e in which]
+    for path, _ in meant:
+        note_revoked(path, [])  # the list that cannot be written is not found out afterwards
     client = connection.client()
-    for number in numbers:
-        client.ask(["supernode", "unregister", number, connection.name], _SECONDS)
-        print(f"node {number}: unregistered", flush=True)
+    for path, entry in meant:
+        client.ask(["supernode", "unregister", entry.node, connection.name], _SECONDS)
+        note_revoked(path, [entry])
+        print(f"node {entry.node}: unregistered, and listed in {path}", flush=True)
+
+
+def _by_file(path: Path) -> tuple[Path, Revoked]:
+    site = path.name.removesuffix(SUFFIX)
+    return list_for(path), Revoked(_noted(path), fingerprint(read_public(path)), site)
+
+
+def _by_number(node: str, directory: Path | None) -> tuple[Path, Revoked]:
+    if directory is None:
+        raise KeysError(
+            f"node {node}: give the directory of keys whose list is to name it (--keys DIR), or the site's .pub file"
+        )
+    for path in sorted((directory / FOLDER).glob(f"*{SUFFIX}")):
+        known, of = noted(path)
+        if known == node:
+            return directory / LIST, Revoked(node, of, path.name.removesuffix(SUFFIX))
+    return directory / LIST, Revoked(node, "")
 
 
 def _note(path: Path, node: str, key: ec.EllipticCurvePublicKey) -> None:

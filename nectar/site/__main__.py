@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
 
 
+#: with what a SuperNode ends that its server turned away: while it was online, and at its start
+_ENDS = (0, 1)
+
+
 def main() -> int:
     """Start the SuperNode, import what ClientApps need meanwhile, and serve; return the exit code."""
     parser = ArgumentParser()
@@ -47,7 +51,13 @@ def main() -> int:
             raise
         outcome = parent.serve()
         if isinstance(outcome, int):
-            return outcome
+            if fleet is None or parent.told_to_end or outcome not in _ENDS:
+                return outcome
+            parent.leave_signals()
+            # imported only now, since it imports modules of the app, which a fork has to get from its bundle
+            from nectar.site import turned_away
+
+            return turned_away.exit_code(outcome, fleet, here.folder)
         _run(outcome, pin, fleet)
 
 

@@ -44,6 +44,11 @@ class Parent:
         The SuperNode.
     environment : mapping of str to str
         Its environment.
+
+    Attributes
+    ----------
+    told_to_end : bool
+        Whether a signal was passed on to the SuperNode.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class Parent:
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _heard)
         self._status: int | None = None
+        self.told_to_end = False
         self._supernode = _start(command, environment)
         for number in _PASSED_ON:
             # what the caller had ignored (nohup, a shell's background job) stays ignored
@@ -89,6 +95,12 @@ class Parent:
         self._clear_group()
         return self._status
 
+    def leave_signals(self) -> None:
+        """Let a signal end this process, now that there is no SuperNode to pass it on to."""
+        for number in _PASSED_ON:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, frame: sys.exit(128 + number))
+
     def end(self) -> None:
         """End the SuperNode and what it started, without having served."""
         os.kill(self._supernode, signal.SIGTERM)
@@ -102,6 +114,7 @@ class Parent:
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         """Pass a signal on to the SuperNode at once, also while this process still imports."""
+        self.told_to_end = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._supernode, _PASSED_ON[signal.Signals(number)])
         self._kill_at.setdefault(self._supernode, time.monotonic() + _SUPERNODE_GRACE)

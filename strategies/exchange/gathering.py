@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from common.errors import FederationError
 from common.sites import Site, in_site_order, namesakes
-from strategies.exchange.inbox import Awaited, collect
+from strategies.exchange.inbox import Awaited, Inbox
 from strategies.exchange.naming import listed, registered, said_of, said_of_silent, some_of
 from strategies.exchange.one_for_all import answers_of_all
 from strategies.exchange.roll_call import (
@@ -109,6 +109,7 @@ class Gathering:
         self._refused: dict[int, str] = {}
         self._failed: dict[int, str] = {}
         self._out: dict[str, _Out] = {}
+        self._inbox = Inbox(grid)
 
     def attendance(self) -> Attendance:
         """Wait until every node that is counted on has answered, and return who takes part.
@@ -121,6 +122,12 @@ class Gathering:
         FederationError
             If fewer nodes than needed are there at the deadline, or fewer than ``min_replies`` can take part.
         """
+        try:
+            return self._wait()
+        finally:
+            self._inbox.close()
+
+    def _wait(self) -> Attendance:
         end = self._begun + self._deadline
         self._known = answers_of_all(self._grid, self._question)
         while True:
@@ -185,7 +192,7 @@ class Gathering:
         if not self._out:
             return
         awaited = {i: Awaited(asked.node_id, max_bytes=0) for i, asked in self._out.items()}
-        replies, _ = collect(self._grid, awaited, min(end, now + look))
+        replies, _ = self._inbox.look(awaited, min(end, now + look))
         for message_id, asked in list(self._out.items()):
             reply = as_reply(asked.message, replies.get(message_id))
             if reply is None:

@@ -149,28 +149,49 @@ def collect(
     Exception
         Whatever the grid raises when its connection fails.
     """
-    if works_when_asked(grid):
-        answers = {message_id: pull(grid, message_id, asked) for message_id, asked in sent.items()}
-        return {i: reply for i, reply in answers.items() if reply is not None}, frozenset()
-    replies: dict[str, Message | PayloadError] = {}
-    turns: SimpleQueue[_Turn] = SimpleQueue()
-    found: SimpleQueue[_Item] = SimpleQueue()
-    over = threading.Event()
-    for message_id in sent:
-        turns.put((message_id, 0.0))
-
-    def puller() -> _Puller:
-        thread = _Puller(grid, sent, turns, found, over)
-        thread.start()
-        return thread
-
-    pullers = [puller() for _ in range(min(_PULLERS, len(sent)))]
-    cut_off: frozenset[str] = frozenset()
-    look = time.monotonic() + _PATIENCE
+    inbox = Inbox(grid)
     try:
+        replies, cut_off = inbox.look(sent, end)
+    finally:
+        inbox.close()
+    replies |= inbox.rest()
+    return replies, cut_off - replies.keys()
+
+
+class Inbox:
+    """Replies that are looked for again and again, as :func:`collect` does once.
+
+    A call that outlasts a look goes on, and the next look has its reply. Asked for by another call meanwhile, it would
+    be gone from the SuperLink, whose answer is that the message expired.
+
+    Parameters
+    ----------
+    grid : Grid
+        The nodes.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._sent: dict[str, Awaited] = {}
+        self._turns: SimpleQueue[_Turn] = SimpleQueue()
+        self._found: SimpleQueue[_Item] = SimpleQueue()
+        self._over = threading.Event()
+        self._pullers: list[_Puller] = []
+
+    def look(
+        self, sent: Mapping[str, Awaited], end: float
+    ) -> tuple[dict[str, Message | PayloadError], frozenset[str]]:
+        """Return what :func:`collect` does, until ``end``; what was asked for before is asked for on."""
+        if works_when_asked(self._grid):
+            answers = {i: pull(self._grid, i, asked) for i, asked in sent.items()}
+            return {i: reply for i, reply in answers.items() if reply is not None}, frozenset()
+        self._ask(sent)
+        replies: dict[str, Message | PayloadError] = {}
+        cut_off: frozenset[str] = frozenset()
+        look = time.monotonic() + _PATIENCE
         while sent.keys() - replies.keys() - cut_off and (now := time.monotonic()) < end:
             try:
-                item = found.get(timeout=max(0.0, min(look, end) - now))
+                item = self._found.get(timeout=max(0.0, min(look, end) - now))
             except Empty:
                 item = None
             if isinstance(item, BaseException):
@@ -178,35 +199,50 @@ def collect(
             if item is not None:
                 replies[item[0]] = item[1]
             if time.monotonic() >= look:
-                cut_off |= _cut_off(grid, sent, pullers)
-                if all(p.held for p in pullers if p.is_alive()) and not turns.empty():
-                    pullers.append(puller())
+                cut_off |= self._cut_off()
+                if all(p.held for p in self._alive()) and not self._turns.empty():
+                    self._start()
                 look = time.monotonic() + _PATIENCE
-    finally:
-        over.set()
-    _drain(pullers, found, replies)
-    return replies, cut_off - replies.keys()
+        return replies, cut_off - replies.keys()
 
+    def close(self) -> None:
+        """Ask for nothing more, once what was never looked for has been."""
+        self._over.set()
 
-def _drain(
-    pullers: list[_Puller],
-    found: SimpleQueue[_Item],
-    replies: dict[str, Message | PayloadError],
-) -> None:
-    """Take what the last calls brought: what was pulled is gone from the SuperLink, and is asked for no more."""
-    for puller in pullers:
-        if not puller.held:
-            puller.join(_LAST_CALL)
-    while not found.empty():
-        item = found.get()
-        if not isinstance(item, BaseException):
-            replies[item[0]] = item[1]
+    def rest(self) -> dict[str, Message | PayloadError]:
+        """Return what the last calls brought: what was pulled is gone from the SuperLink, and is asked for no more."""
+        for puller in self._pullers:
+            if not puller.held:
+                puller.join(_LAST_CALL)
+        replies = {}
+        while not self._found.empty():
+            item = self._found.get()
+            if not isinstance(item, BaseException):
+                replies[item[0]] = item[1]
+        return replies
 
+    def _ask(self, sent: Mapping[str, Awaited]) -> None:
+        fresh = sent.keys() - self._sent.keys()
+        self._sent |= {message_id: sent[message_id] for message_id in fresh}
+        for message_id in (i for i in sent if i in fresh):
+            self._turns.put((message_id, 0.0))
+        self._pullers = self._alive()
+        at_work = sum(not puller.held for puller in self._pullers)
+        for _ in range(min(_PULLERS, len(sent)) - at_work):
+            self._start()
 
-def _cut_off(grid: Grid, sent: Mapping[str, Awaited], pullers: list[_Puller]) -> frozenset[str]:
-    """Return the messages that a held call asks for and whose nodes are not there any more."""
-    held = {puller.asks for puller in pullers if puller.held}
-    if not held:
-        return frozenset()
-    here = set(grid.get_node_ids())
-    return frozenset(message_id for message_id in held if sent[message_id].node_id not in here)
+    def _start(self) -> None:
+        puller = _Puller(self._grid, self._sent, self._turns, self._found, self._over)
+        puller.start()
+        self._pullers.append(puller)
+
+    def _alive(self) -> list[_Puller]:
+        return [puller for puller in self._pullers if puller.is_alive()]
+
+    def _cut_off(self) -> frozenset[str]:
+        """Return the messages that a held call asks for and whose nodes are not there any more."""
+        held = {puller.asks for puller in self._pullers if puller.held}
+        if not held:
+            return frozenset()
+        here = set(self._grid.get_node_ids())
+        return frozenset(i for i in held if self._sent[i].node_id not in here)

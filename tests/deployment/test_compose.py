@@ -11,6 +11,8 @@ import pytest
 import yaml
 from places import ROOT
 
+from nectar.site import place, turned_away
+
 FILES = ["docker-compose.yml", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docker/*.yml"))]
 
 SITES = ("north", "south", "east")
@@ -172,6 +174,28 @@ def test_a_gpu_is_asked_for_under_the_profile_alone() -> None:
         assert all("gpu" in device["capabilities"] for device in reserved)
 
 
+def test_each_site_has_a_gpu_of_its_own() -> None:
+    """`count: 1` gave all three the machine's first."""
+    ids = []
+    for site in SITES:
+        (device,) = SERVICES[f"{site}-cuda"]["deploy"]["resources"]["reservations"]["devices"]
+        assert "count" not in device
+        ids += device["device_ids"]
+    assert ids == ["${GPU_NORTH:-0}", "${GPU_SOUTH:-1}", "${GPU_EAST:-2}"]
+
+
+def test_the_operator_sees_the_certificates_of_both_servers() -> None:
+    """They lie in volumes that the operator does not have; a certificate is no secret."""
+    text = (ROOT / "docker/nectar/bin/nectar-init").read_text()
+    assert 'place "/keys/$name/server.pem" "$public/$name.pem"' in text
+
+
+def test_a_backup_is_made_where_all_keys_and_the_database_are() -> None:
+    there = volumes("init")
+    assert there["superlink-state"] == ("/state", True)
+    assert {"authority", "superlink-keys", "proxy-keys", "public"} <= set(there)
+
+
 def test_the_images_need_no_registry_but_the_bases() -> None:
     built = {entry["image"]: entry["build"] for entry in SERVICES.values() if "build" in entry}
     assert {entry["image"] for entry in SERVICES.values()} == set(built)
@@ -221,6 +245,19 @@ def test_no_health_check_leaves_a_refusal_in_the_superlinks_log() -> None:
     """49 of 54 idle lines were refused calls of the sites' own checks, among which no stranger was to be seen."""
     for check in (SCRIPTS / "nectar-healthy", ROOT / "docker/proxy/healthy.py"):
         assert "/v1/" not in check.read_text()
+
+
+def test_one_site_that_was_unregistered_keeps_no_other_down() -> None:
+    """Named by its file, it made `register` end with 2, on which every site waits (`docker/rehearsal` shows it)."""
+    assert SERVICES["register"]["command"] == [
+        "nectar",
+        "keys",
+        "register",
+        "federation",
+        "/keys/public",
+    ]
+    healthy = (SCRIPTS / "nectar-healthy").read_text()
+    assert f'glob("{place._PREFIX}*/{turned_away.MARK}")' in healthy
 
 
 @pytest.mark.parametrize("missing", ["key", "ca.crt"])

@@ -244,7 +244,9 @@ def test_a_sites_new_key_takes_the_old_ones_place(
     federation.supernode(name, log="rotated", key=new)
     wait_for(lambda: "SuperNode ID" in federation.log("rotated"))
     assert nectar("keys", "unregister", address, f"{old}.pub", *ca) == 0
-    federation.supernodes[2].wait(PATIENCE)
+    assert federation.supernodes[2].wait(PATIENCE) == 0
+    said = federation.log(f"node-{name}")
+    assert f"the server {address} does not know this site's key (SHA256:" in said
     again = federation.supernode(name, log="old-key", key=old)
     assert again.wait(PATIENCE) == 1
     assert NOT_THIS_KEY in " ".join(federation.log("old-key").split())

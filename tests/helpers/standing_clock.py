@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from common.errors import PayloadError
 from strategies.exchange import gathering
-from strategies.exchange.inbox import Awaited, pull
+from strategies.exchange.inbox import Awaited, Inbox, pull
 
 
 class StandingClock:
@@ -27,14 +27,26 @@ class StandingClock:
         """Go on."""
         self.now += seconds
 
-    def collect(
-        self, grid: Grid, sent: Mapping[str, Awaited], end: float
+    def inbox(self, grid: Grid) -> StandingInbox:
+        """Return what looks for replies without threads."""
+        return StandingInbox(self, grid)
+
+
+class StandingInbox(Inbox):
+    """Finds what is there, and lets the clock go on to the end of the look if something is not."""
+
+    def __init__(self, clock: StandingClock, grid: Grid) -> None:
+        super().__init__(grid)
+        self._clock = clock
+
+    def look(
+        self, sent: Mapping[str, Awaited], end: float
     ) -> tuple[dict[str, Message | PayloadError], frozenset[str]]:
-        """Return what is there, as ``inbox.collect`` does without threads; go on to ``end`` if something is not."""
-        found = {i: pull(grid, i, asked) for i, asked in sent.items()}
+        """Ask once for each."""
+        found = {i: pull(self._grid, i, asked) for i, asked in sent.items()}
         replies = {i: reply for i, reply in found.items() if reply is not None}
         if len(replies) < len(sent):
-            self.now = max(self.now, end)
+            self._clock.now = max(self._clock.now, end)
         return replies, frozenset()
 
 
@@ -43,5 +55,5 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
     """Have whoever gathers sites go by a clock of the test's."""
     standing = StandingClock()
     monkeypatch.setattr(gathering, "time", standing)
-    monkeypatch.setattr(gathering, "collect", standing.collect)
+    monkeypatch.setattr(gathering, "Inbox", standing.inbox)
     return standing

@@ -16,7 +16,6 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
@@ -24,12 +23,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from deployment import nectar
 
-from nectar.flower.client import Refused
 from nectar.keys import files
 from nectar.keys.authority import make_authority, make_server
 from nectar.keys.inventory import inventory
-from nectar.keys.nodes import fingerprint, make_nodes, note_of, read_private, read_public
-from nectar.keys.registry import register
+from nectar.keys.nodes import fingerprint, make_nodes, read_private, read_public
 
 
 def modes(directory: Path) -> dict[str, str]:
@@ -381,128 +378,6 @@ def test_registration_waits_no_longer_than_it_was_told(
     ca = ["--ca", str(tmp_path / "ca.crt")]
     assert nectar("keys", "register", "127.0.0.1:9", str(public), *ca, "--wait", "0") == 2
     assert "The SuperLink at 127.0.0.1:9 cannot be reached" in capsys.readouterr().err
-
-
-class Registry:
-    """A SuperLink that knows some keys already, some of them unregistered."""
-
-    name = "lab"
-
-    def __init__(self, known: dict[str, str], nodes: dict[str, str]) -> None:
-        self.known, self.nodes = known, nodes
-        self.asked: list[str] = []
-        self.listed = 0
-
-    def wait(self, seconds: float) -> None:
-        pass
-
-    def client(self) -> Registry:
-        return self
-
-    def ask(self, words: list[str], seconds: float) -> dict[str, Any]:
-        if words[1] == "list":
-            self.listed += 1
-            return {
-                "nodes": [
-                    {"node-id": node, "status": status} for node, status in self.nodes.items()
-                ]
-            }
-        site = Path(words[2]).stem
-        self.asked.append(site)
-        if site in self.known:
-            raise Refused(self.known[site])
-        return {"node-id": 99}
-
-
-def note(public: Path, node: str) -> None:
-    """Note that a key was registered, as `register` does."""
-    note_of(public).write_text(f"{node} {fingerprint(read_public(public))}\n")
-
-
-KNOWN = "[code: 23] Public key already in use."
-
-
-def test_one_site_that_cannot_be_registered_keeps_no_other_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sites = ["east", "north", "south", "west"]
-    public = make_nodes(tmp_path, sites)
-    note(public[0], "11")
-    note(public[3], "12")
-    known = {"east": KNOWN, "north": "[code: 7] No room.", "west": KNOWN}
-    superlink = Registry(known, {"11": "unregistered", "12": "online"})
-    with pytest.raises(files.KeysError) as refused:
-        register(superlink, public, 0)  # type: ignore[arg-type]
-    assert superlink.asked == ["north", "south"]
-    east, north = str(refused.value).splitlines()
-    assert east.startswith(f"east: {public[0]} was unregistered, and Flower takes no key twice")
-    assert north == "north: [code: 7] No room."
-    said = capsys.readouterr().out
-    assert "south: registered as node 99 (SHA256:" in said
-    assert "west: registered already as node 12, online" in said
-    assert note_of(public[2]).read_text() == f"99 {fingerprint(read_public(public[2]))}\n"
-
-
-def test_flower_is_asked_once_for_all_keys_that_it_knows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each question is a process of up to ten seconds."""
-    public = make_nodes(tmp_path, ["east", "north", "south", "west"])
-    for number, path in enumerate(public):
-        note(path, str(number))
-    superlink = Registry({}, {"0": "online", "1": "offline", "2": "registered", "3": "online"})
-    register(superlink, public, 0)  # type: ignore[arg-type]
-    assert (superlink.listed, superlink.asked) == (1, [])
-    said = capsys.readouterr().out.splitlines()
-    assert [line.partition(" (")[0] for line in said] == [
-        f"{site}: registered already as node {number}, {status}"
-        for number, (site, status) in enumerate(
-            [
-                ("east", "online"),
-                ("north", "offline"),
-                ("south", "never online yet"),
-                ("west", "online"),
-            ]
-        )
-    ]
-
-
-@pytest.mark.parametrize("noted", ["7\n", "7 SHA256:another\n", "nonsense\n", ""])
-def test_a_note_of_another_key_or_superlink_keeps_none_out(tmp_path: Path, noted: str) -> None:
-    """A new pair under an old name, and a note of an earlier release, which has the number alone."""
-    public = make_nodes(tmp_path, ["north"])
-    note_of(public[0]).write_text(noted)
-    superlink = Registry({}, {"7": "online"})
-    register(superlink, public, 0)  # type: ignore[arg-type]
-    assert superlink.asked == ["north"]
-    note(public[0], "8")
-    register(superlink, public, 0)  # type: ignore[arg-type]
-    assert superlink.asked == ["north", "north"], "the SuperLink knows no node 8"
-
-
-def test_a_key_of_which_nobody_knows_how_it_stands_is_none_that_is_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Flower's list names no keys. Where no node was ever unregistered, a known key is a registered one."""
-    public = make_nodes(tmp_path, ["north"])
-    register(Registry({"north": KNOWN}, {"11": "offline"}), public, 0)  # type: ignore[arg-type]
-    assert "north: registered already (SHA256:" in capsys.readouterr().out
-    superlink = Registry({"north": KNOWN}, {"11": "offline", "12": "unregistered"})
-    with pytest.raises(files.KeysError, match="may have been unregistered"):
-        register(superlink, public, 0)  # type: ignore[arg-type]
-
-
-def test_an_earlier_releases_note_is_taken_where_flower_knows_the_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (public,) = make_nodes(tmp_path, ["north"])
-    note_of(public).write_text("12\n")
-    superlink = Registry({"north": KNOWN}, {"11": "unregistered", "12": "online"})
-    for _ in range(2):
-        register(superlink, [public], 0)  # type: ignore[arg-type]
-    said = capsys.readouterr().out
-    assert said.count("north: registered already as node 12, online") == 2
-    assert superlink.asked == ["north"], "from then on the note tells"
 
 
 def test_show_knows_a_sites_volume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

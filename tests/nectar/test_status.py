@@ -19,6 +19,7 @@ from client_app.app import app as client_app
 from nectar.flower.client import Outcome
 from nectar.flower.connection import Connection
 from nectar.flower.job import LaunchError
+from nectar.keys.authority import make_authority, make_server
 from nectar.keys.nodes import make_nodes, note_of
 from nectar.local_grid import LocalGrid
 from nectar.remote import silence
@@ -130,6 +131,27 @@ def test_for_programs_and_the_exit_code_of_all_being_well(
     flower([], [], "")
     assert nectar("status", "lab", "--insecure") == 1
     assert "0 of 0 sites online" in capsys.readouterr().out
+
+
+def test_the_operator_sees_that_a_certificate_ends(
+    flower: Callable[..., Flower], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the compose file they lie where the operator has no keys: `nectar-init` puts copies there."""
+    flower([NODES[0]], [])
+    keys = tmp_path / "keys"
+    make_authority(keys)
+    for name, days in (("superlink", 300), ("proxy", 20)):
+        make_server(keys, [name], days)
+        (keys / "server.pem").rename(keys / f"{name}.pem")
+        (keys / "server.key").unlink()
+    assert nectar("status", "lab", "--insecure", "--keys", str(keys)) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("proxy.pem: expires on 20")
+    assert last.endswith("in 19 days: make a new one before")
+    assert nectar("status", "lab", "--insecure", "--json", "--keys", str(keys)) == 0
+    assert json.loads(capsys.readouterr().out)["certificates"] == [last]
+    assert nectar("keys", "show", str(keys)) == 0
+    assert "superlink.pem  valid for superlink, " in capsys.readouterr().out
 
 
 def test_a_site_that_is_online_and_does_not_answer_is_said_to_be_silent(

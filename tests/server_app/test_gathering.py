@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
 from federation import PromptGrid, run
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.proto.node_pb2 import NodeInfo
 from standing_clock import StandingClock
 
@@ -140,3 +141,38 @@ def test_one_that_lost_its_question_is_asked_once_more(
 def test_a_run_waits_for_a_busy_site_and_goes_on(small: Small) -> None:
     record = run(small(rounds=1), Busy, free_after=0.5)
     assert len(record.metrics()[1]["accepted"]) == 3
+
+
+class Slow(PromptGrid):
+    """Hands each answer out once, as a SuperLink does, in a call that outlasts a look; who asks again learns so."""
+
+    def __init__(self, *args: Any, **kw: Any) -> None:
+        super().__init__(*args, **kw)
+        self._calls: Counter[str] = Counter()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Take two seconds over the first answer of node 1002, and say of one that was taken that it expired."""
+        (asked,) = message_ids
+        found = self._replies.get(asked)
+        if found is None or found.metadata.src_node_id != 1002:
+            return super().pull_messages([asked])
+        self._calls[asked] += 1
+        if self._calls[asked] > 1:
+            expired = Message(Error(code=3, reason="Message Unavailable"), reply_to=found)
+            expired.metadata.__dict__["_reply_to_message_id"] = asked
+            return [expired]
+        if len(self._calls) == 1:
+            time.sleep(2.0)
+        return super().pull_messages([asked])
+
+
+def test_an_answer_that_takes_longer_than_a_look_is_that_sites_and_nothing_is_warned_of(
+    small: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was asked for by a second call meanwhile, which the SuperLink told that the message expired."""
+    grid = Slow(client_app, 3, small())
+    with caplog.at_level("WARNING", logger="flwr"):
+        found = gathered(grid, 60.0)
+    assert [site.name for site in found] == ["partition-0", "partition-1", "partition-2"]
+    assert [r.getMessage() for r in caplog.records] == []
+    assert list(grid._calls.values()) == [1]

@@ -1,0 +1,187 @@
+"""Which sites may take part: what `nectar keys register` and `unregister` say to a SuperLink, and keep a list of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployment import nectar
+from registry import KNOWN, Registry, note
+
+from nectar.keys import files
+from nectar.keys.nodes import fingerprint, make_nodes, note_of, read_public
+from nectar.keys.registry import register, unregister
+from nectar.keys.revoked import LIST, revoked
+
+
+def test_one_site_that_cannot_be_registered_keeps_no_other_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = ["east", "north", "south", "west"]
+    public = make_nodes(tmp_path, sites)
+    note(public[0], "11")
+    note(public[3], "12")
+    known = {"east": KNOWN, "north": "[code: 7] No room.", "west": KNOWN}
+    superlink = Registry(known, {"11": "unregistered", "12": "online"})
+    with pytest.raises(files.KeysError) as refused:
+        register(superlink, public, 0)  # type: ignore[arg-type]
+    assert superlink.asked == ["north", "south"]
+    east, north = str(refused.value).splitlines()
+    assert east.startswith(f"east: {public[0]} was unregistered, and Flower takes no key twice")
+    assert north == "north: [code: 7] No room."
+    said = capsys.readouterr().out
+    assert "south: registered as node 99 (SHA256:" in said
+    assert "west: registered already as node 12, online" in said
+    assert note_of(public[2]).read_text() == f"99 {fingerprint(read_public(public[2]))}\n"
+
+
+def test_flower_is_asked_once_for_all_keys_that_it_knows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each question is a process of up to ten seconds."""
+    public = make_nodes(tmp_path, ["east", "north", "south", "west"])
+    for number, path in enumerate(public):
+        note(path, str(number))
+    superlink = Registry({}, {"0": "online", "1": "offline", "2": "registered", "3": "online"})
+    register(superlink, public, 0)  # type: ignore[arg-type]
+    assert (superlink.listed, superlink.asked) == (1, [])
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(" (")[0] for line in said] == [
+        f"{site}: registered already as node {number}, {status}"
+        for number, (site, status) in enumerate(
+            [
+                ("east", "online"),
+                ("north", "offline"),
+                ("south", "never online yet"),
+                ("west", "online"),
+            ]
+        )
+    ]
+
+
+@pytest.mark.parametrize("noted", ["7\n", "7 SHA256:another\n", "nonsense\n", ""])
+def test_a_note_of_another_key_or_superlink_keeps_none_out(tmp_path: Path, noted: str) -> None:
+    """A new pair under an old name, and a note of an earlier release, which has the number alone."""
+    public = make_nodes(tmp_path, ["north"])
+    note_of(public[0]).write_text(noted)
+    superlink = Registry({}, {"7": "online"})
+    register(superlink, public, 0)  # type: ignore[arg-type]
+    assert superlink.asked == ["north"]
+    note(public[0], "8")
+    register(superlink, public, 0)  # type: ignore[arg-type]
+    assert superlink.asked == ["north", "north"], "the SuperLink knows no node 8"
+
+
+def test_a_key_of_which_nobody_knows_how_it_stands_is_none_that_is_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Flower's list names no keys. Where no node was ever unregistered, a known key is a registered one."""
+    public = make_nodes(tmp_path, ["north"])
+    register(Registry({"north": KNOWN}, {"11": "offline"}), public, 0)  # type: ignore[arg-type]
+    assert "north: registered already (SHA256:" in capsys.readouterr().out
+    superlink = Registry({"north": KNOWN}, {"11": "offline", "12": "unregistered"})
+    with pytest.raises(files.KeysError, match="may have been unregistered"):
+        register(superlink, public, 0)  # type: ignore[arg-type]
+
+
+def test_an_earlier_releases_note_is_taken_where_flower_knows_the_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (public,) = make_nodes(tmp_path, ["north"])
+    note_of(public).write_text("12\n")
+    superlink = Registry({"north": KNOWN}, {"11": "unregistered", "12": "online"})
+    for _ in range(2):
+        register(superlink, [public], 0)  # type: ignore[arg-type]
+    said = capsys.readouterr().out
+    assert said.count("north: registered already as node 12, online") == 2
+    assert superlink.asked == ["north"], "from then on the note tells"
+
+
+@pytest.fixture
+def superlink(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """A SuperLink that `nectar keys` meets under any name."""
+    found = Registry({}, {})
+
+    @contextlib.contextmanager
+    def connect(*words: Any, **options: Any) -> Iterator[Registry]:
+        yield found
+
+    monkeypatch.setattr("nectar.flower.connecting.connect", connect)
+    return found
+
+
+def test_a_revoked_site_keeps_none_of_a_directory_out(
+    superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So it is that the federation of the compose file starts: revoke, down, up."""
+    public = dict(zip("ens", make_nodes(tmp_path, ["east", "north", "south"]), strict=True))
+    assert nectar("keys", "register", "lab", str(tmp_path)) == 0
+    assert superlink.asked == ["east", "north", "south"]
+    assert nectar("keys", "unregister", "lab", str(public["n"])) == 0
+    capsys.readouterr()
+    # a SuperLink with an older database, or none, would take the key again
+    assert nectar("keys", "register", "lab", str(tmp_path)) == 0
+    said = capsys.readouterr().out
+    assert "north: stays out, since it was unregistered; with a new pair it can come back" in said
+    assert superlink.asked == ["east", "north", "south", "east", "south"]
+    assert nectar("keys", "register", "lab", str(public["n"]), str(public["s"])) == 2
+    assert f"north: {public['n']} was unregistered" in capsys.readouterr().err
+    assert superlink.asked[5:] == ["south"]
+    (listed,) = revoked(tmp_path / LIST)
+    assert [listed.node] == superlink.unregistered == ["100"]
+    assert listed.site == "north"
+    assert listed.fingerprint == fingerprint(read_public(public["n"]))
+    for path in tmp_path.glob("nodes/north*"):
+        path.unlink()
+    make_nodes(tmp_path, ["north"])
+    assert nectar("keys", "register", "lab", str(tmp_path)) == 0
+    assert "north" in superlink.asked[6:], "another key under its name is taken"
+
+
+def test_a_site_that_flower_alone_unregistered_keeps_none_of_a_directory_out(
+    superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (north, _) = make_nodes(tmp_path, ["north", "south"])
+    note(north, "7")
+    superlink.nodes = {"7": "unregistered"}
+    assert nectar("keys", "register", "lab", str(tmp_path)) == 0
+    assert "north: stays out" in capsys.readouterr().out
+    assert superlink.asked == ["south"]
+
+
+def test_a_number_is_listed_with_the_key_that_it_is_of(superlink: Registry, tmp_path: Path) -> None:
+    (north,) = make_nodes(tmp_path, ["north"])
+    note(north, "7")
+    unregister(superlink, ["7", "8"], tmp_path)  # type: ignore[arg-type]
+    known, unknown = revoked(tmp_path / LIST)
+    assert (known.node, known.fingerprint) == ("7", fingerprint(read_public(north)))
+    assert (unknown.node, unknown.fingerprint) == ("8", "")
+
+
+def test_what_could_not_be_listed_is_not_unregistered(
+    superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (north,) = make_nodes(tmp_path, ["north"])
+    note(north, "7")
+    assert nectar("keys", "unregister", "lab", "7") == 2
+    assert (
+        "give the directory of keys whose list is to name it (--keys DIR)"
+        in capsys.readouterr().err
+    )
+    (tmp_path / LIST).write_text("north, of last week\n")
+    assert nectar("keys", "unregister", "lab", str(north)) == 2
+    assert nectar("keys", "register", "lab", str(tmp_path)) == 2
+    assert f"{LIST}, line 1 is not of the form" in capsys.readouterr().err
+    assert superlink.asked == superlink.unregistered == []
+
+
+def test_a_directory_without_sites_is_refused(
+    superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nectar("keys", "register", "lab", str(tmp_path)) == 2
+    assert f"{tmp_path}/nodes holds no public half" in capsys.readouterr().err
+    assert nectar("keys", "register", "lab", str(tmp_path), "a.pub") == 2
+    assert "takes one directory of keys, or .pub files" in capsys.readouterr().err
