@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +20,9 @@ logger = getLogger("flwr")
 
 #: figures that a reply may bring, and the characters of a figure's name
 MAX_FIGURES, MAX_FIGURE_NAME = 48, 64
+
+#: the largest magnitude of a figure that a site tells
+MAX_FIGURE = 1e12
 
 #: records of a reply, the arrays among them
 MAX_RECORDS = 8
@@ -248,9 +250,10 @@ def _read_metrics(record: Mapping[str, Any]) -> dict[str, float]:
                 f"a figure is named {key[:MAX_FIGURE_NAME]!r} where 1 to {MAX_FIGURE_NAME} printable characters are "
                 "allowed"
             )
-        if isinstance(value, list) or not math.isfinite(value):
+        if isinstance(value, list) or not abs(value) <= MAX_FIGURE:  # NaN is not, either
             raise PayloadError(
-                f"the metric '{key}' is {str(value)[:40]} where a finite number was expected"
+                f"the metric '{key}' is {str(value)[:40]} where a finite number was expected, at most "
+                f"{MAX_FIGURE:g} and at least {-MAX_FIGURE:g}"
             )
         metrics[key] = float(value)
     return metrics

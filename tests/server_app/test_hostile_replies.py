@@ -168,7 +168,9 @@ SENT = [
     (figures(**{"x" * 65: 1.0}), "is named 'x+' where 1 to 64 printable characters"),
     (figures(**{"a\nb": 1.0}), r"is named 'a\\nb' where 1 to 64 printable characters"),
     (figures(**{"train-loss": [0.0] * 1000}), "where a finite number was expected"),
-    (figures(**{"num-examples": 10**19}), "where a count from 1 to"),
+    (figures(**{"num-examples": 10**10}), "where a count from 1 to"),
+    (figures(**{"num-examples": 10**19}), "was expected, at most 1e.12"),
+    (figures(**{"train-loss": 1e308}), "was expected, at most 1e.12"),
     (holding(lambda old: []), "the reply holds 0 array records"),
     (beside({f"more-{i}": ConfigRecord({}) for i in range(7)}), "holds 9 records where 8 is"),
     (
@@ -234,3 +236,12 @@ def test_nothing_of_a_reply_with_an_undeclared_record_is_kept(small: Small) -> N
     line = run(config, TamperedGrid, tampers={1: odd}).metrics()[1]
     assert "a record 'more' where" in line["rejected"]["partition-1"]
     assert line["notes"]["spent"].keys() == {"partition-0", "partition-2"}
+
+
+def test_one_sites_word_is_not_the_median_of_a_round(small: Small) -> None:
+    """Within the bounds a figure of one site's still owns the mean, beside which stands the median."""
+    tampers = {1: figures(**{"train-loss": 9e11})}
+    line = run(small(method="fedavg", rounds=1), TamperedGrid, tampers=tampers).metrics()[1]
+    said = sorted(each["train-loss"] for each in line["devices"].values())
+    assert line["train"]["train-loss"] > 1e11
+    assert line["train_median"]["train-loss"] == said[1] < 100
