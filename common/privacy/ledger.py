@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import FederationError
-from common.files import write_json
+from common.files import open_regular, read_regular, write_json
 from common.privacy.events import Event
 
 LEDGER, HEAD = "privacy.jsonl", "privacy.head.json"
@@ -157,7 +157,7 @@ class Ledger:
             If it cannot be read, was edited, or has lost lines.
         """
         try:
-            file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
+            file = open_regular(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return self._verified(b"")[0]
         except OSError as error:
@@ -214,8 +214,7 @@ class Ledger:
     def _held(self) -> Iterator[int]:
         """Open the file for this process alone."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        file = os.open(self.path, flags, 0o600)
+        file = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
             self._lock(file, fcntl.LOCK_EX)
             yield file
@@ -261,7 +260,7 @@ class Ledger:
     def _least(self) -> Head:
         """Return the head that the file has at least."""
         try:
-            return Head.read(json.loads(self._head.read_text(encoding="utf-8")))
+            return Head.read(json.loads(read_regular(self._head)))
         except FileNotFoundError:
             return Head()
         except (OSError, ValueError, RecursionError):

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +297,31 @@ def test_a_directory_that_cannot_be_written_is_a_sentence(
 def test_what_is_no_head(wrong: object) -> None:
     with pytest.raises(ValueError, match="no head"):
         Head.read(wrong)
+
+
+@pytest.mark.parametrize("name", [LEDGER, HEAD])
+def test_a_pipe_in_the_place_of_a_file_holds_up_nobody(tmp_path: Path, name: str) -> None:
+    """Who opened it waited for a writer for ever, with every later run of the site."""
+    add(Ledger(tmp_path), 1)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        said = [pool.submit(_refusal, tmp_path, asked) for asked in ("read", "append")]
+        try:
+            for one in said:
+                assert "privacy ledger" in one.result(timeout=60)
+        finally:
+            for process in list(pool._processes.values()):
+                process.kill()
+
+
+def _refusal(directory: Path, asked: str) -> str:
+    ledger = Ledger(directory)
+    try:
+        if asked == "read":
+            ledger.read()
+        else:
+            add(ledger, 2)
+    except LedgerError as error:
+        return str(error)
+    return "no refusal"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from nectar.past_run import PastRun
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.app import serve
-from server_app.ledger_heads import FILE
+from server_app.ledger_heads import FILE, seen
 from server_app.record import Record
 
 Small = Callable[..., dict[str, Any]]
@@ -267,8 +268,18 @@ def test_whatever_a_site_says_it_was_charged_is_reckoned_with(
     assert len(record.metrics()) == 3
 
 
-def test_a_damaged_file_of_heads_is_named(small: Small, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["text", "pipe"])
+def test_a_damaged_file_of_heads_costs_its_own_heads_a_warning_and_no_later_run(
+    small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
     record = real(small, tmp_path, rounds=1)
-    (record.directory / FILE).write_text("[]")
-    with pytest.raises(FederationError, match="is damaged, by which a site"):
-        real(small, tmp_path, rounds=1)
+    other = shutil.copytree(record.directory, record.directory.parent / "other")
+    (record.directory / FILE).unlink()
+    if damage == "text":
+        (record.directory / FILE).write_text("[]")
+    else:
+        os.mkfifo(record.directory / FILE)
+    assert seen([other.parent]) == seen([other.parent / "none", other.parent])
+    assert seen([other.parent]), "what the other record has seen is known"
+    assert f"{record.directory / FILE} is damaged" in caplog.text
+    real(small, tmp_path, rounds=1)
