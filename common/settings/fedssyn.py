@@ -65,8 +65,8 @@ class FedssynSettings(GenerationSettings):
     )
     tries: int = setting(
         5,
-        "times in a row that a site is asked for images in vain, by a refusal or a reply that cannot be used, before "
-        "its share is missing",
+        "times in a row that a site is asked for images in vain, by a refusal, a reply that cannot be used or less "
+        "than a hundredth more of its training, before its share is missing",
         ge=1,
     )
     deadline: float = setting(
