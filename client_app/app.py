@@ -21,7 +21,9 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from client_app.arrivals import ARRIVALS
+from client_app.deadline import Deadline
 from client_app.device import DeviceClient, Metrics, client_class
+from client_app.node_config import amount
 from client_app.partitions import require_one_for_all, sizes_of_all
 from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.reasons import reason_of
@@ -40,11 +42,13 @@ from client_app.site import (
     state_directory,
     state_of,
 )
+from client_app.vetoes import check_instruction
 from common.compute import use_threads
 from common.data import Samples
 from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
 from common.flower_arrays import array_of, filled, record_of
+from common.patience import checked_by
 from common.privacy.ledger import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
 from common.run import Run
@@ -52,6 +56,9 @@ from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
 
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
+
+#: for reading its images at the roll call, where a site's owner names no other time
+ROLL_CALL_SECONDS = 3600.0
 
 _RECORD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -77,6 +84,8 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
             reason = reason_of(error, owner=False)
             return Message(Error(code=RAISED, reason=reason), reply_to=message)
     try:
+        for config in message.content.config_records.values():
+            check_instruction(config)
         with for_the_owner_alone(state_directory(context)):
             return Message(handle(message, context), reply_to=message)
     except Exception as error:
@@ -219,11 +228,20 @@ def _refuse_counts(run: Run, site: str) -> None:
         )
 
 
+def _time_of_the_roll_call(context: Context) -> Deadline:
+    """Return until when a real site reads images to say how many it has; a simulation takes its time."""
+    if is_simulated(context):
+        return Deadline()
+    seconds = amount(context.node_config, "roll-call-seconds") or ROLL_CALL_SECONDS
+    return Deadline(seconds, of="roll call")
+
+
 def _roll_call(message: Message, context: Context) -> RecordDict:
     run = run_of(context)
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
-    train, holdout = site_samples(run, site, context)
+    with checked_by(_time_of_the_roll_call(context).check):
+        train, holdout = site_samples(run, site, context)
     asked = _config(message)
     account = account_of(run, "", site, context)
     if account is not None and HEADS in asked:

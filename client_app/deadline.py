@@ -18,10 +18,12 @@ class Deadline:
     ----------
     seconds : float
         What is left; infinity for no deadline.
+    of : str
+        Whose time it is.
     """
 
-    def __init__(self, seconds: float = math.inf) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float = math.inf, of: str = "round") -> None:
+        self._seconds, self._of = seconds, of
         self._end = time.monotonic() + seconds
 
     @classmethod
@@ -43,4 +45,4 @@ class Deadline:
             If the time is over.
         """
         if time.monotonic() > self._end:
-            raise FederationError(f"ran out of the round's time ({self._seconds:.0f} s)")
+            raise FederationError(f"ran out of the {self._of}'s time ({self._seconds:.0f} s)")

@@ -19,7 +19,7 @@ AMOUNT_KEYS = {f"max-{amount}": amount for amount in AMOUNTS}
 KEYS = (
     *("site", "partition-id", "num-partitions", "data", "state-dir", "data-root", "device"),
     *("cores", "allow-imports", "allow-download", "allow-methods", "allow-start"),
-    *(*AMOUNT_KEYS, "max-parameters", "min-class"),
+    *(*AMOUNT_KEYS, "max-classes", "max-parameters", "min-class", "roll-call-seconds"),
     *("privacy-epsilon", "privacy-delta"),
     *("review-dir", "review-command", "review-seconds", "simulated"),
 )

@@ -20,7 +20,7 @@ from client_app.node_config import absolute, check_keys, number, switch
 from client_app.noise import is_seeded, refuse_seeded
 from client_app.review import Review
 from client_app.state import SHELF, ContextState, DeviceState, DirectoryState
-from client_app.vetoes import Vetoes
+from client_app.vetoes import Vetoes, check_size
 from common.compute import torch_device
 from common.config import load
 from common.config.problems import COMMAND_LINE
@@ -152,8 +152,10 @@ def run_of(context: Context) -> Run:
     DataError
         If the run names a place that the site does not open.
     """
-    items = tuple(sorted(context.run_config.items()))
     owner = None if is_simulated(context) else Owner.of(context.node_config)
+    if owner is not None:
+        check_size(context.run_config)
+    items = tuple(sorted(context.run_config.items()))
     return _run(items, _own_device(context), number(context.node_config, "cores", 1), owner)
 
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from client_app.node_config import AMOUNT_KEYS, number, words
+from common.compute import machine_cores
 from common.config import Config
 from common.config.problems import nearest
 from common.errors import FederationError
 from common.methods import METHODS
 from common.settings.describe import amounts, left_open
 from common.settings.disclosure import Disclosure
+from common.specs.riding import SECONDS_LEFT
 
 STARTS = {"noise": "noise", "means": "class means", "real": "real examples"}
 """The words of ``allow-start``, and what a method's disclosure calls each."""
+
+MAX_SIZE, MAX_CLASSES = 256, 1000
+"""Pixels a side, and names of classes, that a run may ask for at a site whose owner names no other bound."""
+
+MAX_SETTINGS = 64 * 2**10
+"""Characters of all settings that come with a run."""
+
+MAX_ROUND = 10**6
+"""The highest number of a round."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +41,10 @@ class Vetoes:
         What things that are sent may have begun as, words of ``STARTS``.
     most : tuple of (str, int)
         The largest value of each bounded amount, as settings declare amounts.
+    unnamed : tuple of (str, int)
+        Likewise of amounts for which the owner names no bound.
+    classes : int
+        The most names of classes.
     parameters : int, optional
         The largest model, in numbers of its state.
     smallest_class : int
@@ -38,6 +54,8 @@ class Vetoes:
     methods: tuple[str, ...] | None = None
     starts: tuple[str, ...] | None = None
     most: tuple[tuple[str, int], ...] = ()
+    unnamed: tuple[tuple[str, int], ...] = ()
+    classes: int = MAX_CLASSES
     parameters: int | None = None
     smallest_class: int = 0
 
@@ -51,11 +69,17 @@ class Vetoes:
             If a value cannot be one.
         """
         given = {amount: number(node_config, key) for key, amount in AMOUNT_KEYS.items()}
+        unnamed = {
+            "size": MAX_SIZE,
+            **({} if "cores" in node_config else {"cores": machine_cores()}),
+        }
         own = METHODS if "allow-imports" not in node_config else None
         return cls(
             methods=_known(node_config, "allow-methods", own),
             starts=_known(node_config, "allow-start", STARTS),
             most=tuple((amount, most) for amount, most in given.items() if most is not None),
+            unnamed=tuple((key, most) for key, most in unnamed.items() if given[key] is None),
+            classes=number(node_config, "max-classes", 1) or MAX_CLASSES,
             parameters=number(node_config, "max-parameters", 1),
             smallest_class=number(node_config, "min-class") or 0,
         )
@@ -75,6 +99,8 @@ class Vetoes:
                     f"method={named}", f"allow-methods='{' '.join(self.methods)}'", "choose one"
                 )
             self._check_start(named, settings.disclosure())
+        if (count := len(config.images.names)) > self.classes:
+            raise _refusal(f"{count} classes", f"max-classes={self.classes}", "name fewer")
         most = dict(self.most)
         for section, settings in config.sections().items():
             for name, amount in amounts(type(settings)).items():
@@ -84,6 +110,11 @@ class Vetoes:
                 )
                 if value > most.get(amount, value):
                     raise _refusal(asked, f"max-{amount}={most[amount]}", "lower it")
+                if value > (bound := dict(self.unnamed).get(amount, value)):
+                    raise FederationError(
+                        f"this site allows {amount} up to {bound} unless its owner names another max-{amount}, and the "
+                        f"run asks for {asked}: lower it, or run without this site"
+                    )
                 if amount in most and value == left_open(type(settings), name):
                     raise _refusal(
                         f"{asked}, as many as the server says",
@@ -145,6 +176,40 @@ class Vetoes:
                 f"min-class={self.smallest_class}",
                 "leave such classes out there, or choose a method that sends weights or updates",
             )
+
+
+def check_instruction(config: Mapping[str, object]) -> None:
+    """Refuse an instruction's round or time that is no number of a round, or no time.
+
+    Raises
+    ------
+    FederationError
+        If it is another thing, or out of range.
+    """
+    named, left = config.get("server-round", 0), config.get(SECONDS_LEFT, 0.0)
+    if type(named) is not int or not 0 <= named <= MAX_ROUND:
+        raise FederationError(
+            f"the instruction says server-round={str(named)[:40]} where a whole number from 0 to {MAX_ROUND} is allowed"
+        )
+    if not isinstance(left, int | float) or not 0 <= left < math.inf:
+        raise FederationError(
+            f"the instruction says {SECONDS_LEFT}={str(left)[:40]} where a finite number from 0 is allowed"
+        )
+
+
+def check_size(run_config: Mapping[str, object]) -> None:
+    """Refuse settings that are too much to read.
+
+    Raises
+    ------
+    FederationError
+        If they have more than ``MAX_SETTINGS`` characters.
+    """
+    size = sum(len(key) + len(str(value)) for key, value in run_config.items())
+    if size > MAX_SETTINGS:
+        raise FederationError(
+            f"the run's settings have {size} characters where this site reads at most {MAX_SETTINGS}: shorten them"
+        )
 
 
 def _refusal(asked: str, said: str, cure: str) -> FederationError:

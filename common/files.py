@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,27 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a file that is one: no link, and no pipe, at which whoever opens or reads it would wait for ever.
+
+    Raises
+    ------
+    OSError
+        If it is another thing, or cannot be opened.
+    """
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_regular(path: Path) -> str:
+    """Return the text of a file that ``open_regular`` opens."""
+    with open(open_regular(path, os.O_RDONLY), encoding="utf-8") as file:
+        return file.read()
 
 
 def collect_leftovers(directory: Path) -> None:

@@ -24,6 +24,7 @@ from nectar.interrupt import Interrupted, Interrupts
 from nectar.local_run import run_here
 from nectar.named_record import record_at
 from nectar.past_run import PastRun
+from nectar.record_imports import judge_of
 from nectar.recorded_run import RecordedRun
 from nectar.resume import with_recorded
 from nectar.words import parse_words, typed
@@ -66,18 +67,26 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
             record = run_here(run_config)
     finally:
         torch.set_num_threads(threads)
-    return open_record(record.directory)
+    return RecordedRun(PastRun.open(record.directory))
 
 
-def open_record(record: str | Path) -> RecordedRun:
-    """Return a run by its record: the directory that ``nectar run`` printed, the record's id, or ``latest``.
+def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
+    """Return a run by its record.
+
+    Parameters
+    ----------
+    record : str or Path
+        The directory that ``nectar run`` printed, the record's id, or ``latest``.
+    allow_imports : str
+        Modules and packages, with spaces between them: what the record names by import path is imported from these
+        alone, since a record can come from anywhere.
 
     Raises
     ------
     ConfigError
         If it is no run's record.
     """
-    return RecordedRun(PastRun.open(record_at(record)))
+    return RecordedRun(PastRun.open(record_at(record), judge_of(allow_imports, "allow_imports=")))
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,7 +132,7 @@ class ComparisonResult:
         """The runs, by row and seed; a seed that has none is left out."""
         return {
             row.label: {
-                seed: open_record(run.directory)
+                seed: RecordedRun(PastRun.open(run.directory))
                 for seed, run in zip(row.seeds, row.runs, strict=True)
                 if run is not None
             }

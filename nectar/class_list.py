@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.config import Config, load
+from common.config import Config, Judge, load
 from common.config.text import scalar_text
 from common.datasets import kind_of
 from nectar.words import RunConfig
@@ -14,18 +14,20 @@ from nectar.words import RunConfig
 CLASSES_KEY = "images.classes"
 
 
-def with_class_list(run_config: Mapping[str, str | int | float | bool]) -> RunConfig:
+def with_class_list(
+    run_config: Mapping[str, str | int | float | bool], judge: Judge | None = None
+) -> RunConfig:
     """Return ``run_config``; where it names folders of images but not their classes, with the classes stated.
 
     For a simulation alone: all its processes are then told the list. Real sites must agree on one before they read
-    anything, so a run on them states it itself.
+    anything, so a run on them states it itself. What is named by import path is put before ``judge`` first.
 
     Raises
     ------
     ConfigError
         If the configuration is not valid.
     """
-    config = load(run_config)
+    config = load(run_config, judge=judge)
     images = config.images
     if images.classes or kind_of(config.dataset) or not (images.folder or images.sites):
         return dict(run_config)

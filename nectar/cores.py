@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from common.compute import machine_cores
 from common.errors import ConfigError
 
 GRANTED = "NECTAR_CORES"
@@ -19,10 +20,7 @@ def available_cores() -> int:
     ConfigError
         If ``NECTAR_CORES`` is no number of cores.
     """
-    granted = granted_cores()
-    if hasattr(os, "sched_getaffinity"):
-        return min(len(os.sched_getaffinity(0)), granted or sys.maxsize)
-    return min(os.cpu_count() or 1, granted or sys.maxsize)
+    return min(machine_cores(), granted_cores() or sys.maxsize)
 
 
 def granted_cores() -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class PastRun:
     """
 
     directory: Path
-    judge: Judge | None = None
+    judge: Judge | None = field(default=None, compare=False)
 
     @classmethod
     def open(cls, directory: Path, judge: Judge | None = None) -> PastRun:

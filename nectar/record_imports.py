@@ -21,13 +21,15 @@ class NotNamed(ConfigError):
 _OWN = {"model.name": ("common.models",), PART: (*PACKAGES, "nectar")}
 
 
-def judge_of(named: str) -> Judge:
+def judge_of(named: str, option: str = f"{OPTION} ") -> Judge:
     """Return what a record is read with, where ``named`` are the modules that the command line allows.
 
     Parameters
     ----------
     named : str
         Modules and packages, with spaces or commas between them; a package stands for all that is in it.
+    option : str
+        What the sentence has the reader write before the module's name.
     """
     allowed = tuple(word for word in re.split(r"[\s,]+", named) if word)
 
@@ -36,7 +38,7 @@ def judge_of(named: str) -> Judge:
         if not any(_within(module, one) for one in ("flwr", *_OWN.get(key, ()), *allowed)):
             raise NotNamed(
                 f"the record names {path!r:.100} as {key}, and a record can come from anywhere, so nothing of it was "
-                f"imported: if you trust that module, add {OPTION} {module:.98}"
+                f"imported: if you trust that module, add {option}{module:.98}"
             )
 
     return judge

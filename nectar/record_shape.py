@@ -58,6 +58,7 @@ class Line(Shape):
     evaluated: dict[str, SiteFigures] = {}
     unevaluated: dict[str, str] | None = None
     train: dict[str, float | None] | None = None
+    train_median: dict[str, float | None] = {}
     bytes: Traffic = Traffic()
     seconds: Seconds = Seconds()
 

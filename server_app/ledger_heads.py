@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from logging import getLogger
 from pathlib import Path
 
-from common.errors import FederationError
-from common.files import write_json
+from common.files import read_regular, write_json
 from common.privacy.ledger import Head
+
+logger = getLogger("flwr")
 
 FILE = "ledger-heads.json"
 """In a record: by site, the newest head that this run saw."""
@@ -26,13 +28,7 @@ def keep(record: Path, heads: Mapping[str, Head]) -> None:
 
 
 def seen(places: Iterable[Path]) -> dict[str, Head]:
-    """Return by site the longest head in the records below ``places``.
-
-    Raises
-    ------
-    FederationError
-        If what one of them says cannot be read.
-    """
+    """Return by site the longest head in the records below ``places``; of one that is damaged a warning is left."""
     found: dict[str, Head] = {}
     for path in sorted({path for place in places for path in place.glob(f"*/{FILE}")}):
         for site, head in _read(path).items():
@@ -43,10 +39,12 @@ def seen(places: Iterable[Path]) -> dict[str, Head]:
 
 def _read(path: Path) -> dict[str, Head]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path))
         return {str(site): Head.read(head) for site, head in content.items()}
     except (OSError, ValueError, AttributeError, RecursionError):
-        raise FederationError(
-            f"{path} is damaged, by which a site whose privacy ledger was put back is told: put back a whole copy of "
-            "the record, or delete the file to do without"
-        ) from None
+        logger.warning(
+            "%s is damaged, so that a site whose privacy ledger was put back is not told what that run saw of it: "
+            "put back a whole copy of the record, or delete the file",
+            path,
+        )
+        return {}

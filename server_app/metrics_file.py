@@ -16,6 +16,9 @@ from common.files import write_atomically
 
 Line = dict[str, Any]
 
+#: of the longest number that a line may hold
+_DIGITS = 300
+
 _MEND = "put back a whole copy of the record, or begin a new run; nothing of it was changed"
 
 
@@ -166,11 +169,18 @@ class MetricsFile:
 def _line(text: bytes) -> Line | None:
     """Return a round's line; None if the text is none."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_int=_whole)
     except (ValueError, RecursionError):
         return None
     known = isinstance(found, dict) and type(found.get("round")) is int and found["round"] >= 0
     return found if known else None
+
+
+def _whole(text: str) -> int:
+    """Return a whole number that a float can hold as well; ValueError for one of hundreds of digits."""
+    if len(text) > _DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
 
 
 def _without_nan(value: Any) -> Any:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from logging import getLogger
+from statistics import median
 from typing import Any
 
 from flwr.app import MetricRecord
@@ -173,6 +174,11 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     means = dict(result.train) if result.train else {}
     apart = {_SECONDS, *FIGURES.values()}
     line["train"] = {key: value for key, value in means.items() if key not in apart}
+    line["train_median"] = {
+        key: median(figures[key] for figures in accepted.values())
+        for key in line["train"]
+        if all(key in figures for figures in accepted.values())
+    }
     line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
     copies = Copies.told(accepted.values())
     line["copies"] = asdict(copies) if copies is not None else None

@@ -8,7 +8,7 @@ The result IS a Flower Strategy: Nectar's loop drives it, and so does Flower's o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from logging import getLogger
@@ -31,7 +31,7 @@ from common.errors import ConfigError, DivergedError, FederationError, PayloadEr
 from common.flower_arrays import filled
 from common.memory import TAKEN
 from common.methods import load, resolve
-from common.privacy.told import HEAD, written
+from common.privacy.told import HEAD, RECORD, written
 from common.run import Run
 from common.seeding import generator
 from common.sites import Site
@@ -47,6 +47,7 @@ from strategies.exchange.replies import (
     Upload,
     read_evaluation,
     read_upload,
+    require_records,
 )
 from strategies.exchange.roll_call import Question
 from strategies.exchange.serialising import Serialiser
@@ -89,6 +90,8 @@ class Strategy(FlowerStrategy):
 
     #: whether the roll call asks the sites for their class counts
     needs_class_counts = False
+    #: the records that a reply may hold; None for any
+    records: ClassVar[Collection[str] | None] = frozenset({"arrays", "metrics", "about", RECORD})
     #: how ``pictures`` are to be looked at
     contrast: ClassVar[Contrast] = "pixels"
 
@@ -408,9 +411,15 @@ class Strategy(FlowerStrategy):
         Raises
         ------
         PayloadError
-            If it cannot be read.
+            If it cannot be read, or is of other noise than the run's settings have.
         """
-        told = told_with(reply)
+        told, noises = told_with(reply), self.run.config.noises
+        if told is not None and noises is not None:
+            others = {event.noise_multiplier for event in told.events} - noises
+            if others or not noises:
+                raise PayloadError(
+                    "it says that it was charged for noise that the run does not have"
+                )
         if told is not None:
             self.members.spending.take(site.name, told)
 
@@ -429,6 +438,7 @@ class Strategy(FlowerStrategy):
             while together:
                 reply, site, instruction = together.pop(0)
                 try:
+                    require_records(reply, self.records)
                     self.take_charges(reply, site)
                     upload = read_upload(reply, site, instruction.expects)
                     ready.append(self.prepare(server_round, weights, upload))

@@ -46,6 +46,9 @@ _POOL, _HELD, _SIZE, _READY, _VAIN, _DONE = "pool", "held", "size", "ready", "va
 #: images of a class and site that the record keeps and draws
 _SHOWN = 10
 
+#: the share of its generator's training by which a site counts as further: less than that is asked for in vain
+_STEP = 0.01
+
 #: seconds between two looks at who is there
 _LOOK = 1.0
 
@@ -232,9 +235,9 @@ class Fedssyn(Strategy):
         if done >= 1:
             self._ready.add(name)
             return
-        further = done > self._done.get(name, 0.0)
+        further = done >= self._done.get(name, 0.0) + _STEP
         self._vain[name] = 0 if further else self._vain.get(name, 0) + 1
-        self._done[name] = done
+        self._done[name] = done if further else self._done.get(name, 0.0)
         logger.info("%s has done %.0f %% of its generator's training", name, 100 * done)
 
     def _complete(self) -> bool:

@@ -28,7 +28,7 @@ from common.wire import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
 from strategies.base import Instruction, State, Strategy
 from strategies.exchange.matching import matched
-from strategies.exchange.replies import Outcome, Upload, read_upload
+from strategies.exchange.replies import Outcome, Upload, read_upload, require_records
 
 logger = getLogger("flwr")
 
@@ -64,6 +64,8 @@ class ForeignStrategy(Strategy):
     inner : Strategy, optional
         An instance to use instead of constructing one.
     """
+
+    records = None
 
     def __init__(
         self, run: Run, record_id: str = "run", inner: FlowerStrategy | None = None
@@ -179,6 +181,7 @@ class ForeignStrategy(Strategy):
         instruction: Instruction,
     ) -> Upload | None:
         try:
+            require_records(reply, self.records)
             self.take_charges(reply, site)
             upload = read_upload(reply, site, instruction.expects)
             self._require_figures(site, upload.metrics)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from common.errors import ConfigError
 from common.settings.images import ImagesSettings
 
@@ -42,6 +44,6 @@ def _check_names(names: tuple[str, ...]) -> None:
                 f"images.classes holds {name!r}, which cannot be a class: names of folders, with commas between "
                 "them, none empty, none that begins with a dot."
             )
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise ConfigError(f"images.classes names {twice[0]} more than once: name each class once.")

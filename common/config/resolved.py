@@ -151,6 +151,15 @@ class Config:
         return any(one is not None and one.differentially_private for one in told)
 
     @cached_property
+    def noises(self) -> frozenset[float] | None:
+        """What noise multipliers sites charge; none in most runs, None where the sites alone know."""
+        own = [settings.noises() for settings in self.methods.values()]
+        found = [noise for each in own for noise in each or ()]
+        if self.privacy.active:
+            found.append(self.privacy.noise_multiplier)
+        return None if any(each is None for each in own) else frozenset(found)
+
+    @cached_property
     def tells_counts(self) -> bool:
         """Whether a site tells how many examples it has."""
         return not self.private or self.privacy.counts == "public"

@@ -109,12 +109,13 @@ def list_split(folder: Path, split: str, classes: Sequence[str]) -> Listing:
     files: list[ImageFile] = []
     skipped: list[Skipped] = []
     found: dict[str, Path] = {}
+    known = frozenset(classes)
     for entry in _entries(folder / split):
         if not entry.is_dir():
             skipped.append(_skip(folder, entry, "lies outside the classes' folders"))
             continue
         name = unicodedata.normalize("NFC", entry.name)
-        if name not in classes:
+        if name not in known:
             raise _unknown_class(entry, name, classes)
         found[name] = entry
     for label, name in enumerate(classes):

@@ -27,6 +27,7 @@ from common.data.holdout import Holdout, with_test
 from common.data.pictures import most_pixels
 from common.data.store import Contents, Stored, digest_of, shared, store_roots
 from common.errors import DataError
+from common.patience import look_at_the_clock
 from common.settings.images import ImagesSettings
 
 log = logging.getLogger("flwr")
@@ -197,6 +198,7 @@ def _decode(
     skipped: list[Skipped] = []
     with tempfile.TemporaryFile(dir=scratch) as spool:
         for file in listing.files:
+            look_at_the_clock()
             try:
                 spool.write(read_image(folder / file.path, settings, most_pixels()).tobytes())
                 labels.append(file.label)

@@ -1,30 +1,28 @@
-"""The epsilon of events together, by Opacus' accountants."""
+"""The epsilon of events together, by Rényi differential privacy and by Opacus' PRV accountant."""
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.privacy.events import Adjacency, Event
+from common.privacy.rdp import epsilon_at, rdp_of_step
 
 _FRACTIONS = tuple(1 + x / 10 for x in range(1, 100))
 
 #: RDP's orders: Opacus' own end at 63, where weak releases have their best far beyond (1 + 4.8 s at delta 1e-5)
 ORDERS: tuple[float, ...] = (*_FRACTIONS, *np.geomspace(11, 1e6, 200).tolist())
 
-#: those of Poisson samples: whole from 11 on, since a fractional one takes as many terms and is less exact, and none
-#: beyond 1024, where the binomials in Opacus' sum overflow
+#: those of Poisson samples: whole from 11 on, since a fractional one takes as many terms and is less exact
 SAMPLED_ORDERS: tuple[float, ...] = (
     *_FRACTIONS,
     *map(float, range(11, 64)),
@@ -41,8 +39,8 @@ _FINEST, _COARSEST, _MANY = 1e-4, 0.01, 1000
 #: steps for which the PRV accountant is asked: beyond, its grid takes gigabytes
 _MOST_STEPS = 10**7
 
-#: the file of Opacus that has the formulas of RDP
-_RDP_FILE = "accountants/analysis/rdp.py"
+#: kinds of events, and noise on samples, up to which it is asked: each kind takes seconds, and much noise costs little
+_MOST_KINDS, _MOST_NOISE = 4, 100.0
 
 #: how often what was released: (noise multiplier, sample rate) -> steps
 Steps = Mapping[tuple[float, float], int]
@@ -163,55 +161,18 @@ def _opacus() -> Any:
     return accountants
 
 
-@cache
-def _rdp_formulas() -> Any:
-    """Return Opacus' formulas of RDP, loaded by their file, which needs NumPy and SciPy alone.
-
-    By its name the module brings all of Opacus with it, and torch.distributed: seconds in each process of a site.
-    """
-    package = importlib.util.find_spec("opacus")
-    for folder in (package and package.submodule_search_locations) or ():
-        if (path := Path(folder) / _RDP_FILE).is_file():
-            spec = importlib.util.spec_from_file_location("opacus_rdp", path)
-            assert spec is not None
-            assert spec.loader is not None  # a .py file has one
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return module
-    return _opacus().analysis.rdp
-
-
 def _rdp(steps: Steps, delta: float) -> float:
     orders = ORDERS if all(rate == 1 for _, rate in steps) else SAMPLED_ORDERS
-    analysis = _rdp_formulas()
     total: NDArray[np.float64] = np.zeros(len(orders))
-    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
-        for (noise, rate), count in steps.items():
-            total = total + count * _rdp_of_one(analysis, noise, rate, orders)
-        found, _ = analysis.get_privacy_spent(orders=list(orders), rdp=total, delta=delta)
-    return _bound(found)
-
-
-def _rdp_of_one(
-    analysis: Any, noise: float, rate: float, orders: tuple[float, ...]
-) -> NDArray[np.float64]:
-    """Return a step's RDP at ``orders``; infinite at one where Opacus' sum does not come out."""
-
-    def at(order: float) -> float:
-        try:
-            found = float(
-                analysis.compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=order)
-            )
-        except (ValueError, ArithmeticError):
-            return math.inf
-        return _bound(found)
-
-    return np.array([at(order) for order in orders])
+    for (noise, rate), count in steps.items():
+        total = total + count * rdp_of_step(noise, rate, orders)
+    return epsilon_at(total, orders, delta)
 
 
 def _prv(steps: Steps, delta: float, rdp: float) -> float:
     """Return the PRV accountant's epsilon; infinite where it overflows or says that it cannot compute one."""
-    if not _LEAST_PRV <= rdp <= _MOST_PRV or sum(steps.values()) > _MOST_STEPS:
+    fine = len(steps) <= _MOST_KINDS and all(r == 1 or n <= _MOST_NOISE for n, r in steps)
+    if not fine or not _LEAST_PRV <= rdp <= _MOST_PRV or sum(steps.values()) > _MOST_STEPS:
         return math.inf
     accountant = _opacus().PRVAccountant()
     accountant.history = [(noise, rate, count) for (noise, rate), count in steps.items()]

@@ -3,7 +3,8 @@
 ``privacy.jsonl`` holds a line a charge, each with the SHA-256 of the line before and its own fields; the last one's is
 the ledger's head. ``privacy.head.json`` says how long the file was at least: a shorter one has lost lines, and is
 refused as one is that was edited. A line counts once it is on disk and the head says so; what a site that was killed
-has half-written behind that vouches for nothing that was drawn, and is cut off before the next line.
+has half-written after that vouches for nothing that was drawn, and is cut off before the next line. A whole line that
+the head does not know yet counts, and the head learns of it first.
 
 Both files of an earlier day are as good as they were then: that, only those notice who were told a later head.
 """
@@ -15,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import FederationError
-from common.files import write_json
+from common.files import open_regular, read_regular, write_json
 from common.privacy.events import Event
 
 LEDGER, HEAD = "privacy.jsonl", "privacy.head.json"
@@ -30,6 +32,11 @@ LEDGER, HEAD = "privacy.jsonl", "privacy.head.json"
 
 UNIT = "example"
 """Whose privacy an epsilon is: one example's."""
+
+PATIENCE = 60.0
+"""Seconds that a charge waits for another one's end; each takes milliseconds."""
+
+_PAUSE = 0.02
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHAIN, _BEFORE = "sha256", "before"
@@ -150,13 +157,13 @@ class Ledger:
             If it cannot be read, was edited, or has lost lines.
         """
         try:
-            file = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW)
+            file = open_regular(self.path, os.O_RDONLY)
         except FileNotFoundError:
             return self._verified(b"")[0]
         except OSError as error:
             raise self._unusable(f"cannot be read ({error.strerror})") from None
         try:
-            fcntl.flock(file, fcntl.LOCK_SH)  # between a line and its head there is another process
+            self._lock(file, fcntl.LOCK_SH)  # between a line and its head there is another process
             return self._verified(_content(file))[0]
         except OSError as error:
             raise self._unusable(f"cannot be read ({error.strerror})") from None
@@ -185,27 +192,49 @@ class Ledger:
                 allow(lines.charges)
                 if whole < len(content):
                     os.ftruncate(file, whole)
+                if (
+                    lines.head != self._least()
+                ):  # a kill between line and head: one more would leave two unvouched for
+                    self._vouch(lines.head)
                 line, checksum = _line(charge, lines.head.sha256)
                 _write(file, line)
                 os.fsync(file)
                 added = Lines((*lines.charges, charge), (*lines.chain, checksum))
-                write_json(self._head, asdict(added.head))
-                _sync(self.path.parent)
+                self._vouch(added.head)
                 return added
         except OSError as error:
             raise self._unusable(f"cannot be written ({error.strerror})") from None
+
+    def _vouch(self, head: Head) -> None:
+        """Have the head on disk before anything rests on it."""
+        write_json(self._head, asdict(head))
+        _sync(self.path.parent)
 
     @contextmanager
     def _held(self) -> Iterator[int]:
         """Open the file for this process alone."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-        file = os.open(self.path, flags, 0o600)
+        file = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            self._lock(file, fcntl.LOCK_EX)
             yield file
         finally:
             os.close(file)
+
+    def _lock(self, file: int, kind: int) -> None:
+        """Wait for the other processes that use the ledger, but not for ever."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise LedgerError(
+                        f"the privacy ledger {self.path} has been in another process's hands for {PATIENCE:g} seconds: "
+                        "end what this site still runs, and try again"
+                    ) from None
+                time.sleep(_PAUSE)
 
     def _verified(self, content: bytes) -> tuple[Lines, int]:
         """Return the lines of a file and how many of its bytes they are; half a line behind the head is none."""
@@ -231,7 +260,7 @@ class Ledger:
     def _least(self) -> Head:
         """Return the head that the file has at least."""
         try:
-            return Head.read(json.loads(self._head.read_text(encoding="utf-8")))
+            return Head.read(json.loads(read_regular(self._head)))
         except FileNotFoundError:
             return Head()
         except (OSError, ValueError, RecursionError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from common.settings.disclosure import Disclosure
 
@@ -25,6 +25,20 @@ def _read_switch(value: Any) -> Any:
 
 Switch = Annotated[bool, BeforeValidator(_read_switch)]
 """A yes-or-no setting: ``true`` and ``false``, or the words ``on`` and ``off``."""
+
+
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e4
+"""The noise multipliers that there are beside 0: less protects nobody, more is a slip; both are hard to account for."""
+
+
+def _check_noise(value: float) -> float:
+    if value and not LEAST_NOISE <= value <= MOST_NOISE:
+        raise ValueError("less noise protects nobody, and more leaves nothing")
+    return value
+
+
+Noise = Annotated[float, AfterValidator(_check_noise)]
+"""A setting that noise is as large as: a multiple of what it covers."""
 
 
 class Settings(BaseModel):
@@ -60,6 +74,11 @@ class Settings(BaseModel):
         A method that inherits another's settings and sends something else states its own.
         """
         return None
+
+    def noises(self) -> tuple[float, ...] | None:
+        """Return the noise multipliers that sites charge beside the run's ``privacy``; None where nobody else knows."""
+        said = self.disclosure()
+        return None if said is not None and said.differentially_private else ()
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Say why the noise that ``privacy`` asks for would not cover all that a device sends; nothing if it does.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import field_validator
 
-from common.settings.base import Switch, setting
+from common.settings.base import Noise, Switch, setting
 from common.settings.disclosure import Disclosure
 from common.settings.surrogate import SurrogateServerSettings
 
@@ -72,11 +72,11 @@ class FedDMSettings(SurrogateServerSettings):
         "in fewer dimensions; none: not at all",
         source="the paper clips the averaged gradient, which bounds no example's part",
     )
-    counts_noise: float = setting(
+    counts_noise: Noise = setting(
         0.0,
         "under privacy: standard deviation of the noise on a class's number of examples, of which the rate of its "
         "samples is made; 0: the true one, which privacy.counts=public says is no secret",
-        ge=0,
+        allowed="0, or a number from 0.01 to 10000",
     )
 
     @field_validator("augment")
@@ -95,6 +95,10 @@ class FedDMSettings(SurrogateServerSettings):
             class_counts=self.weighting == "counts",
             differentially_private=self.mechanism != "none",
         )
+
+    def noises(self) -> tuple[float, ...]:
+        """Return that of the classes' counts."""
+        return (self.counts_noise,) if self.counts_noise else ()
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse images that hold real ones, or matching without a mechanism, or by counts that are private."""

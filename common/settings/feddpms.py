@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from common.settings.base import setting
+from common.settings.base import Noise, setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedvae import FedVAESettings
 
@@ -33,12 +33,12 @@ class FedDPMSSettings(FedVAESettings):
         3, "most abundant classes shared, and scarcest ones asked for", symbol="n", ge=1
     )
     copies: int = setting(50, "images drawn of each class", symbol="alpha", ge=1)
-    sigma: float = setting(
+    sigma: Noise = setting(
         0.4,
         "standard deviation of the noise on a latent mean that leaves, each number of which lies in [0, 1]",
         symbol="sigma",
         source="about 3 / sqrt(50): as private as the paper's fifty copies with 3",
-        ge=0,
+        allowed="0, or a number from 0.01 to 10000",
     )
     spread: float = setting(
         0.0,
@@ -59,6 +59,10 @@ class FedDPMSSettings(FedVAESettings):
     def copies_around(self) -> float:
         """Return the standard deviation of the copies that a receiver draws."""
         return self.spread or self.sigma / self.copies**0.5
+
+    def noises(self) -> tuple[float, ...] | None:
+        """Return none without noise; else they follow the sites' numbers of images."""
+        return None if self.sigma else ()
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse means without noise, a choice among noisy ones, and lists of classes ordered by private counts."""

@@ -65,8 +65,8 @@ class FedssynSettings(GenerationSettings):
     )
     tries: int = setting(
         5,
-        "times in a row that a site is asked for images in vain, by a refusal or a reply that cannot be used, before "
-        "its share is missing",
+        "times in a row that a site is asked for images in vain, by a refusal, a reply that cannot be used or less "
+        "than a hundredth more of its training, before its share is missing",
         ge=1,
     )
     deadline: float = setting(
@@ -95,6 +95,10 @@ class FedssynSettings(GenerationSettings):
     def uses(self) -> tuple[str, ...]:
         """Name the inner method."""
         return (self.inner,)
+
+    def noises(self) -> tuple[float, ...]:
+        """Return the generators'."""
+        return (self.noise_multiplier,) if self.noise_multiplier else ()
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse images that no noise covers, labels by private counts, and gradients of single examples."""

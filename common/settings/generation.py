@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from common.settings.base import Settings, setting
+from common.settings.base import Noise, Settings, setting
 
 _WHOLE = r"^[0-9]+(,[0-9]+)*$"
 _MAYBE = r"^([0-9]+(,[0-9]+)*)?$"
@@ -75,12 +75,12 @@ class GenerationSettings(Settings):
         lt=1,
     )
 
-    noise_multiplier: float = setting(
+    noise_multiplier: Noise = setting(
         0.0,
         "standard deviation of the noise in each step of the diffusion model's training, as a multiple of clip, which "
         "makes it differentially private; 0: it is not",
         symbol="sigma",
-        ge=0,
+        allowed="0, or a number from 0.01 to 10000",
     )
     clip: float = setting(
         1.0,

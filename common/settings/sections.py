@@ -3,7 +3,7 @@
 from typing import Any, Literal
 
 from common.models.registry import MODELS, names
-from common.settings.base import Settings, Switch, setting
+from common.settings.base import Noise, Settings, Switch, setting
 from common.settings.images import ImagesSettings
 
 
@@ -249,11 +249,11 @@ class WireSettings(Settings):
 class PrivacySettings(Settings):
     """Differential privacy of single examples, in the methods that offer it, and what it rests on."""
 
-    noise_multiplier: float = setting(
+    noise_multiplier: Noise = setting(
         0.0,
         "standard deviation of the noise in each private step, as a multiple of clip; 0: no differential privacy",
         symbol="sigma",
-        ge=0,
+        allowed="0, or a number from 0.01 to 10000",
     )
     clip: float = setting(
         1.0, "longest contribution of one example to a private step", symbol="C", gt=0

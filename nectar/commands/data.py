@@ -11,6 +11,7 @@ from common.config.text import from_home
 from common.errors import ConfigError
 from common.files import write_atomically
 from nectar.class_list import with_class_list
+from nectar.record_imports import OPTION, judge_of
 from nectar.resume import with_recorded
 from nectar.words import parse_words, take_options, with_file_as_word
 
@@ -36,6 +37,8 @@ the classes that each simulated site would hold.
   --config FILE        a YAML file of settings: as an experiment, or what `nectar config` printed
   --draw FILE          the counts as a picture, .png or .svg; two with a comma between them
   --samples FILE.png   ten images of each class, as the model sees them
+  --allow-imports MODULES
+                       with resume=RECORD: what the record names is imported only from modules named here
   --folder PATH        check PATH/<class>/* as the site would that names it as its own data
 """
 
@@ -46,11 +49,13 @@ _CHARTS = (".png", ".svg")
 def main(words: list[str]) -> int:
     """Prepare, describe and draw what ``words`` say; return the exit code."""
     options, rest = take_options(
-        with_file_as_word(words), values=("--draw", "--samples", "--folder")
+        with_file_as_word(words), values=("--draw", "--samples", "--folder", OPTION)
     )
     charts = [_target(text, _CHARTS) for text in options.get("--draw", "").split(",") if text]
     sheets = [_target(text, _SAMPLES) for text in [options.get("--samples", "")] if text]
-    config = load(with_class_list(with_recorded(parse_words(rest))))
+    words_of_run = parse_words(rest)
+    judge = judge_of(options.get(OPTION, "")) if words_of_run.get("resume") else None
+    config = load(with_class_list(with_recorded(words_of_run), judge), judge=judge)
     if sheets:
         _need_images(config)
     if "--folder" in options:

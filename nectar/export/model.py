@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,6 +61,7 @@ class ExportedModel:
             if judge is not None and is_import_path(name):
                 judge("model.name", name)
             run, split = dict(about["run"]), RunSplit.of(about)
+            _check_constants(about["input"])
             network = plain.load(folder)
         except ImportError as error:
             raise ConfigError(
@@ -77,3 +79,14 @@ class ExportedModel:
     def inputs(self, raw: Tensor) -> Tensor:
         """Return raw images [n, C, H, W] normalised."""
         return plain.normalise(raw, self.folder)
+
+
+def _check_constants(given: Mapping[str, Any]) -> None:
+    """Refuse constants by which no image can be normalised: of a standard deviation of 0 each loss would be NaN."""
+    for key in ("scale", "mean", "std"):
+        for value in [given[key]] if key == "scale" else given[key]:
+            if not math.isfinite(value) or (key != "mean" and value <= 0):
+                above = "" if key == "mean" else " above 0"
+                raise ValueError(
+                    f"model.json's {key} holds {value}, where a finite number{above} is needed"
+                )

@@ -19,16 +19,34 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from common.errors import PayloadError
 
-#: bytes of any other object than an array's values: figures, names, a message's address
-MAX_OBJECT_BYTES = 4 * 2**20
+#: bytes of all that stands beside a reply's arrays together: figures, other records, a message's address
+MAX_BESIDE_BYTES = 256 * 2**10
+
+#: bytes of what says how a reply's arrays are put together: names, shapes, the numbers of chunks
+MAX_DESCRIBING_BYTES = 4 * 2**20
 
 
 @dataclass
 class _Allowance:
-    """What is left of the bytes of arrays that one reply may hold."""
+    """What is left of the bytes that one reply may hold: of arrays, of what describes them, and of all else."""
 
     asked: int
     left: int
+    describing: int = MAX_DESCRIBING_BYTES
+    beside: int = MAX_BESIDE_BYTES
+
+    def describe(self, size: int) -> None:
+        self.describing -= size
+        if self.describing < 0:
+            raise PayloadError(
+                f"what describes the reply's arrays takes {MAX_DESCRIBING_BYTES - self.describing} bytes where "
+                f"{MAX_DESCRIBING_BYTES} is the most"
+            )
+
+    def lay_beside(self, size: int) -> None:
+        self.beside -= size
+        if self.beside < 0:
+            raise too_much_beside(MAX_BESIDE_BYTES - self.beside)
 
     def take(self, size: int) -> None:
         self.left -= size
@@ -37,6 +55,13 @@ class _Allowance:
                 f"the reply's arrays claim {self.asked - self.left} bytes where {self.asked} is the most that was "
                 "asked for"
             )
+
+
+def too_much_beside(size: int) -> PayloadError:
+    """Return why a reply with ``size`` bytes beside its arrays is refused."""
+    return PayloadError(
+        f"what stands beside the reply's arrays takes {size} bytes where {MAX_BESIDE_BYTES} is the most"
+    )
 
 
 _allowance: ContextVar[_Allowance | None] = ContextVar("allowance", default=None)
@@ -56,10 +81,10 @@ def _check(kind: type, content: bytes, children: Mapping[str, Any]) -> None:
     allowance = _allowance.get()
     if allowance is None:
         return
-    if len(content) > MAX_OBJECT_BYTES:
-        raise PayloadError(
-            f"one {kind.__name__} of the reply takes {len(content)} bytes where {MAX_OBJECT_BYTES} is the most"
-        )
+    if kind not in (Array, ArrayRecord):
+        allowance.lay_beside(len(content))
+        return
+    allowance.describe(len(content))
     if kind is Array:
         allowance.take(_claimed(content, children))
 

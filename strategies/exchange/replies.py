@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from common.errors import PayloadError, reason
 from common.sites import Site
 from common.wire import Payload, Spec, npy
+from strategies.exchange.inflating import MAX_BESIDE_BYTES, too_much_beside
 
 logger = getLogger("flwr")
 
 #: figures that a reply may bring, and the characters of a figure's name
 MAX_FIGURES, MAX_FIGURE_NAME = 48, 64
+
+#: the largest magnitude of a figure that a site tells
+MAX_FIGURE = 1e12
+
+#: records of a reply, the arrays among them
+MAX_RECORDS = 8
 
 #: more images than any site holds; a larger count is a broken one
 MAX_EXAMPLES = 10**9
@@ -99,6 +105,49 @@ def any_failure_is_the_replys() -> Iterator[None]:
     except Exception as error:
         logger.debug("what came could not be read", exc_info=True)
         raise PayloadError(f"the reply cannot be read ({type(error).__name__})") from None
+
+
+def require_records(reply: Message, names: Collection[str] | None = None) -> None:
+    """Refuse a reply that holds more than arrays and a little beside them, before anything of it is read.
+
+    Parameters
+    ----------
+    names : collection of str, optional
+        The names that its records may have; any where not given.
+
+    Raises
+    ------
+    PayloadError
+        If it has more records than a reply has, one of another name, or more beside its arrays than all may take.
+    """
+    if not reply.has_content():
+        return
+    with any_failure_is_the_replys():
+        records = reply.content
+        if len(records) > MAX_RECORDS:
+            raise PayloadError(
+                f"the reply holds {len(records)} records where {MAX_RECORDS} is the most"
+            )
+        if names is not None and (others := set(records) - set(names)):
+            raise PayloadError(
+                f"the reply holds a record {min(others)[:MAX_FIGURE_NAME]!r} where {', '.join(sorted(names))} were "
+                "expected"
+            )
+        beside = sum(len(name) for name in records) + sum(
+            len(key) + _size(value)
+            for record in records.values()
+            if isinstance(record, MetricRecord | ConfigRecord)
+            for key, value in record.items()
+        )
+        if beside > MAX_BESIDE_BYTES:
+            raise too_much_beside(beside)
+
+
+def _size(value: object) -> int:
+    """Return what a record's value takes: a text or bytes their length, a number eight."""
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value) if isinstance(value, str | bytes) else 8
 
 
 def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
@@ -201,9 +250,10 @@ def _read_metrics(record: Mapping[str, Any]) -> dict[str, float]:
                 f"a figure is named {key[:MAX_FIGURE_NAME]!r} where 1 to {MAX_FIGURE_NAME} printable characters are "
                 "allowed"
             )
-        if isinstance(value, list) or not math.isfinite(value):
+        if isinstance(value, list) or not abs(value) <= MAX_FIGURE:  # NaN is not, either
             raise PayloadError(
-                f"the metric '{key}' is {str(value)[:40]} where a finite number was expected"
+                f"the metric '{key}' is {str(value)[:40]} where a finite number was expected, at most "
+                f"{MAX_FIGURE:g} and at least {-MAX_FIGURE:g}"
             )
         metrics[key] = float(value)
     return metrics

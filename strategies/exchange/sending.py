@@ -14,6 +14,7 @@ from common.errors import PayloadError
 from common.specs.riding import SECONDS_LEFT
 from strategies.exchange.in_process import works_when_asked
 from strategies.exchange.inbox import Awaited, collect, pull
+from strategies.exchange.replies import require_records
 
 NO_REPLY = 100
 NOT_SENT = 101
@@ -191,8 +192,13 @@ def _collect(
 
 def as_reply(message: Message, reply: Message | PayloadError | None) -> Message | None:
     """Return what came; an error as one of the site that was asked, whoever made it and whatever it says of itself."""
-    if isinstance(reply, PayloadError):
-        return Message(Error(code=UNREADABLE, reason=str(reply)), reply_to=message)
+    try:
+        if isinstance(reply, PayloadError):
+            raise reply
+        if reply is not None:
+            require_records(reply)
+    except PayloadError as error:
+        return Message(Error(code=UNREADABLE, reason=str(error)), reply_to=message)
     if reply is not None and reply.has_error():
         return Message(reply.error, reply_to=message)
     return reply

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from data_files import forget_loaded, small_mnist, write_source
+from flwr.app import Context, RecordDict
 from image_folders import CLASSES, paint, paint_split
 from real_site import Site
 
 from client_app.reasons import reason_of
+from client_app.site import run_of
+from common.config import load
 from common.errors import DataError
 from common.methods import METHODS, settings_class
 from common.settings.base import setting
@@ -252,7 +259,9 @@ VETOES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def test_what_the_owner_vetoes_is_refused_at_the_roll_call(small: Small, case: str) -> None:
     keys, node, asked = VETOES[case]
     assert (
-        case == "own model" or not Site(small(**keys)).roll_call().has_error() or "dataset" in keys
+        case in ("own model", "cores")
+        or not Site(small(**keys)).roll_call().has_error()
+        or "dataset" in keys
     )
     site = Site(small(**keys), **node)
     said = site.refusal()
@@ -344,3 +353,89 @@ def test_a_sentence_that_names_a_place_stays_in_the_sites_log(
         assert reason_of(DataError(kept), owner=True) == kept
     for held in ("in '/srv'", "a=/srv", "(~/x)", "../x", "no ./x", "[Errno 2]: '/x y/z'"):
         assert "incident" in reason_of(DataError(held), owner=True)
+
+
+# ---- where the owner names no bound ---------------------------------------------------------------------
+
+MANY = ",".join(f"c{i}" for i in range(1001))
+UNNAMED: dict[str, tuple[dict[str, Any], str]] = {
+    "cores": ({"set": "compute.client_cores=1000000"}, "compute.client_cores=1000000"),
+    "size": (
+        {"dataset": "images", "set": f"images.classes={CLASSES} images.size=257"},
+        "size up to 256 .* images.size=257",
+    ),
+    "own size": (
+        {"dataset": "torchvision:MNIST", "set": "data.size=1024"},
+        "size up to 256 .* data.size=1024",
+    ),
+    "classes": ({"dataset": "images", "set": f"images.classes={MANY}"}, "1001 classes"),
+    "settings": ({"set": "images.classes=" + "x," * 2**15}, "65[0-9]{3} characters"),
+}
+
+
+@pytest.mark.parametrize("case", UNNAMED)
+def test_what_no_owner_bounds_has_a_bound_all_the_same(
+    small: Small, machine: Path, case: str
+) -> None:
+    keys, said = UNNAMED[case]
+    keys = {**keys, "set": f"{keys['set']} data.send_originals=on"}
+    site = Site(
+        small(**keys),
+        data=str(machine / "elsewhere/pictures"),
+        **{"state-dir": str(machine / "state")},
+    )
+    assert re.search(said, site.refusal())
+    assert not list((machine / "state").rglob("*nectar-store*"))
+
+
+def test_an_owner_raises_the_bounds_and_a_simulation_has_none(small: Small, machine: Path) -> None:
+    text = f"images.classes={CLASSES},{MANY} images.size=300 compute.client_cores=3"
+    run = small(dataset="images", method="fedavg", set=text)
+    node = {"max-size": 300, "max-classes": 2000, "max-cores": 3}
+    paint(machine / "own", "red", 5)
+    assert not Site(run, data=str(machine / "own"), **node).roll_call().has_error()
+    asked = Context(0, 0, {"simulated": True}, RecordDict(), run)
+    assert run_of(asked).config.images.size == 300
+
+
+def test_class_names_cost_no_more_than_their_number() -> None:
+    """Each was once compared with all others: 16 s of the CPU for 20,002."""
+    names = ",".join(f"class{i}" for i in range(20_002))
+    begun = time.thread_time()
+    assert len(load({"dataset": "images", "set": f"images.classes={names}"}).images.names) == 20_002
+    assert time.thread_time() - begun < 4
+
+
+ODD = {
+    "negative round": {"server-round": -1},
+    "round without end": {"server-round": 2**62},
+    "half a round": {"server-round": 1.5},
+    "no time": {"seconds-left": float("nan")},
+    "endless": {"seconds-left": float("inf")},
+    "before": {"seconds-left": -1.0},
+    "word": {"seconds-left": "600"},
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_a_round_and_a_time_are_numbers_of_a_round_and_a_time(small: Small, case: str) -> None:
+    site = Site(small(method="fedavg"))
+    assert not site.train("train").has_error()
+    (key,) = ODD[case]
+    reply = site.train("train", **ODD[case])
+    assert f"the instruction says {key}=" in str(reply.error.reason)
+
+
+def test_reading_images_at_the_roll_call_has_an_end(
+    small: Small, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: 60.0 * next(minutes))
+    monkeypatch.setattr("client_app.deadline.time", clock)
+    paint(machine / "own", "red", 90)
+    run = folder_run(small)
+    assert "out of the roll call's time (3600 s)" in Site(run, data=str(machine / "own")).refusal()
+    assert next(minutes) < 70
+    assert not list(machine.rglob("nectar-store/*/*.npy"))
+    patient = Site(run, data=str(machine / "own"), **{"roll-call-seconds": 10**6})
+    assert not patient.roll_call().has_error()

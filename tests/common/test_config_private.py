@@ -151,3 +151,43 @@ def test_a_method_of_ones_own_is_told_to_set_its_own_section(
         with pytest.raises(ConfigError) as refused:
             load({"method": "mine", "set": f"{PUBLIC} {words}"})
         assert str(refused.value).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("fedavg", "privacy.noise_multiplier"),
+        ("feddm", "feddm.counts_noise"),
+        ("fedssyn", "fedssyn.noise_multiplier"),
+        ("feddpms", "feddpms.sigma"),
+    ],
+)
+@pytest.mark.parametrize("value", ["1e-160", "0.009", "10001", "-1"])
+def test_noise_that_is_a_slip_is_refused(method: str, name: str, value: str) -> None:
+    """With 1e-160 a site would reckon for ever, its ledger locked: such a run is refused wherever it is read."""
+    with pytest.raises(ConfigError, match=rf"{name}=.* must be 0, or a number from 0\.01 to 10000"):
+        load({"method": method, "set": f"{name}={value}"})
+
+
+@pytest.mark.parametrize(
+    ("text", "noises"),
+    [
+        ("method=fedavg", set()),
+        ("method=fedavg privacy.noise_multiplier=1.5 privacy.counts=public", {1.5}),
+        (
+            "method=feddm feddm.mechanism=feature feddm.counts_noise=9 privacy.noise_multiplier=2",
+            {2, 9},
+        ),
+        ("method=fedssyn fedssyn.noise_multiplier=1.9", {1.9}),
+        ("method=fedssyn", set()),
+        ("method=feddpms model.name=vae", None),
+        ("method=feddpms model.name=vae feddpms.sigma=0", set()),
+        ("method=fedssyn fedssyn.inner=feddpms model.name=vae", None),
+    ],
+)
+def test_a_run_knows_which_noise_its_sites_are_charged_for(
+    text: str, noises: set[float] | None
+) -> None:
+    words = dict(word.split("=", 1) for word in text.split())
+    rest = " ".join(f"{k}={v}" for k, v in words.items() if k != "method")
+    assert load({"method": words["method"], "set": rest}).noises == noises

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import json
 import multiprocessing
 import os
 import shutil
 import signal
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +199,75 @@ def _adds(directory: str) -> None:
     add(Ledger(Path(directory)), *range(10))
 
 
+class Killed(BaseException):
+    """Ends a charge where it is, as a kill does."""
+
+
+STEPS = ("half a line", "the line", "its sync", "the head", "the directory's sync")
+
+
+def _kill_at(step: str, patch: pytest.MonkeyPatch) -> None:
+    """Let the next charge end right after a step of its own, not of the mending before it."""
+    written = False
+
+    def write(file: int, line: bytes) -> None:
+        nonlocal written
+        written = True
+        os.write(file, line[: len(line) // 2] if step == "half a line" else line)
+        if step in ("half a line", "the line"):
+            raise Killed
+
+    def after(name: str, done: Callable[..., None]) -> Callable[..., None]:
+        def run(*given: Any) -> None:
+            done(*given)
+            if written and step == name:
+                raise Killed
+
+        return run
+
+    patch.setattr(ledger_module, "_write", write)
+    patch.setattr(os, "fsync", after("its sync", os.fsync))
+    patch.setattr(ledger_module, "write_json", after("the head", ledger_module.write_json))
+    patch.setattr(ledger_module, "_sync", after("the directory's sync", ledger_module._sync))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [*itertools.product(STEPS, repeat=2), *itertools.product(STEPS, repeat=3)],
+    ids=" + ".join,
+)
+def test_kills_at_any_steps_one_after_the_other_leave_a_ledger_that_counts_all(
+    tmp_path: Path, steps: tuple[str, ...]
+) -> None:
+    """A charge more for each kill at the most, and never one too few: those that ended are all there."""
+    ledger = Ledger(tmp_path)
+    add(ledger, 1)
+    for number, step in enumerate(steps):
+        with pytest.MonkeyPatch.context() as patch:
+            _kill_at(step, patch)
+            with pytest.raises(Killed):
+                add(ledger, 100 + number)
+    add(ledger, 2)
+    rounds = [one.round for one in ledger.read().charges]
+    assert [r for r in rounds if r < 100] == [1, 2]
+    whole = [100 + number for number, step in enumerate(steps) if step != "half a line"]
+    assert [r for r in rounds if r >= 100] == whole
+
+
+def test_a_ledger_that_another_process_holds_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path)
+    add(ledger, 1)
+    monkeypatch.setattr(ledger_module, "PATIENCE", 0.05)
+    with (tmp_path / LEDGER).open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for use in (ledger.read, lambda: add(ledger, 2)):
+            with pytest.raises(LedgerError, match="in another process's hands"):
+                use()
+    add(ledger, 2)
+
+
 def test_processes_that_charge_at_once_leave_one_chain(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=_adds, args=(str(tmp_path),)) for _ in range(4)]
@@ -225,3 +297,31 @@ def test_a_directory_that_cannot_be_written_is_a_sentence(
 def test_what_is_no_head(wrong: object) -> None:
     with pytest.raises(ValueError, match="no head"):
         Head.read(wrong)
+
+
+@pytest.mark.parametrize("name", [LEDGER, HEAD])
+def test_a_pipe_in_the_place_of_a_file_holds_up_nobody(tmp_path: Path, name: str) -> None:
+    """Who opened it waited for a writer for ever, with every later run of the site."""
+    add(Ledger(tmp_path), 1)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        said = [pool.submit(_refusal, tmp_path, asked) for asked in ("read", "append")]
+        try:
+            for one in said:
+                assert "privacy ledger" in one.result(timeout=60)
+        finally:
+            for process in list(pool._processes.values()):
+                process.kill()
+
+
+def _refusal(directory: Path, asked: str) -> str:
+    ledger = Ledger(directory)
+    try:
+        if asked == "read":
+            ledger.read()
+        else:
+            add(ledger, 2)
+    except LedgerError as error:
+        return str(error)
+    return "no refusal"

@@ -33,14 +33,16 @@ class Site:
         config = ConfigRecord({"class-counts": False, **seen, **asked})
         return self._ask("query.roll_call", RecordDict({"config": config}))
 
-    def train(self, phase: str, record: str = RECORD, head: Head | None = None) -> Message:
+    def train(
+        self, phase: str, record: str = RECORD, head: Head | None = None, **fields: Any
+    ) -> Message:
         seen = {} if head is None else {HEAD: written(head)}
-        return self._sent("train", {"record": record, "phase": phase, **seen})
+        return self._sent("train", {"record": record, "phase": phase, **seen, **fields})
 
     def evaluate(self) -> Message:
         return self._sent("evaluate", {"record": RECORD})
 
-    def _sent(self, kind: str, fields: dict[str, str]) -> Message:
+    def _sent(self, kind: str, fields: dict[str, Any]) -> Message:
         weights = Weights.of(Run(load(self._run_config)).build_model())
         config = ConfigRecord({"server-round": 1, **fields})
         arrays = ArrayRecord(weights.encode())

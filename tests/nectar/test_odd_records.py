@@ -29,7 +29,7 @@ from nectar.report.view import View
 from server_app.synthetic_sets import save_sets
 
 MISSING = object()
-ODD = (MISSING, None, -1.5, "odd", {"x": ["y"]})
+ODD = (MISSING, None, -1.5, "odd", {"x": ["y"]}, 10**400)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from federation import run
 
+from common.errors import ConfigError
+from nectar.api import open_record
 from nectar.cli import main
 
 Small = Callable[..., dict[str, Any]]
@@ -73,6 +75,34 @@ def test_nothing_that_it_names_is_imported(
     assert "a record can come from anywhere" in said
     assert said.count("\n") == 1
     assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "keys", [{"dataset": "antigravity:fly"}, {"set": "model.name=antigravity:x"}]
+)
+def test_nor_where_data_looks_at_it_or_it_is_opened_in_python(
+    record: Path,
+    keys: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delitem(sys.modules, "antigravity", raising=False)
+    changed(record, **keys)
+    assert main(["data", f"resume={record}"]) == 2
+    assert "add --allow-imports antigravity" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="add allow_imports=antigravity"):
+        open_record(record).config  # noqa: B018
+    assert "antigravity" not in sys.modules
+
+
+def test_what_is_allowed_is_imported_there_too(
+    record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lent_nets.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    changed(record, set="model.name=lent_nets:net")
+    assert main(["data", f"resume={record}", "--allow-imports", "lent_nets"]) == 0
+    assert open_record(record, allow_imports="lent_nets").config.model.name == "lent_nets:net"
 
 
 def test_what_the_line_names_and_flower_s_own_is(

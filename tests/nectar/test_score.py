@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,3 +219,20 @@ def test_the_exported_folder_s_code_is_never_run(
     (tmp_path / "model.py").write_text("raise SystemExit('was run')")
     assert main(["score", str(tmp_path), "dataset=digits"]) == 0
     assert "360 images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("std", [0]), ("std", [float("nan")]), ("mean", [1e999]), ("scale", 0)]
+)
+def test_constants_that_normalise_nothing_are_a_sentence(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str, value: Any
+) -> None:
+    """It said "loss nan" with exit code 0."""
+    odd = shutil.copytree(folder, tmp_path / "odd")
+    about = json.loads((odd / "model.json").read_text())
+    about["input"][key] = value
+    (odd / "model.json").write_text(json.dumps(about))
+    assert main(["score", str(odd), "dataset=digits"]) == 2
+    said = capsys.readouterr().err
+    assert f"model.json's {key} holds" in said
+    assert said.count("\n") == 1

@@ -23,7 +23,7 @@ AT_SITES = "evaluation.on=sites data.site_holdout=0.2"
 LIES = {
     "a billion images": (lambda loss, n: (loss, 10**9), "num-examples is 1000000000 where the"),
     "one image more": (lambda loss, n: (loss, n + 1), "where the roll call said"),
-    "an absurd loss": (lambda loss, n: (1e30, n), r"its loss is 1e\+30, more than 100 times"),
+    "an absurd loss": (lambda loss, n: (1e11, n), r"its loss is 1e\+11, more than 100 times"),
     "a loss below 0": (lambda loss, n: (-1.0, n), "lacks a loss of 0 or more"),
     "an infinite loss": (lambda loss, n: (math.inf, n), "the metric 'loss' is inf"),
 }
@@ -79,7 +79,7 @@ def test_without_an_evaluation_at_the_sites_there_are_no_figures(small: Small) -
 
 def test_the_bound_of_a_loss_is_wide_and_spares_a_lone_site_and_a_diverged_run() -> None:
     assert absurd_losses([0.01, 2.0, 200.0], classes=10) == [None, None, None]
-    assert [bool(said) for said in absurd_losses([0.01, 1e30], classes=10)] == [False, True]
+    assert [bool(said) for said in absurd_losses([0.01, 1e11], classes=10)] == [False, True]
     assert [bool(said) for said in absurd_losses([1.0, 1.0, 300.0], classes=10)][2]
-    assert absurd_losses([1e30], classes=10) == [None]
+    assert absurd_losses([1e11], classes=10) == [None]
     assert absurd_losses([1e8, 2e8, 5e8], classes=10) == [None, None, None]

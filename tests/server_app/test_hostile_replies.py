@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from federation import TamperedGrid, run
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from inflating import ObjectGrid, dropped, npz, repeated, retyped, rewritten
@@ -17,6 +18,8 @@ from small import SMALL
 from tampering import with_arrays
 
 from common.errors import REASON_LENGTH
+from common.privacy import Event
+from common.privacy.told import Told
 from nectar.local_grid import LocalGrid
 
 Small = Callable[..., dict[str, Any]]
@@ -40,7 +43,10 @@ PULLED = [
     (rewritten("Array", lambda body: b"not JSON"), r"cannot be put together \(JSONDecodeError\)"),
     (rewritten("Array", lambda body: DEEP), r"cannot be put together \(RecursionError\)"),
     (rewritten("Array", lambda body: b"[]"), "cannot be put together"),
-    (rewritten("Array", lambda body: b" " * 5 * 2**20 + body), "one Array of the reply takes"),
+    (
+        rewritten("Array", lambda body: b" " * 5 * 2**20 + body),
+        "what describes the reply's arrays takes",
+    ),
     (rewritten("ArrayRecord", lambda body: b"{}"), "cannot be put together"),
     (rewritten("RecordDict", lambda body: b"[]"), "cannot be put together"),
     (rewritten("MetricRecord", lambda body: b"\xff" * 9), "cannot be put together"),
@@ -50,6 +56,7 @@ PULLED = [
     (retyped("MetricRecord", "ArrayChunk"), "cannot be put together"),
     (retyped("Message", "RecordDict"), "cannot be put together"),
     (retyped("Array", "Unheard"), "cannot be put together"),
+    (rewritten("ConfigRecord", lambda body: b" " * 2**18), "beside the reply's arrays takes 26"),
     (repeated(10_000), "arrays claim .* where .* is the most that was asked for"),
 ]
 
@@ -128,6 +135,10 @@ def figures(**more: Any) -> Any:
     return holding(made)
 
 
+def beside(more: Mapping[str, ConfigRecord | MetricRecord]) -> Any:
+    return holding(lambda old: {"arrays": old["arrays"], "metrics": old["metrics"], **more}.items())
+
+
 def claims(shape: str) -> ArrayRecord:
     head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     data = b"\x93NUMPY\x01\x00\x76\x00" + head.encode() + b"\0" * 8
@@ -157,8 +168,17 @@ SENT = [
     (figures(**{"x" * 65: 1.0}), "is named 'x+' where 1 to 64 printable characters"),
     (figures(**{"a\nb": 1.0}), r"is named 'a\\nb' where 1 to 64 printable characters"),
     (figures(**{"train-loss": [0.0] * 1000}), "where a finite number was expected"),
-    (figures(**{"num-examples": 10**19}), "where a count from 1 to"),
+    (figures(**{"num-examples": 10**10}), "where a count from 1 to"),
+    (figures(**{"num-examples": 10**19}), "was expected, at most 1e.12"),
+    (figures(**{"train-loss": 1e308}), "was expected, at most 1e.12"),
     (holding(lambda old: []), "the reply holds 0 array records"),
+    (beside({f"more-{i}": ConfigRecord({}) for i in range(7)}), "holds 9 records where 8 is"),
+    (
+        beside({"more": ConfigRecord({})}),
+        "record 'more' where about, arrays, metrics, privacy were",
+    ),
+    (beside({"about": ConfigRecord({"a": "x" * 2**18})}), "beside the reply's arrays takes 26"),
+    (beside({"about": MetricRecord({"a": [0] * 2**15})}), "beside the reply's arrays takes 26"),
 ]
 
 
@@ -172,6 +192,56 @@ def test_what_nobody_asked_for_is_that_sites_rejection(tmp_path: Path) -> None:
 
 def test_a_record_that_flower_cannot_count_ends_no_run(small: Small) -> None:
     """Flower counts no bytes of an empty text; what stands beside the figures is not read at all."""
-    odd = holding(lambda old: {**old, "more": ConfigRecord({"empty": "", "none": []})}.items())
+    odd = beside({"about": ConfigRecord({"empty": "", "none": []})})
     line = run(small(method="fedavg", rounds=1), TamperedGrid, tampers={1: odd}).metrics()[1]
     assert line["accepted"] == ["partition-0", "partition-1", "partition-2"]
+
+
+class Crowded(ObjectGrid):
+    """The second device's reply goes through Flower's objects with a hundred records of 4 kB beside its arrays."""
+
+    def _carried(self, reply: Message) -> Message:
+        hostile = reply.metadata.src_node_id == self.get_node_ids()[1]
+        if hostile and reply.metadata.message_type == "train":
+            for i in range(100):
+                reply.content[f"more-{i}"] = ConfigRecord({"text": f"{i:05}" * 800})
+        return super()._carried(reply)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "flwr.serverapp.strategy:FedAvg"])
+def test_what_stands_beside_the_arrays_is_bounded_in_sum(small: Small, method: str) -> None:
+    """No single one of the records is large, and Flower is not left to put all of them together."""
+    line = run(small(method=method, rounds=1), Crowded, edits={}).metrics()[1]
+    assert line["accepted"] == ["partition-0", "partition-2"]
+    assert re.search("beside the reply's arrays takes 26", line["rejected"]["partition-1"])
+
+
+TOLD = Told((Event("dp-sgd", 1.0, 1.0, 1),))
+
+
+@pytest.mark.parametrize(("more", "accepted"), [(5, True), (6, False)])
+def test_a_flower_strategy_takes_any_eight_records(small: Small, more: int, accepted: bool) -> None:
+    odd = beside({f"more-{i}": ConfigRecord({"text": "x"}) for i in range(more + 1)})
+    config = small(method="flwr.serverapp.strategy:FedAvg", rounds=1)
+    line = run(config, TamperedGrid, tampers={1: odd}).metrics()[1]
+    assert ("partition-1" in line["accepted"]) is accepted
+
+
+def test_nothing_of_a_reply_with_an_undeclared_record_is_kept(small: Small) -> None:
+    """Not what it says of its site's privacy either, which is taken of other rejected replies."""
+    odd = beside({"privacy": ConfigRecord({**TOLD.to_config()}), "more": ConfigRecord({})})
+    config = small(
+        method="fedavg", rounds=1, set="privacy.noise_multiplier=1 privacy.counts=public"
+    )
+    line = run(config, TamperedGrid, tampers={1: odd}).metrics()[1]
+    assert "a record 'more' where" in line["rejected"]["partition-1"]
+    assert line["notes"]["spent"].keys() == {"partition-0", "partition-2"}
+
+
+def test_one_sites_word_is_not_the_median_of_a_round(small: Small) -> None:
+    """Within the bounds a figure of one site's still owns the mean, beside which stands the median."""
+    tampers = {1: figures(**{"train-loss": 9e11})}
+    line = run(small(method="fedavg", rounds=1), TamperedGrid, tampers=tampers).metrics()[1]
+    said = sorted(each["train-loss"] for each in line["devices"].values())
+    assert line["train"]["train-loss"] > 1e11
+    assert line["train_median"]["train-loss"] == said[1] < 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +25,7 @@ from nectar.past_run import PastRun
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.app import serve
-from server_app.ledger_heads import FILE
+from server_app.ledger_heads import FILE, seen
 from server_app.record import Record
 
 Small = Callable[..., dict[str, Any]]
@@ -243,8 +244,42 @@ def test_what_cannot_be_read_is_that_sites_rejection(
     assert record.metrics()[1]["accepted"] == ["partition-1"]
 
 
-def test_a_damaged_file_of_heads_is_named(small: Small, tmp_path: Path) -> None:
+def charged(*events: Mapping[str, Any]) -> dict[str, Any]:
+    return {"events": json.dumps(list(events)), "whole": False, "seeded": True}
+
+
+def test_in_a_run_that_charges_nothing_nobody_says_what_it_was_charged(small: Small) -> None:
+    """150 bytes that the server of 0.1.0 reckoned with for ever, in any method."""
+    Lying.said = charged(Event("a", 1.0, 0.5, 1).to_dict() | {"noise_multiplier": 1e-160})
+    keys = small(method="fedavg", rounds=2)
+    grid = Lying(client_app, [{"partition-id": i, "num-partitions": 3} for i in range(3)], keys)
+    record = serve(grid, load(keys))
+    assert "noise that the run does not have" in record.metrics()[1]["rejected"]["partition-0"]
+    assert record.metrics()[2]["accepted"] == ["partition-1", "partition-2"]
+
+
+@pytest.mark.parametrize("noise", [1e-160, 1e-3, 1e6])
+def test_whatever_a_site_says_it_was_charged_is_reckoned_with(
+    small: Small, tmp_path: Path, noise: float
+) -> None:
+    """Sixty-four kinds of events: a bound or none, and the run goes on."""
+    Lying.said = charged(*(Event("a", noise, 0.5 + i / 200, 1).to_dict() for i in range(64)))
+    record = real(small, tmp_path, Lying, rounds=2)
+    assert len(record.metrics()) == 3
+
+
+@pytest.mark.parametrize("damage", ["text", "pipe"])
+def test_a_damaged_file_of_heads_costs_its_own_heads_a_warning_and_no_later_run(
+    small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
     record = real(small, tmp_path, rounds=1)
-    (record.directory / FILE).write_text("[]")
-    with pytest.raises(FederationError, match="is damaged, by which a site"):
-        real(small, tmp_path, rounds=1)
+    other = shutil.copytree(record.directory, record.directory.parent / "other")
+    (record.directory / FILE).unlink()
+    if damage == "text":
+        (record.directory / FILE).write_text("[]")
+    else:
+        os.mkfifo(record.directory / FILE)
+    assert seen([other.parent]) == seen([other.parent / "none", other.parent])
+    assert seen([other.parent]), "what the other record has seen is known"
+    assert f"{record.directory / FILE} is damaged" in caplog.text
+    real(small, tmp_path, rounds=1)

@@ -403,6 +403,21 @@ def test_fednova_learns_from_the_larger_set(small: Small, images: str) -> None:
     assert (steps == plain) == (images == "none" or images == "real-shuffled")
 
 
+def test_a_site_that_is_always_a_little_further_is_given_up(small: Small) -> None:
+    """It was asked again until fedssyn.deadline, a week, and nobody learned meanwhile."""
+
+    def creeps(message: Any, reply: Any) -> Any:
+        figures = next(iter(reply.content.metric_records.values()))
+        figures[DONE] = 0.001 * int(message.metadata.group_id)
+        return reply
+
+    text = f"{TINY} fedssyn.tries=2"
+    grid = {"tampers": {1: creeps}}
+    curve = losses(run(small(method="fedssyn", rounds=4, set=text), TamperedGrid, **grid))
+    assert curve[0] == curve[1] == curve[2]
+    assert curve[3] != curve[2]
+
+
 def test_a_share_is_sent_again_to_a_site_that_lost_its_own(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
