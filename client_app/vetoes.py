@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from client_app.node_config import AMOUNT_KEYS, number, words
-from common.compute import machine_cores
 from common.config import Config
 from common.config.problems import nearest
+from common.cores import machine_cores
 from common.errors import FederationError
 from common.methods import METHODS
 from common.settings.describe import amounts, left_open

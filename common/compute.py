@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -11,13 +10,6 @@ from functools import cache
 import torch
 
 from common.errors import ConfigError
-
-
-def machine_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def use_threads(cores: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from common.compute import machine_cores
+from common.cores import machine_cores
 from common.errors import ConfigError
 
 GRANTED = "NECTAR_CORES"

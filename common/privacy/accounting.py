@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.privacy.events import Adjacency, Event
-from common.privacy.rdp import epsilon_at, rdp_of_step
 
 _FRACTIONS = tuple(1 + x / 10 for x in range(1, 100))
 
@@ -162,6 +161,11 @@ def _opacus() -> Any:
 
 
 def _rdp(steps: Steps, delta: float) -> float:
+    from common.privacy.rdp import (  # SciPy's special functions, for who asks
+        epsilon_at,
+        rdp_of_step,
+    )
+
     orders = ORDERS if all(rate == 1 for _, rate in steps) else SAMPLED_ORDERS
     total: NDArray[np.float64] = np.zeros(len(orders))
     for (noise, rate), count in steps.items():

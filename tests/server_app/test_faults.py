@@ -64,7 +64,7 @@ def counts(number: float) -> Any:
 @pytest.mark.parametrize(
     ("method", "tamper", "said"),
     [
-        ("fedavg", counts(1e30), "where a count from 1 to"),
+        ("fedavg", counts(1e11), "where a count from 1 to"),
         ("fedavg", counts(0), "where a count from 1 to"),
         ("fedavg", counts(100_000), "num-examples is 100000 where the roll call said"),
         (

@@ -319,7 +319,7 @@ def test_a_number_of_synthetic_images_that_it_cannot_have_is_refused(
     assert f"its synthetic is {figure:g}" in why
 
 
-@pytest.mark.parametrize("figure", [-1.0, 1e-200, 1e308, None])
+@pytest.mark.parametrize("figure", [-1.0, 1e-200, 1e12, None])
 def test_noise_that_no_class_of_the_site_can_have_costs_it_its_place_and_not_the_run(
     small: Small, figure: float | None
 ) -> None:
