@@ -54,7 +54,7 @@ class Progress:
         self._whole: float | None = None
 
     def begin(self, record: Record) -> None:
-        """Take note of the record, which tells of a run that goes on how many rounds lie behind it."""
+        """Take note of the record, which says how many rounds a resumed run has done."""
         lines = record.metrics()
         self._round = max((line["round"] for line in lines), default=0)
         self._evaluates_start = not lines

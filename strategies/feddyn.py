@@ -18,7 +18,7 @@ _H = "h"
 class FedDyn(FedAvg):
     """h <- h - alpha / K sum_k (w_k - w_r), w_{r+1} = mean of w_k - h / alpha, with K the sites that there are.
 
-    With ``weighting=counts`` sites count p_k in both, and all p_k together are in the place of K: h = 0 is where the
+    With ``weighting=counts`` sites count p_k in both, and the sum of all p_k replaces K: h = 0 is where the
     weighted sum of gradients is. Running statistics are averaged as they are.
     """
 

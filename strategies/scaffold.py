@@ -17,7 +17,7 @@ from strategies.fedavg import FedAvg
 class Scaffold(FedAvg):
     """w_{r+1} = mean of w_k, c <- c + |S| / K mean of (c_k+ - c_k), with K the sites that there are.
 
-    With ``weighting=counts`` both means are weighted by p_k, and the sums of p_k are in the place of |S| and K: c stays
+    With ``weighting=counts`` both means are weighted by p_k, and the sums of p_k replace |S| and K: c stays
     sum_k p_k c_k, the correction that the weighted optimum needs. The paper's eta_g is ``server_lr``.
     """
 

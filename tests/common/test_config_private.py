@@ -164,7 +164,7 @@ def test_a_method_of_ones_own_is_told_to_set_its_own_section(
 )
 @pytest.mark.parametrize("value", ["1e-160", "0.009", "10001", "-1"])
 def test_noise_that_is_a_slip_is_refused(method: str, name: str, value: str) -> None:
-    """With 1e-160 a site would reckon for ever, its ledger locked: such a run is refused wherever it is read."""
+    """With 1e-160 a site would compute for ever, its ledger locked: such a run is refused wherever it is read."""
     with pytest.raises(ConfigError, match=rf"{name}=.* must be 0, or a number from 0\.01 to 10000"):
         load({"method": method, "set": f"{name}={value}"})
 
