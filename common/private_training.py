@@ -78,6 +78,15 @@ def planned(
     return PrivateSteps.plan(settings.batch, settings.epochs, pool, drawn)
 
 
+def local_steps(
+    privacy: PrivacySettings, settings: TrainingSettings, examples: int, held: float = 0
+) -> int:
+    """Return how many steps the local training of a site with so many examples takes, by the run's settings."""
+    if privacy.active:
+        return planned(privacy, settings, examples, held=held).steps
+    return settings.epochs * -(-examples // settings.batch)
+
+
 def dp_sgd(gaussian: Gaussian, expected: float) -> Rule:
     """Return what leaves a batch's noisy mean gradient in ``grad``; the mean loss, which is private, is NaN.
 

@@ -38,6 +38,7 @@ from common.sites import Site
 from common.wire import Payload, Spec, SyntheticImages, Weights, npy
 from common.wire.codec import is_finite
 from common.wire.lent import Lent, view_of
+from strategies.bounds import Bound, held_beside, require_believable, unbounded
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.matching import matched
 from strategies.exchange.memory import require_memory, tell_memory
@@ -106,7 +107,34 @@ class Strategy(FlowerStrategy):
         self._judged = self.outcome
         self._judges: list[Site] = []
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a method that can run and does not say what of a reply is believed.
+
+        Raises
+        ------
+        TypeError
+            Naming the hook.
+        """
+        super().__init_subclass__(**options)
+        unwritten = {
+            hook
+            for hook in ("instructions", "update", "bounds")
+            if getattr(getattr(cls, hook), "__isabstractmethod__", False)
+        }
+        if unwritten == {"bounds"}:
+            raise TypeError(
+                f"{cls.__name__} does not say what of a reply is believed: write bounds(self), which returns a "
+                "strategies.bounds.Bound for each part of what its sites send (docs/add-a-method.md)"
+            )
+
     # ---- what a method writes -------------------------------------------------------------------------
+
+    @abstractmethod
+    def bounds(self) -> Mapping[str, Bound]:
+        """Return what is believed of each part that the sites send, by the part's name; empty for one that is alone.
+
+        A name covers the parts of a bundle of that name. A run whose sites are to send another part is refused.
+        """
 
     @abstractmethod
     def instructions(
@@ -204,6 +232,7 @@ class Strategy(FlowerStrategy):
         self._weights = self.weights_from(arrays)
         chosen = self.choose(server_round)
         plan = self.instructions(server_round, self._weights, chosen)
+        self._require_bounds(plan)
         serialiser, self._sent = self.serialiser(arrays), []
         common = {**config, **self._address(server_round)}
         for site in (site for site in chosen if site.name in plan):
@@ -221,6 +250,17 @@ class Strategy(FlowerStrategy):
             message = Message(content, site.node_id, MessageType.TRAIN, group_id=str(server_round))
             self._sent.append((message, site, instruction))
         return [message for message, _, _ in self._sent]
+
+    def _require_bounds(self, plan: Mapping[str, Instruction]) -> None:
+        """Refuse to ask for what would be taken as it comes."""
+        known = self.bounds()
+        for expected in {id(what.expects): what.expects for what in plan.values()}.values():
+            part = unbounded(expected, known)
+            if part is not None:
+                raise ConfigError(
+                    f"method={self.run.config.method} asks its sites for {f'a part {part!r}' if part else 'a payload'} "
+                    f"of which {type(self).__name__}.bounds says nothing: add a strategies.bounds.Bound for it"
+                )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -432,6 +472,7 @@ class Strategy(FlowerStrategy):
         """Yield the uploads that pass, note those that do not, and insist on the quorum at the end."""
         wave = self.run.config.federation.wave or TOGETHER
         answers, judge = matched(replies, self._sent), self.judge(weights)
+        bounds = self.bounds()
         sizes = group_sizes(wave, max(self.max_reply_bytes, default=0))
         while together := list(islice(answers, next(sizes))):
             ready: list[Upload] = []
@@ -441,6 +482,7 @@ class Strategy(FlowerStrategy):
                     require_records(reply, self.records)
                     self.take_charges(reply, site)
                     upload = read_upload(reply, site, instruction.expects)
+                    require_believable(bounds, weights, upload)
                     ready.append(self.prepare(server_round, weights, upload))
                 except PayloadError as error:
                     require_memory(self.members, site, str(error))
@@ -461,8 +503,12 @@ class Strategy(FlowerStrategy):
         self, server_round: int, weights: Weights, uploads: list[Upload], judge: Judge
     ) -> Iterator[Upload]:
         """Yield those of a group of uploads that lead somewhere, and reject the others by name; the list is emptied."""
+        bounds = self.bounds()
         said = judge.say(
-            Led(self.leads_to(weights, upload), *self.start_of(weights, upload.site))
+            [
+                Led(self.leads_to(weights, upload), *self.start_of(weights, upload.site)),
+                *held_beside(bounds, weights, upload),
+            ]
             for upload in uploads
         )
         for reason in said:

@@ -14,6 +14,7 @@ from common.sites import Site
 from common.training import train
 from common.wire import Weights
 from strategies.base import Instruction, Strategy
+from strategies.bounds import Bound
 from strategies.exchange.replies import Upload
 
 
@@ -39,6 +40,10 @@ class Central(Strategy):
                 f"method=central trains on everybody's data in one place, and {', '.join(own)} "
                 f"{'has' if len(own) == 1 else 'have'} data of their own, which do not leave: choose another method"
             )
+        return {}
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Nothing is sent."""
         return {}
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:

@@ -8,6 +8,7 @@ from common.sites import Site
 from common.wire import Weights
 from strategies.averaging import Mean, share_of
 from strategies.base import Instruction, Strategy
+from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
 
 
@@ -20,6 +21,10 @@ class FedAvg(Strategy):
         """Send the weights, expect trained ones."""
         train = Instruction("train", weights, self.run.spec)
         return {site.name: train for site in sites}
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe a model beside the others'."""
+        return {"": model()}
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's model."""

@@ -19,6 +19,7 @@ from common.specs.feddgm import settings_of, surrogate_of
 from common.training import Local
 from common.wire import SyntheticImages, Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
+from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
 from strategies.global_models import GlobalModels, initial
 from strategies.surrogate_distillation import Ended, SurrogateDistillation
@@ -74,6 +75,12 @@ class FedDGM(Strategy):
         if not architecture:
             return weights
         return Weights(self._surrogates[architecture].tensors, weights.codec)
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe a surrogate beside those of its depth."""
+        return {
+            "": model("the distillation of that site's images", "nothing but what is distilled")
+        }
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's surrogate."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from common.specs.fedvae import SECONDARY, start_decoder
 from common.wire import Bundle, ClassList, LatentMeans, SyntheticImages, Weights
 from strategies.averaging import Mean
 from strategies.base import Instruction, State
+from strategies.bounds import Bound, beside, form, model, vectors
 from strategies.exchange.replies import Upload
 from strategies.fedvae import FedVAE
 from strategies.latent_exchange import LatentExchange
@@ -90,6 +92,33 @@ class FedDPMS(FedVAE):
         return Instruction(SHARE if shares else SECONDARY, Bundle(parts), self._replies[shares])
 
     # ---- what comes back ------------------------------------------------------------------------------
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe models and decoders beside the others', and latents as long as clip and noise allow."""
+        d, settings = self._means.dimension, self.settings
+        code = min(settings.clip or math.inf, math.sqrt(d))  # each number of a code lies in [0, 1]
+        return {
+            "": model(),
+            WEIGHTS: model(),
+            DECODER: beside(
+                "`federation.max_update`, beside the round's other decoders",
+                self._first_decoder,
+                DECODER,
+                "the average of decoders, and with it every site that is helped",
+                "the run's checkpoints, and the memory of the helped sites",
+            ),
+            SCARCE: form("classes that there are", "the matching", "the run's checkpoints"),
+            MEANS: vectors(
+                code + 10 * settings.sigma * math.sqrt(d),
+                "clip + 10 sigma sqrt(d)",
+                "the site that is matched with it",
+                "the run's checkpoints",
+            ),
+        }
+
+    @cached_property
+    def _first_decoder(self) -> Weights:
+        return Weights.of(start_decoder(self.run))
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse a number of synthetic images that what the site was sent cannot give."""

@@ -12,6 +12,7 @@ from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, reply_spec
 from common.wire import Bundle, SyntheticImages, Weights
 from strategies.averaging import Mean
 from strategies.base import Instruction, State
+from strategies.bounds import Bound, images, model
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from strategies.parcels import Parcels
@@ -51,6 +52,14 @@ class FedMix(FedAvg):
         images, labels = torch.cat([m.images for m in every]), torch.cat([m.labels for m in every])
         codec = self.run.config.wire.images
         return Bundle({WEIGHTS: weights, MEANS: SyntheticImages(images, labels, codec)})
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe a model beside the others', and means within the range of what they are means of."""
+        stays = "the run's checkpoints, and the memory of every site"
+        return {
+            WEIGHTS: model(),
+            MEANS: images(self.run, "every site's training", stays, means=True),
+        }
 
     def model_of(self, upload: Upload) -> Weights:
         """Return w_k."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 from typing import Any
@@ -22,6 +22,8 @@ from common.specs.fedssyn import (
     DONE,
     IMAGES,
     INNER,
+    MIXED,
+    OWN,
     SHARE,
     SIZE,
     SYNTHESIZE,
@@ -35,6 +37,7 @@ from common.specs.generation import require_buildable
 from common.training import mean_gradient
 from common.wire import Bundle, Numbers, Payload, Pixels, SyntheticImages, Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
+from strategies.bounds import Bound, form
 from strategies.central import Central
 from strategies.exchange.replies import Upload
 from strategies.gradient_gaps import GradientGaps
@@ -154,14 +157,40 @@ class Fedssyn(Strategy):
 
     # ---- what comes back ------------------------------------------------------------------------------
 
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe pixels, which are bytes, and of the inner method's parts what it believes."""
+        inner = {
+            name: replace(b, require=self._by_inner(b)) for name, b in self.inner.bounds().items()
+        }
+        told = "finite numbers", "figures of the round", "the record"
+        return {
+            IMAGES: form(
+                "bytes, as many as were asked for", "shares of every site", "the run's checkpoints"
+            ),
+            **inner,
+            **{f"{INNER}/{name}".rstrip("/"): b for name, b in inner.items()},
+            **({OWN: form(*told), MIXED: form(*told)} if self.settings.diagnostics else {}),
+        }
+
+    def _by_inner(self, bound: Bound) -> Callable[[Weights, Upload, Any], None] | None:
+        """Return what an inner method's bound requires of an upload as that method sees it."""
+        require = bound.require
+        if require is None:
+            return None
+        return lambda weights, upload, part: require(weights, self._as_inner(upload), part)
+
+    def _as_inner(self, upload: Upload) -> Upload:
+        payload = upload.payload
+        if self.settings.diagnostics and isinstance(payload, Bundle):
+            payload = payload.parts.get(INNER, payload)
+        return replace(upload, payload=payload, examples=self._trained_on(upload))
+
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Let the inner method judge what is its own."""
         if not self._gathering:
             if self.settings.diagnostics and isinstance(upload.payload, Bundle):
                 self._gaps.take(upload)
-                upload = replace(upload, payload=upload.payload.parts[INNER])
-            trained = replace(upload, examples=self._trained_on(upload))
-            judged = self.inner.prepare(server_round, weights, trained)
+            judged = self.inner.prepare(server_round, weights, self._as_inner(upload))
             return replace(judged, examples=upload.examples)
         done = upload.metrics.get(DONE, 0.0)
         if not 0 <= done <= 1:

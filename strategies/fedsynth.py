@@ -17,8 +17,8 @@ from common.specs.fedsynth import as_batches, spec_of
 from common.wire import SyntheticBatches, SyntheticImages, Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
+from strategies.bounds import Bound, images, model
 from strategies.exchange.replies import Upload
-from strategies.plausible import require_in_range
 from synth.synthetic_updates import Batches, Parameters, loss_of, replay, replay_together
 
 logger = getLogger("flwr")
@@ -57,11 +57,16 @@ class FedSynth(Strategy):
         instruction = Instruction("synthesize", weights, self.spec)
         return {site.name: instruction for site in sites}
 
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe images in range, and of all batches where their replay ends beside the others'."""
+        reaches = "the replay, whose end is held beside the round's others"
+        if not self.run.info.has_images:
+            return {"": model(reaches, "the average")}
+        return {"": images(self.run, reaches, "the round's pictures in the record")}
+
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Replay the site's steps, so that a set that leads to no weights is rejected with the reason."""
         sent = _batches(upload)
-        if self.run.info.has_images:
-            require_in_range(sent.inputs, self.run.info, self.run.config.federation.max_pixel)
         if not self.spec.targets:  # there are no pictures of text
             self._last[upload.site.name] = sent
         if self.settings.replay == "vmap":

@@ -27,6 +27,7 @@ from common.specs.foreign import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
 from common.wire import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
 from strategies.base import Instruction, State, Strategy
+from strategies.bounds import Bound, model
 from strategies.exchange.matching import matched
 from strategies.exchange.replies import Outcome, Upload, read_upload, require_records
 
@@ -209,6 +210,10 @@ class ForeignStrategy(Strategy):
             yield
         except _FLOWERS_REASONS as error:
             raise FederationError(f"{self.run.config.method}: {one_line(str(error))}") from error
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe a model beside the others'."""
+        return {"": model("the strategy's own aggregation", "whatever the strategy keeps")}
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's model."""

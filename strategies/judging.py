@@ -128,18 +128,23 @@ class Led:
         Where its site began.
     architecture : str
         Theirs, as `Run.with_model` takes it; empty for the run's own.
+    part : str
+        The part of the payload that this is, where it is no model of the run: it is held against the others' and not
+        tried.
     """
 
     model: Weights | None
     start: Weights
     architecture: str = ""
+    part: str = ""
 
 
 class _Alike:
-    """What is known of the uploads of one architecture, which alone can be held against each other."""
+    """What is known of the uploads of one architecture, or of one part, which can be held against each other."""
 
-    def __init__(self, trial: Trial, start: Weights) -> None:
-        trial.prepare()
+    def __init__(self, trial: Trial | None, start: Weights) -> None:
+        if trial is not None:
+            trial.prepare()
         self._trial, self._start = trial, start
         self.own = own_length(start)
         self.passed: list[float] = []
@@ -147,13 +152,13 @@ class _Alike:
     @cached_property
     def _sound(self) -> bool:
         """Whether the round's own weights give numbers: where they do not, no upload can be blamed."""
-        return self._trial.gives_numbers(self._start)
+        return self._trial is not None and self._trial.gives_numbers(self._start)
 
     def length(self, model: Weights) -> float:
         return length_of(model, self._start)
 
     def tried(self, model: Weights) -> str | None:
-        if not self._sound or self._trial.gives_numbers(model):
+        if self._trial is None or not self._sound or self._trial.gives_numbers(model):
             return None
         return "with its weights the model gives no finite numbers"
 
@@ -174,37 +179,42 @@ class Judge:
     def __init__(self, trials: Trials, weights: Weights, factor: float) -> None:
         self._trials, self._factor = trials, factor
         self._size = sum(t.nbytes for t in weights.read_only.values())
-        self._alike = {"": _Alike(trials.of(""), weights)}
+        self._alike = {("", ""): _Alike(trials.of(""), weights)}
 
     def _of(self, led: Led) -> _Alike:
-        if led.architecture not in self._alike:
-            trial = self._trials.of(led.architecture)
-            self._alike[led.architecture] = _Alike(trial, led.start)
-        return self._alike[led.architecture]
+        key = led.architecture, led.part
+        if key not in self._alike:
+            trial = None if led.part else self._trials.of(led.architecture)
+            self._alike[key] = _Alike(trial, led.start)
+        return self._alike[key]
 
-    def say(self, led: Iterable[Led]) -> list[str | None]:
+    def say(self, led: Iterable[Iterable[Led]]) -> list[str | None]:
         """Say of each of a group of uploads why it is of no use, None of one that is fine.
 
         Parameters
         ----------
-        led : iterable of Led
-            What each leads to. Each is let go before the next is asked for.
+        led : iterable of iterable of Led
+            What each leads to, and its other parts. Those of one are let go before the next one's are asked for.
         """
         lengths: dict[_Alike, dict[int, float]] = {}
         said: list[str | None] = []
-        for one in led:
+        for parts in led:
             reason = None
-            if one.model is not None:
+            for one in parts:
+                if one.model is None:
+                    continue
                 alike = self._of(one)
-                reason = alike.tried(one.model)
+                reason = reason or alike.tried(one.model)
                 lengths.setdefault(alike, {})[len(said)] = alike.length(one.model)
+                del one
             said.append(reason)
-            del one
+            del parts
         for alike, own in lengths.items():
             judged = [*alike.passed, *own.values()]
             long = too_long(judged, alike.own, self._factor, known=len(alike.passed))
             for i, reason in zip(own, long, strict=True):
-                said[i] = reason or said[i]
+                said[i] = said[i] or reason
+        for alike, own in lengths.items():
             alike.passed += [length for i, length in own.items() if said[i] is None]
         return_if_large(self._size)  # or what was tried lies in pieces between what is summed
         return said

@@ -11,10 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from common.data.dataset import DatasetInfo
-from common.errors import PayloadError
 from common.pieces import pieces
 from common.wire import Weights
 
@@ -92,34 +89,6 @@ def absurd_losses(losses: Sequence[float], classes: int) -> list[str | None]:
             else f"its loss is {loss:.2g}, more than {_LOSS_FACTOR} times the {usual:.2g} that is usual in this round"
         )
     return said
-
-
-def require_in_range(images: Tensor, info: DatasetInfo, factor: float) -> None:
-    """Refuse images far outside the range that the data set's normalisation gives real ones.
-
-    Parameters
-    ----------
-    images : Tensor
-        Float [..., C, H, W], normalised.
-    info : DatasetInfo
-        The data set.
-    factor : float
-        How often the largest normalised magnitude of a real pixel may be exceeded; 0 for any.
-
-    Raises
-    ------
-    PayloadError
-        Naming the largest magnitude, and the one allowed.
-    """
-    if not factor:
-        return
-    ends = [abs((end - m) / s) for m, s in zip(info.mean, info.std, strict=True) for end in (0, 1)]
-    allowed, found = factor * max(ends), float(images.abs().max())
-    if found > allowed:
-        raise PayloadError(
-            f"its images hold a value of {found:.2g} where federation.max_pixel={factor:g} times the range of "
-            f"{info.name}, {allowed:.3g}, is allowed"
-        )
 
 
 def own_length(weights: Weights) -> float:

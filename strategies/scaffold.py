@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from logging import getLogger
 
+from torch import Tensor
+
+from common.errors import PayloadError
+from common.private_training import local_steps
 from common.run import Run
+from common.settings.scaffold import ScaffoldSettings
 from common.sites import Site
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire import Bundle, Weights
+from common.wire.codec import is_finite
 from strategies.averaging import Mean, shares_of
 from strategies.base import Instruction, State
+from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
+from strategies.judging import Led
+
+logger = getLogger("flwr")
+
+#: the largest number of c that is kept: float16 reaches no further
+_MOST = 6e4
+
+#: how far (w_r - w_k) / (K eta) may be missed, as a share of it, and of weights by the codec that they travelled in
+_MISSED, _ROUNDED = 1e-3, {"float32": 1e-5, "float16": 2e-3}
 
 
 class Scaffold(FedAvg):
@@ -25,13 +44,59 @@ class Scaffold(FedAvg):
         super().__init__(run, record_id)
         self._expects = bundle_spec(run)
         self._c = control_spec(run).zeros()
+        self._round = 1
 
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Send w_r and c, expect w_k and what c_k changed by."""
+        self._round = server_round
         train = Instruction("train", Bundle({WEIGHTS: weights, CONTROL: self._c}), self._expects)
         return {site.name: train for site in sites}
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe a model beside the others', and a control variate by the path that the model says it took.
+
+        Under option II c_k+ - c_k + c is (w_r - w_k) / (K eta), so that a site has no choice of its own in it; the
+        gradient of option I is held beside the others'.
+        """
+        assert isinstance(self.run.config.settings, ScaffoldSettings)
+        control = Bound(
+            "option II: (w_r - w_k) / (K eta) - c; option I: `federation.max_update`, beside the round's others",
+            "c, and with it every site",
+            "c, in the run's checkpoints",
+        )
+        if self.run.config.settings.option == "I":
+            control = replace(control, beside=self._gradient_beside)
+        else:
+            control = replace(control, require=self._require_path)
+        return {WEIGHTS: model(), CONTROL: control}
+
+    def _gradient_beside(self, weights: Weights, upload: Upload, change: Weights) -> Led:
+        return Led(change, control_spec(self.run).zeros(), part=CONTROL)
+
+    def _require_path(self, weights: Weights, upload: Upload, change: Weights) -> None:
+        config = self.run.config
+        assert isinstance(config.settings, ScaffoldSettings)
+        steps = local_steps(
+            config.privacy, config.settings, upload.examples, config.data.site_holdout
+        )
+        path = steps * config.settings.lr_in(self._round)
+        ended, start = self.model_of(upload).read_only, weights.read_only
+        missed = walked = size = 0.0
+        for name, told in change.read_only.items():
+            there = (start[name].double() - ended[name].double()) / path
+            missed += float((told.double() + self._c.read_only[name] - there).square().sum())
+            walked += float(there.square().sum())
+            size += float(start[name].double().square().sum() + ended[name].double().square().sum())
+        allowed = _MISSED * math.sqrt(walked) + _ROUNDED[weights.codec] * (
+            1 + math.sqrt(size) / path
+        )
+        if math.sqrt(missed) > allowed:
+            raise PayloadError(
+                f"it is {math.sqrt(missed):.2g} from what {steps} steps from the weights that were sent to those that "
+                f"came back make it, and rounding explains {allowed:.2g}"
+            )
 
     def model_of(self, upload: Upload) -> Weights:
         """Return w_k."""
@@ -49,8 +114,17 @@ class Scaffold(FedAvg):
             del upload  # or it is held while the next device works
         everybody = shares_of(self.sites, self.run.config.settings)
         part, change = changes.total / everybody, changes.result().tensors
-        self._c = Weights({name: c + part * change[name] for name, c in self._c.tensors.items()})
+        self._keep({name: c + part * change[name] for name, c in self._c.tensors.items()})
         return mean.result()
+
+    def _keep(self, new: Mapping[str, Tensor]) -> None:
+        """Keep a new c, unless it is none that can travel."""
+        if all(is_finite(c) and not bool((c.abs() > _MOST).any()) for c in new.values()):
+            self._c = Weights(new)
+        else:
+            logger.warning(
+                "the new control variate exceeds %g and is not kept: c stays as it was", _MOST
+            )
 
     def state_dict(self) -> State:
         """Return c."""

@@ -13,6 +13,7 @@ from common.updates import length, plus
 from common.wire import Spec, Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
+from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
 
 
@@ -37,6 +38,10 @@ class SparseAverage(Strategy):
         """Send the weights, expect a part of the update."""
         train = Instruction("train", weights, self.expects)
         return {site.name: train for site in sites}
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe what an update leads to beside the others'."""
+        return {"": model()}
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights:
         """Return w_r + u_k."""

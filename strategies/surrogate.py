@@ -18,9 +18,9 @@ from common.sites import Site
 from common.training import Local, Objective, train, weighted
 from common.wire import SyntheticImages, SyntheticImagesSpec, Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
+from strategies.bounds import Bound, images
 from strategies.exchange.replies import Upload
 from strategies.global_models import GlobalModels
-from strategies.plausible import require_in_range
 from synth.distribution_matching import project_ball
 
 
@@ -58,11 +58,10 @@ class SurrogateServer(Strategy):
         instruction = Instruction(self.phase, weights, expects)
         return {site.name: instruction for site in sites}
 
-    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
-        """Refuse images that are none: a single one of absurd values decides what the server learns."""
-        most = self.run.config.federation.max_pixel
-        require_in_range(_images(upload).images, self.run.info, most)
-        return upload
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe images in range: a single one of absurd values decides what the server learns."""
+        stays = "the rounds that `keep` holds, and their checkpoint"
+        return {"": images(self.run, "the server's training", stays)}
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Train from w_r on this round's union, and on that of the last ``keep`` - 1 rounds."""

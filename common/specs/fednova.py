@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.private_training import planned
+from common.private_training import local_steps
 from common.settings.fednova import FedNovaSettings
 from common.settings.sections import PrivacySettings
 
@@ -37,7 +37,5 @@ def normalizer_of(
     settings: FedNovaSettings, privacy: PrivacySettings, server_round: int, examples: int
 ) -> float:
     """Return ||a_k||_1 of a site with ``examples`` examples."""
-    steps = settings.epochs * -(-examples // settings.batch)
-    if privacy.active:
-        steps = planned(privacy, settings, examples).steps
+    steps = local_steps(privacy, settings, examples)
     return normalizer(steps, settings.momentum, settings.lr_in(server_round) * settings.mu)

@@ -154,7 +154,7 @@ def test_an_update_is_held_against_those_of_its_own_depth(small: Small) -> None:
         sent = [
             Upload(sites[i], changed(server, start, sites[i], by * unit), 1, {}) for i, by in moved
         ]
-        led = [Led(server.leads_to(start, u), *server.start_of(start, u.site)) for u in sent]
+        led = [[Led(server.leads_to(start, u), *server.start_of(start, u.site))] for u in sent]
         return judge.say(led)
 
     assert reasons((0, 1.0), (1, 60.0), (0, 2.0), (2, 60.0)) == [None] * 4

@@ -1,0 +1,179 @@
+"""What of each part of a reply is believed: the bounds that a method states in ``Strategy.bounds``.
+
+A part's form (shape, dtype, finite values, number of examples) is its spec's. Here stands how large its values may be,
+by what an honest site can have, who meets them next and where they stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from common.data.dataset import DatasetInfo
+from common.errors import PayloadError
+from common.run import Run
+from common.wire import Bundle, BundleSpec, SyntheticBatches, SyntheticImages, Weights
+from strategies.exchange.replies import Upload
+from strategies.judging import Led
+
+#: how far rounding may take a value beyond its bound: float16 keeps eleven bits
+_ROUNDED = 2e-3
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What is believed of one part.
+
+    Parameters
+    ----------
+    by : str
+        What bounds its values, in words.
+    reaches : str
+        Who meets them next.
+    stays : str
+        Where they are kept.
+    require : callable, optional
+        Of the round's weights, the upload and the part: raises PayloadError where the part cannot be an honest site's.
+    beside : callable, optional
+        Of the round's weights, the upload and the part: what is held against the same part of the round's others.
+    """
+
+    by: str
+    reaches: str
+    stays: str
+    require: Callable[[Weights, Upload, Any], None] | None = None
+    beside: Callable[[Weights, Upload, Any], Led] | None = None
+
+
+def model(
+    reaches: str = "the average, and with it every site", stays: str = "the average"
+) -> Bound:
+    """Return the bound of weights, or of an update, that ``Strategy.leads_to`` makes a model of."""
+    by = "`federation.robust` and `federation.max_update`, beside the round's others; the model gives finite numbers"
+    return Bound(by, reaches, stays)
+
+
+def form(by: str, reaches: str, stays: str) -> Bound:
+    """Return the bound of a part whose spec leaves nothing to judge: ``by`` says why."""
+    return Bound(by, reaches, stays)
+
+
+def images(run: Run, reaches: str, stays: str, *, means: bool = False) -> Bound:
+    """Return the bound of normalised images, whose soft labels lie in [0, 1] and sum to 1.
+
+    Parameters
+    ----------
+    run : Run
+        The run; ``federation.max_pixel=0`` allows any value.
+    reaches, stays : str
+        As a bound has them.
+    means : bool
+        Whether they are means of real images, which lie within the range of these.
+    """
+    factor = run.config.federation.max_pixel
+    times = f"federation.max_pixel={factor:g} times " if factor and not means else ""
+    factor = min(factor, 1.0) if means else factor
+
+    def require(_: Weights, __: Upload, sent: SyntheticImages | SyntheticBatches) -> None:
+        _require_in_range(sent.examples, run.info, factor, times)
+        if isinstance(sent, SyntheticImages) and sent.labels.is_floating_point():
+            _require_shares(sent.labels)
+
+    by = (
+        "the range of real images"
+        if means
+        else "`federation.max_pixel` times the range of real images"
+    )
+    return Bound(by, reaches, stays, require)
+
+
+def _require_in_range(values: Tensor, info: DatasetInfo, factor: float, times: str) -> None:
+    if not factor:
+        return
+    ends = [abs((end - m) / s) for m, s in zip(info.mean, info.std, strict=True) for end in (0, 1)]
+    allowed, found = factor * max(ends), float(values.abs().max())
+    if found > allowed * (1 + _ROUNDED):
+        raise PayloadError(
+            f"its images hold a value of {found:.2g} where {times}the range of {info.name}, {allowed:.3g}, is allowed"
+        )
+
+
+def _require_shares(labels: Tensor) -> None:
+    sums, rounded = labels.sum(-1), _ROUNDED * math.sqrt(labels.shape[-1])
+    if float(labels.min()) < -_ROUNDED or float((sums - 1).abs().max()) > rounded:
+        raise PayloadError(
+            "its soft labels are not shares of the classes: each must lie in [0, 1], and those of an image sum to 1"
+        )
+
+
+def vectors(longest: float, why: str, reaches: str, stays: str) -> Bound:
+    """Return the bound of latent vectors by their Euclidean length, which follows from ``why``."""
+
+    def require(_: Weights, __: Upload, sent: Any) -> None:
+        found = float(sent.vectors.double().norm(dim=1).max()) if len(sent.vectors) else 0.0
+        if found > longest * (1 + _ROUNDED):
+            raise PayloadError(
+                f"a vector of it is {found:.3g} long, and {why} make {longest:.3g} the most"
+            )
+
+    return Bound(f"length at most {why}", reaches, stays, require)
+
+
+def beside(by: str, start: Weights, part: str, reaches: str, stays: str) -> Bound:
+    """Return the bound of weights that are no model of the run: their distance to ``start`` beside the others'."""
+
+    def led(_: Weights, __: Upload, sent: Weights) -> Led:
+        return Led(sent, start, part=part)
+
+    return Bound(by, reaches, stays, beside=led)
+
+
+def leaves(found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a payload or of a spec that are no bundles, by their path; empty for one that is alone."""
+    parts = found.parts if isinstance(found, Bundle | BundleSpec) else None
+    if parts is None:
+        yield path, found
+        return
+    for name, part in parts.items():
+        yield from leaves(part, f"{path}/{name}" if path else name)
+
+
+def unbounded(spec: Any, bounds: Mapping[str, Bound]) -> str | None:
+    """Return the path of a part of which no bound says anything; None where there is none."""
+    missing = (
+        path
+        for path, _ in leaves(spec)
+        if not any(path == known or path.startswith(f"{known}/") for known in bounds)
+    )
+    return next(missing, None)
+
+
+def require_believable(bounds: Mapping[str, Bound], weights: Weights, upload: Upload) -> None:
+    """Refuse an upload one of whose parts no honest site can have sent.
+
+    Raises
+    ------
+    PayloadError
+        Naming the part.
+    """
+    for path, part in leaves(upload.payload):
+        bound = bounds.get(path)
+        if bound is None or bound.require is None:
+            continue
+        try:
+            bound.require(weights, upload, part)
+        except PayloadError as error:
+            raise PayloadError(f"its part '{path}': {error}" if path else str(error)) from None
+
+
+def held_beside(bounds: Mapping[str, Bound], weights: Weights, upload: Upload) -> list[Led]:
+    """Return what of an upload is held against the same parts of the others, besides the model that it leads to."""
+    return [
+        bound.beside(weights, upload, part)
+        for path, part in leaves(upload.payload)
+        if (bound := bounds.get(path)) is not None and bound.beside is not None
+    ]
