@@ -55,6 +55,7 @@ class Line(Shape):
     sites: Figures | None = None
     accepted: list[str] = []
     rejected: dict[str, str] = {}
+    shortened: dict[str, float] = {}
     evaluated: dict[str, SiteFigures] = {}
     unevaluated: dict[str, str] | None = None
     train: dict[str, float | None] | None = None

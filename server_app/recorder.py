@@ -29,6 +29,9 @@ logger = getLogger("flwr")
 #: among a line's notes: what each site was charged in this run until then
 SPENT = "spent"
 
+#: how often the loss of the round before makes a leap
+_LEAP = 3
+
 MOST_TOLD = 1000
 """Charged sites up to which each round's line tells of all; of more it tells of those that the round asked."""
 
@@ -51,6 +54,7 @@ class Recorder:
         self.best = best
         self._line = line
         self._diverged = diverged
+        self._loss = math.inf
 
     def __call__(self, result: RoundResult) -> None:
         """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk.
@@ -69,6 +73,7 @@ class Recorder:
         if result.server_round:
             _tell_copies(result)
         logger.info("%s", sentence_of(result, self.rounds))
+        self._tell_leap(result)
         if _has_diverged(result):
             kept = self.record.finite
             logger.warning(
@@ -76,6 +81,21 @@ class Recorder:
                 result.server_round,
                 self.strategy.run.config.learning_rates,
                 f" (the last checkpoint before it is kept in {kept})" if kept.is_file() else "",
+            )
+
+    def _tell_leap(self, result: RoundResult) -> None:
+        """Say that a loss is far above the round's before, and above a blind guess's: nothing goes back by itself."""
+        if result.test is None:
+            return
+        blind, before = math.log(len(self.strategy.run.info.classes)), self._loss
+        self._loss = result.test.loss
+        if math.isfinite(self._loss) and self._loss > max(_LEAP * before, blind):
+            logger.warning(
+                "round %d: the test loss leapt from %.4f to %.4f; resume=%s round=best goes on from the best round",
+                result.server_round,
+                before,
+                self._loss,
+                self.record.directory,
             )
 
     def _notes(self, outcome: Outcome) -> dict[str, Any]:
@@ -171,6 +191,8 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line |= _judged(None, result.outcome)
     line["accepted"] = list(accepted)
     line["rejected"] = dict(result.outcome.rejected)
+    if result.outcome.shortened:
+        line["shortened"] = dict(result.outcome.shortened)
     means = dict(result.train) if result.train else {}
     apart = {_SECONDS, *FIGURES.values()}
     line["train"] = {key: value for key, value in means.items() if key not in apart}

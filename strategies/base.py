@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from logging import getLogger
 from typing import Any, ClassVar
@@ -35,7 +35,7 @@ from common.privacy.told import HEAD, RECORD, written
 from common.run import Run
 from common.seeding import generator
 from common.sites import Site
-from common.wire import Payload, Spec, SyntheticImages, Weights, npy
+from common.wire import Bundle, Payload, Spec, SyntheticImages, Weights, npy
 from common.wire.codec import is_finite
 from common.wire.lent import Lent, view_of
 from strategies.bounds import Bound, held_beside, require_believable, unbounded
@@ -53,7 +53,7 @@ from strategies.exchange.replies import (
 from strategies.exchange.roll_call import Question
 from strategies.exchange.serialising import Serialiser
 from strategies.exchange.spending import told_with
-from strategies.judging import TOGETHER, Judge, Led, Trials, group_sizes
+from strategies.judging import TOGETHER, Judge, Led, Shortening, Trials, group_sizes
 from strategies.members import Members
 from strategies.plausible import absurd_losses
 from strategies.server_optimizer import ServerOptimizer
@@ -61,6 +61,9 @@ from strategies.server_optimizer import ServerOptimizer
 logger = getLogger("flwr")
 
 _OPTIMIZER, _SPENDING = "server-optimizer", "spending"
+
+#: the part of a bundle that is a model
+_WEIGHTS = "weights"
 
 #: the name of the one model that most methods learn, and where a strategy keeps several
 GLOBAL, LEARNED = "", "learned"
@@ -93,6 +96,8 @@ class Strategy(FlowerStrategy):
     needs_class_counts = False
     #: the records that a reply may hold; None for any
     records: ClassVar[Collection[str] | None] = frozenset({"arrays", "metrics", "about", RECORD})
+    #: whether an update that is longer than the others' is shortened (``federation.robust``)
+    clips: ClassVar[bool] = True
     #: how ``pictures`` are to be looked at
     contrast: ClassVar[Contrast] = "pixels"
 
@@ -167,6 +172,19 @@ class Strategy(FlowerStrategy):
         outputs. A method whose sites send weights, or updates, says here what they come to.
         """
         return None
+
+    def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
+        """Return a prepared upload that leads as far as ``shortening`` lets it.
+
+        As it is written here it serves payloads that are weights, alone or as the part ``weights`` of a bundle.
+        """
+        payload = upload.payload
+        if isinstance(payload, Bundle):
+            part = shortening.part or _WEIGHTS
+            parts = {**payload.parts, part: shortening.of(payload.part(part, Weights))}
+            return replace(upload, payload=Bundle(parts))
+        assert isinstance(payload, Weights)
+        return replace(upload, payload=shortening.of(payload))
 
     def start_of(self, weights: Weights, site: Site) -> tuple[Weights, str]:
         """Return what a site's model began the round with, and its architecture as `Run.with_model` takes it.
@@ -482,7 +500,7 @@ class Strategy(FlowerStrategy):
                     require_records(reply, self.records)
                     self.take_charges(reply, site)
                     upload = read_upload(reply, site, instruction.expects)
-                    require_believable(bounds, weights, upload)
+                    require_believable(bounds, self.run.config.wire, weights, upload)
                     ready.append(self.prepare(server_round, weights, upload))
                 except PayloadError as error:
                     require_memory(self.members, site, str(error))
@@ -497,27 +515,45 @@ class Strategy(FlowerStrategy):
 
     def judge(self, weights: Weights) -> Judge:
         """Return the judge of a round that begins with ``weights``."""
-        return Judge(self._trials, weights, self.run.config.federation.max_update)
+        federation = self.run.config.federation
+        clip = federation.clip if federation.robust == "clip" and self.clips else 0.0
+        return Judge(self._trials, weights, federation.max_update, clip)
 
     def plausible(
         self, server_round: int, weights: Weights, uploads: list[Upload], judge: Judge
     ) -> Iterator[Upload]:
         """Yield those of a group of uploads that lead somewhere, and reject the others by name; the list is emptied."""
         bounds = self.bounds()
-        said = judge.say(
+        verdicts = judge.judge(
             [
                 Led(self.leads_to(weights, upload), *self.start_of(weights, upload.site)),
                 *held_beside(bounds, weights, upload),
             ]
             for upload in uploads
         )
-        for reason in said:
+        for verdict in verdicts:
             upload = uploads.pop(0)
-            if reason is None:
-                yield upload
-            else:
-                self.reject(server_round, upload, reason)
+            if verdict.reason is not None:
+                self.reject(server_round, upload, verdict.reason)
+                continue
+            for shortening in verdict.shortenings:
+                upload = self.shortened(upload, shortening)
+                self.note_shortened(server_round, upload.site, shortening)
+            yield upload
             del upload
+
+    def note_shortened(self, server_round: int, site: Site, shortening: Shortening) -> None:
+        """Tell of a part of a site's upload that was longer than ``federation.clip`` allows."""
+        self.outcome.shortened[site.name] = shortening.share
+        logger.warning(
+            "round %d: shortened %s of %s to %.2g of its length, the usual one of the round: it exceeded "
+            "federation.clip=%g times that",
+            server_round,
+            f"the part '{shortening.part}'" if shortening.part else "the update",
+            site.name,
+            shortening.share,
+            self.run.config.federation.clip,
+        )
 
     def reject(self, server_round: int, upload: Upload, reason: str) -> None:
         """Take back the acceptance of an upload that turned out to be of no use."""

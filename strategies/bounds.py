@@ -16,7 +16,8 @@ from torch import Tensor
 from common.data.dataset import DatasetInfo
 from common.errors import PayloadError
 from common.run import Run
-from common.wire import Bundle, BundleSpec, SyntheticBatches, SyntheticImages, Weights
+from common.settings.sections import WireSettings
+from common.wire import Bundle, BundleSpec, LatentMeans, SyntheticBatches, SyntheticImages, Weights
 from strategies.exchange.replies import Upload
 from strategies.judging import Led
 
@@ -40,6 +41,8 @@ class Bound:
         Of the round's weights, the upload and the part: raises PayloadError where the part cannot be an honest site's.
     beside : callable, optional
         Of the round's weights, the upload and the part: what is held against the same part of the round's others.
+    codec : str
+        What its values travel in; empty for what the run's ``wire`` settings say of payloads of its kind.
     """
 
     by: str
@@ -47,19 +50,23 @@ class Bound:
     stays: str
     require: Callable[[Weights, Upload, Any], None] | None = None
     beside: Callable[[Weights, Upload, Any], Led] | None = None
+    codec: str = ""
 
 
 def model(
-    reaches: str = "the average, and with it every site", stays: str = "the average"
+    reaches: str = "the average, and with it every site",
+    stays: str = "the average",
+    *,
+    codec: str = "",
 ) -> Bound:
     """Return the bound of weights, or of an update, that ``Strategy.leads_to`` makes a model of."""
     by = "`federation.robust` and `federation.max_update`, beside the round's others; the model gives finite numbers"
-    return Bound(by, reaches, stays)
+    return Bound(by, reaches, stays, codec=codec)
 
 
-def form(by: str, reaches: str, stays: str) -> Bound:
+def form(by: str, reaches: str, stays: str, *, codec: str = "") -> Bound:
     """Return the bound of a part whose spec leaves nothing to judge: ``by`` says why."""
-    return Bound(by, reaches, stays)
+    return Bound(by, reaches, stays, codec=codec)
 
 
 def images(run: Run, reaches: str, stays: str, *, means: bool = False) -> Bound:
@@ -152,8 +159,21 @@ def unbounded(spec: Any, bounds: Mapping[str, Bound]) -> str | None:
     return next(missing, None)
 
 
-def require_believable(bounds: Mapping[str, Bound], weights: Weights, upload: Upload) -> None:
+def require_believable(
+    bounds: Mapping[str, Bound], wire: WireSettings, weights: Weights, upload: Upload
+) -> None:
     """Refuse an upload one of whose parts no honest site can have sent.
+
+    Parameters
+    ----------
+    bounds : mapping of str to Bound
+        The strategy's.
+    wire : WireSettings
+        The run's.
+    weights : Weights
+        The round's.
+    upload : Upload
+        What came.
 
     Raises
     ------
@@ -162,12 +182,27 @@ def require_believable(bounds: Mapping[str, Bound], weights: Weights, upload: Up
     """
     for path, part in leaves(upload.payload):
         bound = bounds.get(path)
-        if bound is None or bound.require is None:
-            continue
         try:
-            bound.require(weights, upload, part)
+            _require_codec(part, wire, bound.codec if bound is not None else "")
+            if bound is not None and bound.require is not None:
+                bound.require(weights, upload, part)
         except PayloadError as error:
             raise PayloadError(f"its part '{path}': {error}" if path else str(error)) from None
+
+
+def _require_codec(part: Any, wire: WireSettings, codec: str) -> None:
+    """Refuse values in another codec than the run's: the server could not send on what only a wider one holds."""
+    setting = {
+        Weights: "weights",
+        LatentMeans: "latents",
+        SyntheticImages: "images",
+        SyntheticBatches: "images",
+    }.get(type(part))
+    expected = codec or (getattr(wire, setting) if setting else "")
+    found = getattr(part, "codec", expected)
+    if expected and found != expected:
+        said = f"wire.{setting}={expected}" if setting and not codec else expected
+        raise PayloadError(f"it came as {found} where {said} was expected")
 
 
 def held_beside(bounds: Mapping[str, Bound], weights: Weights, upload: Upload) -> list[Led]:

@@ -162,14 +162,14 @@ class Fedssyn(Strategy):
         inner = {
             name: replace(b, require=self._by_inner(b)) for name, b in self.inner.bounds().items()
         }
-        told = "finite numbers", "figures of the round", "the record"
+        told = form("finite numbers", "figures of the round", "the record", codec="float32")
         return {
             IMAGES: form(
                 "bytes, as many as were asked for", "shares of every site", "the run's checkpoints"
             ),
             **inner,
             **{f"{INNER}/{name}".rstrip("/"): b for name, b in inner.items()},
-            **({OWN: form(*told), MIXED: form(*told)} if self.settings.diagnostics else {}),
+            **({OWN: told, MIXED: told} if self.settings.diagnostics else {}),
         }
 
     def _by_inner(self, bound: Bound) -> Callable[[Weights, Upload, Any], None] | None:

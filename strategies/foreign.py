@@ -27,7 +27,7 @@ from common.specs.foreign import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
 from common.wire import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
 from strategies.base import Instruction, State, Strategy
-from strategies.bounds import Bound, model
+from strategies.bounds import Bound, model, require_believable
 from strategies.exchange.matching import matched
 from strategies.exchange.replies import Outcome, Upload, read_upload, require_records
 
@@ -185,6 +185,8 @@ class ForeignStrategy(Strategy):
             require_records(reply, self.records)
             self.take_charges(reply, site)
             upload = read_upload(reply, site, instruction.expects)
+            assert isinstance(instruction.payload, Weights)
+            require_believable(self.bounds(), self.run.config.wire, instruction.payload, upload)
             self._require_figures(site, upload.metrics)
         except PayloadError as error:
             self.outcome.rejected[site.name] = str(error)

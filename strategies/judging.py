@@ -9,7 +9,7 @@ of its own: a deeper network is another number of weights, which move by another
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import repeat
 
@@ -23,7 +23,7 @@ from common.run import Run
 from common.seeding import generator
 from common.wire import Weights
 from common.wire.codec import is_finite
-from strategies.plausible import length_of, own_length, too_long
+from strategies.plausible import ENOUGH, length_of, own_length, shares_kept, too_long
 
 #: uploads that are held, decoded, until all of them are compared, and the bytes beyond which they are fewer
 TOGETHER, _HELD = 16, 2**26
@@ -36,17 +36,17 @@ _NOTHING = torch.empty(0)
 
 
 def group_sizes(most: int, max_bytes: int) -> Iterator[int]:
-    """Yield how many uploads are compared together, group by group: two at first, which have none before them.
+    """Yield how many uploads are compared together, group by group: ``ENOUGH`` at first, with none before them.
 
     Parameters
     ----------
     most : int
-        How many any group may have.
+        How many any later group may have.
     max_bytes : int
         What the largest upload of the round may take.
     """
     size = max(1, min(most, TOGETHER, _HELD // max(1, max_bytes)))
-    yield max(size, min(2, most))
+    yield max(size, ENOUGH)
     yield from repeat(size)
 
 
@@ -139,14 +139,51 @@ class Led:
     part: str = ""
 
 
+@dataclass(frozen=True)
+class Shortening:
+    """That a part of an upload is longer than the others' and is to be made shorter.
+
+    Attributes
+    ----------
+    part : str
+        The part; empty for the model that the upload leads to.
+    start : Weights
+        What its length is measured from.
+    share : float
+        What of its way from there is left, below 1.
+    """
+
+    part: str
+    start: Weights
+    share: float
+
+    def of(self, ended: Weights) -> Weights:
+        """Return where that share of the way ends; whole numbers are as at its end."""
+        start = self.start.read_only
+        moved = {
+            name: torch.lerp(start[name], end, self.share) if end.is_floating_point() else end
+            for name, end in ended.read_only.items()
+        }
+        return Weights(moved, ended.codec)
+
+
+@dataclass
+class Verdict:
+    """What is said of an upload: why it is of no use, None of one that is; and what of it is to be shortened."""
+
+    reason: str | None = None
+    shortenings: list[Shortening] = field(default_factory=list)
+
+
 class _Alike:
     """What is known of the uploads of one architecture, or of one part, which can be held against each other."""
 
-    def __init__(self, trial: Trial | None, start: Weights) -> None:
+    def __init__(self, trial: Trial | None, led: Led, weights: Weights) -> None:
         if trial is not None:
             trial.prepare()
-        self._trial, self._start = trial, start
-        self.own = own_length(start)
+        self._trial, self._start, self.part = trial, led.start, led.part
+        # What starts at 0, such as a control variate, is held against the weights' length where it stands alone.
+        self.own = own_length(led.start) or own_length(weights)
         self.passed: list[float] = []
 
     @cached_property
@@ -174,47 +211,64 @@ class Judge:
         The round's weights.
     factor : float
         ``federation.max_update``: how often the usual length an update may be long; 0 for any.
+    clip : float
+        ``federation.clip``: how often the usual length it may be long and is not shortened to that; 0 for any.
     """
 
-    def __init__(self, trials: Trials, weights: Weights, factor: float) -> None:
-        self._trials, self._factor = trials, factor
+    def __init__(self, trials: Trials, weights: Weights, factor: float, clip: float) -> None:
+        self._trials, self._factor, self._clip = trials, factor, clip
+        self._weights = weights
         self._size = sum(t.nbytes for t in weights.read_only.values())
-        self._alike = {("", ""): _Alike(trials.of(""), weights)}
+        self._alike: dict[tuple[str, str], _Alike] = {}
+        self._of(Led(None, weights))  # its model is built before the uploads are in memory
 
     def _of(self, led: Led) -> _Alike:
         key = led.architecture, led.part
         if key not in self._alike:
             trial = None if led.part else self._trials.of(led.architecture)
-            self._alike[key] = _Alike(trial, led.start)
+            self._alike[key] = _Alike(trial, led, self._weights)
         return self._alike[key]
 
-    def say(self, led: Iterable[Iterable[Led]]) -> list[str | None]:
-        """Say of each of a group of uploads why it is of no use, None of one that is fine.
+    def judge(self, led: Iterable[Iterable[Led]]) -> list[Verdict]:
+        """Judge each of a group of uploads.
 
         Parameters
         ----------
         led : iterable of iterable of Led
             What each leads to, and its other parts. Those of one are let go before the next one's are asked for.
         """
-        lengths: dict[_Alike, dict[int, float]] = {}
-        said: list[str | None] = []
+        lengths: dict[_Alike, dict[int, tuple[float, Weights]]] = {}
+        verdicts: list[Verdict] = []
         for parts in led:
-            reason = None
+            verdict = Verdict()
             for one in parts:
                 if one.model is None:
                     continue
                 alike = self._of(one)
-                reason = reason or alike.tried(one.model)
-                lengths.setdefault(alike, {})[len(said)] = alike.length(one.model)
+                verdict.reason = verdict.reason or alike.tried(one.model)
+                measured = length_of(one.model, one.start), one.start
+                lengths.setdefault(alike, {})[len(verdicts)] = measured
                 del one
-            said.append(reason)
+            verdicts.append(verdict)
             del parts
         for alike, own in lengths.items():
-            judged = [*alike.passed, *own.values()]
+            judged = [*alike.passed, *(length for length, _ in own.values())]
             long = too_long(judged, alike.own, self._factor, known=len(alike.passed))
             for i, reason in zip(own, long, strict=True):
-                said[i] = said[i] or reason
+                verdicts[i].reason = verdicts[i].reason or reason
         for alike, own in lengths.items():
-            alike.passed += [length for i, length in own.items() if said[i] is None]
+            self._shorten(
+                alike, {i: one for i, one in own.items() if not verdicts[i].reason}, verdicts
+            )
         return_if_large(self._size)  # or what was tried lies in pieces between what is summed
-        return said
+        return verdicts
+
+    def _shorten(
+        self, alike: _Alike, passing: dict[int, tuple[float, Weights]], verdicts: list[Verdict]
+    ) -> None:
+        known = len(alike.passed)
+        alike.passed += [length for length, _ in passing.values()]
+        shares = shares_kept(alike.passed, self._clip, known=known)
+        for (i, (_, start)), share in zip(passing.items(), shares, strict=True):
+            if share < 1:
+                verdicts[i].shortenings.append(Shortening(alike.part, start, share))

@@ -17,6 +17,8 @@ from strategies.fedavg import FedAvg
 class Local(FedAvg):
     """Keeps the newest model of every site, for the test set: a run's figure is the mean over them."""
 
+    clips = False  # nothing is averaged
+
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         if run.config.evaluation.on in ("sites", "both"):

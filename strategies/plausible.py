@@ -15,6 +15,9 @@ import torch
 from common.pieces import pieces
 from common.wire import Weights
 
+#: updates of which the middle one is taken for what is usual
+ENOUGH = 3
+
 #: how often the loss that is usual one site's may be: the same weights are judged at all of them
 _LOSS_FACTOR = 100
 
@@ -40,8 +43,8 @@ def too_long(
     lengths : sequence of float
         The updates' lengths.
     own : float
-        The length of the round's weights, which no update shorter than it exceeds absurdly, and the measure of an
-        update that stands alone.
+        The length of the round's weights, the measure of an update that stands alone. Where there are fewer than
+        ``ENOUGH``, or the others have not moved, none that is shorter is absurd.
     factor : float
         How often the lower median of the others' lengths an update may be long; 0 for any length.
     known : int
@@ -51,7 +54,8 @@ def too_long(
     ranked = sorted(lengths)
     for length in lengths[known:]:
         usual = _median_of_the_others(ranked, length) if len(ranked) > 1 else own
-        if not factor or length <= max(factor * usual, own):
+        floor = 0.0 if len(ranked) >= ENOUGH and usual else own
+        if not factor or length <= max(factor * usual, floor):
             said.append(None)
         else:
             said.append(
@@ -59,6 +63,27 @@ def too_long(
                 f"that is usual in this round"
             )
     return said
+
+
+def shares_kept(lengths: Sequence[float], factor: float, *, known: int = 0) -> list[float]:
+    """Return what share of each update of a round is kept: 1 of one that is not long, else what makes it a usual one.
+
+    To cut it to ``factor`` times the usual length would leave a flipped update that outweighs all others of a small
+    federation, and a factor that lets every honest update pass is not small: sites that have learned all they can move
+    little, and one that has not is several times as far (docs/privacy.md has the figures).
+
+    Parameters
+    ----------
+    lengths : sequence of float
+        The updates' lengths.
+    factor : float
+        How often the lower median of all of them makes a long one; 0 for none.
+    known : int
+        How many of the first ones have been judged before, of which nothing is said.
+    """
+    ranked = sorted(lengths)
+    usual = ranked[(len(ranked) - 1) // 2] if len(ranked) >= ENOUGH else 0.0
+    return [usual / one if 0 < factor * usual < one else 1.0 for one in lengths[known:]]
 
 
 def _median_of_the_others(ranked: Sequence[float], one: float) -> float:

@@ -22,7 +22,7 @@ from strategies.base import Instruction, State
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
-from strategies.judging import Led
+from strategies.judging import Led, Shortening
 
 logger = getLogger("flwr")
 
@@ -60,17 +60,38 @@ class Scaffold(FedAvg):
         Under option II c_k+ - c_k + c is (w_r - w_k) / (K eta), so that a site has no choice of its own in it; the
         gradient of option I is held beside the others'.
         """
-        assert isinstance(self.run.config.settings, ScaffoldSettings)
         control = Bound(
-            "option II: (w_r - w_k) / (K eta) - c; option I: `federation.max_update`, beside the round's others",
+            "option II: (w_r - w_k) / (K eta) - c; option I: beside the round's others, as the model",
             "c, and with it every site",
             "c, in the run's checkpoints",
+            codec="float32",
         )
-        if self.run.config.settings.option == "I":
-            control = replace(control, beside=self._gradient_beside)
-        else:
+        if self._by_path:
             control = replace(control, require=self._require_path)
+        else:
+            control = replace(control, beside=self._gradient_beside)
         return {WEIGHTS: model(), CONTROL: control}
+
+    def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
+        """Return w_k nearer to w_r, and under option II what c_k changed by as the shorter path makes it."""
+        shorter = super().shortened(upload, shortening)
+        if shortening.part or not self._by_path:
+            return shorter
+        assert isinstance(shorter.payload, Bundle)
+        change, c, share = (
+            shorter.payload.part(CONTROL, Weights),
+            self._c.read_only,
+            shortening.share,
+        )
+        nearer = {n: share * (t + c[n]) - c[n] for n, t in change.read_only.items()}
+        parts = {**shorter.payload.parts, CONTROL: Weights(nearer, change.codec)}
+        return replace(shorter, payload=Bundle(parts))
+
+    @property
+    def _by_path(self) -> bool:
+        settings = self.run.config.settings
+        assert isinstance(settings, ScaffoldSettings)
+        return settings.option == "II"
 
     def _gradient_beside(self, weights: Weights, upload: Upload, change: Weights) -> Led:
         return Led(change, control_spec(self.run).zeros(), part=CONTROL)

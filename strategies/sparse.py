@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from common.settings.masking import MaskingSettings
+from common.settings.topk import TopKSettings
 from common.sites import Site
 from common.updates import length, plus
-from common.wire import Spec, Weights
+from common.wire import MaskedUpdate, Spec, TopKUpdate, Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
+from strategies.judging import Shortening
 
 
 class SparseAverage(Strategy):
@@ -41,13 +45,21 @@ class SparseAverage(Strategy):
 
     def bounds(self) -> Mapping[str, Bound]:
         """Believe what an update leads to beside the others'."""
-        return {"": model()}
+        settings = self.run.config.settings
+        assert isinstance(settings, MaskingSettings | TopKSettings)
+        return {"": model(codec=settings.values)}
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights:
         """Return w_r + u_k."""
         places, values = self.coordinates(upload)
         update = torch.zeros(length(self.run.spec), dtype=torch.float64)
         return plus(weights, update.index_add_(0, places, values))
+
+    def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
+        """Return the upload with each value times the share."""
+        assert isinstance(upload.payload, MaskedUpdate | TopKUpdate)
+        values = upload.payload.values * shortening.share
+        return replace(upload, payload=replace(upload.payload, values=values))
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum what the uploads stand for as they come, in one float64 buffer, and divide once."""

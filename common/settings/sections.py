@@ -170,8 +170,18 @@ class FederationSettings(Settings):
     max_examples: int = setting(
         10_000_000, "images above which a site's claim is not believed: it is left out", ge=1
     )
+    robust: Literal["clip", "none"] = setting(
+        "clip",
+        "what becomes of an update longer than the others of its round: shortened, or taken as it is",
+    )
+    clip: float = setting(
+        7.0,
+        "times the usual length of the round's updates beyond which a longer one is shortened to it, where three or "
+        "more are compared",
+        gt=1,
+    )
     max_update: float = setting(
-        100.0,
+        10.0,
         "times the usual length of the round's updates beyond which a longer one is left out; 0: never",
         ge=0,
     )

@@ -64,13 +64,14 @@ class SiteEvaluation:
 
 @dataclass
 class Outcome:
-    """What became of a round's replies, by site."""
+    """What became of a round's replies, by site; of one that was shortened, the share of its length that counts."""
 
     accepted: dict[str, Mapping[str, float]] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
     evaluated: dict[str, SiteEvaluation] = field(default_factory=dict)
     unevaluated: dict[str, str] = field(default_factory=dict)
     floats: dict[str, int] = field(default_factory=dict)
+    shortened: dict[str, float] = field(default_factory=dict)
 
     @property
     def floats_up(self) -> int:

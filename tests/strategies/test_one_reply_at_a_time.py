@@ -75,11 +75,11 @@ def test_what_a_device_does_to_its_message_stays_with_it() -> None:
     assert "other" in content
 
 
-def test_large_uploads_are_judged_by_ones_and_the_first_two_together() -> None:
+def test_large_uploads_are_judged_by_ones_and_the_first_three_together() -> None:
     assert list(islice(group_sizes(16, 1_000), 3)) == [16, 16, 16]
-    assert list(islice(group_sizes(16, 45 * 2**20), 3)) == [2, 1, 1]
+    assert list(islice(group_sizes(16, 45 * 2**20), 3)) == [3, 1, 1]
     assert list(islice(group_sizes(16, 20 * 2**20), 3)) == [3, 3, 3]
-    assert list(islice(group_sizes(1, 45 * 2**20), 3)) == [1, 1, 1]
+    assert list(islice(group_sizes(1, 45 * 2**20), 3)) == [3, 1, 1]
     assert list(islice(group_sizes(16, 0), 2)) == [16, 16]
 
 

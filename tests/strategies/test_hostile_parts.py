@@ -1,0 +1,294 @@
+"""One hostile site of five: each part of a reply is believed as far as an honest site can send it, and no further."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import SilentGrid, TamperedGrid, numbers, run
+from tampering import away_from_start, with_arrays, with_part
+
+from common.errors import ConfigError
+from common.sites import Site
+from common.wire import Weights
+from server_app.checkpoint import Checkpoint
+from server_app.record import Record
+from strategies.base import Instruction, Strategy
+from strategies.bounds import Bound
+from strategies.exchange.replies import Upload
+from strategies.fedavg import FedAvg
+from strategies.judging import Shortening
+from strategies.plausible import shares_kept
+
+Small = Callable[..., dict[str, Any]]
+
+HOSTILE = "partition-1"
+
+#: a federation of five in which FedAvg learns
+FIVE = (
+    "federation.clients=5 partition.alpha=0.5 fedavg.epochs=5 fedavg.lr=0.1 model.width=16 model.depth=2 "
+    "scaffold.lr=0.05 fedpvr.lr=0.05"
+)
+
+
+def filled(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: np.full_like(array, value)
+
+
+def times(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: array * value
+
+
+def hostile(
+    small: Small, method: str, part: str, change: Any, words: str = FIVE, **asked: Any
+) -> Record:
+    rounds = asked.pop("during", range(1, 99))
+    config = small(method=method, set=words, **asked)
+    return run(config, TamperedGrid, tampers={1: with_part(part, change, rounds)})
+
+
+def named(record: Record) -> dict[int, set[str]]:
+    return {line["round"]: set(line["rejected"]) for line in record.metrics() if line["rejected"]}
+
+
+def accuracy(record: Record) -> float:
+    return float(record.metrics()[-1]["test"]["accuracy"])
+
+
+def largest(state: Any) -> float:
+    if isinstance(state, Mapping):
+        return max(map(largest, state.values()), default=0.0)
+    if isinstance(state, torch.Tensor) and state.is_floating_point() and state.numel():
+        return float(state.abs().max()) if bool(state.isfinite().all()) else float("inf")
+    return 0.0
+
+
+def kept(record: Record) -> float:
+    """Return the largest magnitude in the newest checkpoint."""
+    checkpoint = Checkpoint.load(record.last)
+    return max(largest(checkpoint.weights), largest(checkpoint.strategy))
+
+
+# ---- control variates -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedpvr"])
+@pytest.mark.parametrize(
+    ("change", "during"), [(filled(1e30), [1]), (filled(1e4), [2]), (times(-10), range(1, 99))]
+)
+def test_a_control_variate_is_that_of_the_path_that_the_model_took(
+    small: Small, method: str, change: Any, during: Sequence[int]
+) -> None:
+    record = hostile(small, method, "control", change, rounds=3, during=during)
+    assert named(record) == {r: {HOSTILE} for r in during if r <= 3}
+    assert "its part 'control'" in record.metrics()[min(during)]["rejected"][HOSTILE]
+    assert kept(record) < 1e3
+
+
+@pytest.mark.parametrize("clients", [1, 2, 5])
+def test_under_option_one_a_gradient_is_held_beside_the_others(small: Small, clients: int) -> None:
+    words = f"{FIVE} federation.clients={clients} scaffold.option=I"
+    assert named(run(small(method="scaffold", rounds=2, set=words))) == {}
+    record = hostile(small, "scaffold", "control", filled(1e6), words, rounds=2, during=[2])
+    if clients > 1:
+        assert named(record) == {2: {HOSTILE}}
+    assert kept(record) < 1e3
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedpvr"])
+@pytest.mark.parametrize("words", ["", "momentum=0.9", "lr_decay=0.5", "epochs=1"])
+def test_no_honest_control_variate_is_refused(small: Small, method: str, words: str) -> None:
+    own = f"{method}.{words}" if words else ""
+    for shared in ("", "wire.weights=float16", "model.norm=batch", "federation.participation=0.5"):
+        config = small(method=method, rounds=3, set=f"{FIVE} {own} {shared}".strip())
+        assert named(run(config)) == {}
+
+
+# ---- means, soft labels, codecs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16"])
+@pytest.mark.parametrize("value", [1e30, 60_000.0])
+def test_means_and_soft_labels_are_those_of_images(small: Small, wire: str, value: float) -> None:
+    words = f"{FIVE} wire.images={wire}"
+    record = hostile(small, "fedmix", "means", filled(value), words, rounds=3, during=[1])
+    assert list(named(record)) == [1]
+    assert named(record)[1] == {HOSTILE}
+    assert kept(record) < 100
+
+
+@pytest.mark.parametrize("value", [-0.2, 0.3])
+def test_soft_labels_are_shares(small: Small, value: float) -> None:
+    def labels(array: np.ndarray) -> np.ndarray:
+        return array + value if array.ndim == 2 else array
+
+    record = hostile(small, "fedmix", "means", labels, rounds=1)
+    assert "soft labels" in record.metrics()[1]["rejected"][HOSTILE]
+
+
+@pytest.mark.parametrize(
+    ("method", "setting"), [("fedmix", "images"), ("fedavg", "weights"), ("feddm", "images")]
+)
+def test_the_run_says_in_which_codec_a_part_comes(small: Small, method: str, setting: str) -> None:
+    """A site that writes float32 where float16 was asked for could send what the server cannot send on."""
+    words = f"{FIVE} wire.{setting}=float16 feddm.iterations=1"
+    config = small(method=method, rounds=1, set=words)
+    record = run(config, TamperedGrid, tampers={1: with_arrays(in_float32)})
+    assert f"wire.{setting}=float16 was expected" in record.metrics()[1]["rejected"][HOSTILE]
+    assert named(run(small(method=method, rounds=1, set=words))) == {}
+
+
+def in_float32(arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Return what a site sends that ignores the run's codec."""
+    head = arrays[0].tobytes().replace(b'"codec":"float16"', b'"codec":"float32"')
+    wide = [a.astype(np.float32) if a.dtype == np.float16 else a for a in arrays[1:]]
+    heads = [
+        np.frombuffer(a.tobytes().replace(b'"float16"', b'"float32"'), np.uint8)
+        if a.dtype == np.uint8 and a.ndim == 1
+        else a
+        for a in wide
+    ]
+    return [np.frombuffer(head, np.uint8), *heads]
+
+
+# ---- FedDPMS ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("part", "change"), [("decoder", filled(1e30)), ("means", filled(1e38))])
+def test_a_decoder_and_latents_are_not_taken_as_they_come(
+    small: Small, part: str, change: Any
+) -> None:
+    words = "federation.clients=5 partition.alpha=0.1 fedavg.epochs=1"
+    record = hostile(small, "feddpms", part, change, words, rounds=6)
+    assert named(record)
+    assert all(sites == {HOSTILE} for sites in named(record).values())
+    assert kept(record) < 1e4
+
+
+# ---- long updates -----------------------------------------------------------------------------------------
+
+AVERAGES = ["fedavg", "fednova", "scaffold", "feddyn", "masking", "flwr.serverapp.strategy:FedAvg"]
+
+
+@pytest.mark.parametrize(("factor", "during"), [(-10.0, range(1, 99)), (-95.0, [3])])
+def test_one_long_update_in_five_costs_its_site_and_no_more(
+    small: Small, factor: float, during: Sequence[int]
+) -> None:
+    """The other four are as good as they would be without it; unjudged, it ruins them."""
+    config = small(method="fedavg", rounds=5, set=FIVE)
+    tampers = {1: away_from_start(factor, during)}
+    attacked = run(config, TamperedGrid, tampers=tampers)
+    alone = run(config, SilentGrid, silent=[1], from_round=1)
+    assert accuracy(attacked) > accuracy(alone) - 0.05
+    off = small(
+        method="fedavg", rounds=5, set=f"{FIVE} federation.robust=none federation.max_update=0"
+    )
+    assert accuracy(run(off, TamperedGrid, tampers=tampers)) < accuracy(alone) - 0.2
+    for line in attacked.metrics()[1:]:
+        assert {*line["rejected"], *line.get("shortened", {})} <= {HOSTILE}
+
+
+@pytest.mark.parametrize("method", AVERAGES)
+def test_a_long_update_is_shortened_to_so_many_times_the_usual_length(
+    small: Small, method: str
+) -> None:
+    words = f"{FIVE} federation.max_update=0"
+    config = small(method=method, rounds=1, set=words)
+    record = run(config, TamperedGrid, tampers={1: _longer(method)})
+    line = record.metrics()[1]
+    assert list(line["shortened"]) == [HOSTILE]
+    assert 0 < line["shortened"][HOSTILE] < 0.3
+    assert line["rejected"] == {}
+
+
+def _longer(method: str) -> Any:
+    return with_part("", times(40.0)) if method == "masking" else away_from_start(40.0)
+
+
+@pytest.mark.parametrize("method", AVERAGES)
+def test_clipping_changes_no_bit_of_a_run_without_a_long_update(small: Small, method: str) -> None:
+    words = "federation.clients=5 partition.alpha=0.5"
+    clipped = run(small(method=method, rounds=2, set=words))
+    free = run(small(method=method, rounds=2, set=f"{words} federation.robust=none"))
+    assert all("shortened" not in line for line in clipped.metrics())
+    assert numbers(clipped) == numbers(free)
+
+
+def test_a_shortened_control_variate_is_that_of_the_shorter_path(small: Small) -> None:
+    """What the server makes of a site at 40 times its way equals what it makes of one that went the share itself."""
+    words = f"{FIVE} federation.max_update=0 scaffold.momentum=0"
+    config = small(method="scaffold", rounds=1, set=words)
+
+    # c is 0 in the first round, so that what c_k changed by is as far from it as w_k is from w_r
+    record = run(config, TamperedGrid, tampers={1: away_from_start(40.0)})
+    share = record.metrics()[1]["shortened"][HOSTILE]
+    other = run(config, TamperedGrid, tampers={1: away_from_start(40.0 * share)})
+    one, two = Checkpoint.load(record.last), Checkpoint.load(other.last)
+    for name, tensor in one.weights.items():
+        assert torch.allclose(tensor, two.weights[name], rtol=1e-4, atol=1e-5)
+    for name, tensor in one.strategy["control"].items():
+        assert torch.allclose(tensor, two.strategy["control"][name], rtol=1e-4, atol=1e-5)
+
+
+def test_the_share_that_is_kept_is_worked_out_by_hand() -> None:
+    assert shares_kept([1.0, 1.0, 2.0, 40.0, 1.0], 3.0) == [1, 1, 1, 0.025, 1]
+    assert shares_kept([1.0, 3.0, 1.0], 3.0) == [1, 1, 1]
+    assert shares_kept([1.0, 30.0], 3.0) == [1, 1]  # of two nobody knows which is usual
+    assert shares_kept([0.0, 0.0, 5.0], 3.0) == [1, 1, 1]  # nor beside those that have not moved
+    assert shares_kept([1.0, 1.0, 30.0], 0.0) == [1, 1, 1]
+    assert shares_kept([2.0, 2.0, 2.0, 16.0], 3.0, known=3) == [0.125]
+
+
+def test_a_share_of_a_way_ends_on_it() -> None:
+    start = Weights({"w": torch.tensor([1.0, 2.0]), "count": torch.tensor(3)})
+    ended = Weights({"w": torch.tensor([5.0, -2.0]), "count": torch.tensor(7)})
+    nearer = Shortening("", start, 0.25).of(ended)
+    assert torch.equal(nearer.tensors["w"], torch.tensor([2.0, 1.0]))
+    assert nearer.tensors["count"] == 7
+
+
+# ---- the hook ---------------------------------------------------------------------------------------------
+
+
+def test_a_method_that_does_not_say_what_it_believes_is_refused_when_its_class_is_made() -> None:
+    with pytest.raises(
+        TypeError, match=r"Silent does not say what of a reply is believed: write bounds"
+    ):
+
+        class Silent(Strategy):
+            def instructions(
+                self, server_round: int, weights: Weights, sites: Sequence[Site]
+            ) -> Mapping[str, Instruction]:
+                return {}
+
+            def update(
+                self, server_round: int, weights: Weights, uploads: Iterable[Upload]
+            ) -> Weights:
+                return weights
+
+
+def test_a_part_of_which_no_bound_speaks_is_not_asked_for(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(self: FedAvg) -> Mapping[str, Bound]:
+        return {}
+
+    monkeypatch.setattr(FedAvg, "bounds", nothing)
+    with pytest.raises(ConfigError, match=r"FedAvg\.bounds says nothing"):
+        run(small(method="fedavg", rounds=1))
+
+
+def test_a_loss_that_leaps_is_told_and_nothing_goes_back(
+    small: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = f"{FIVE} federation.robust=none federation.max_update=0"
+    config = small(method="fedavg", rounds=4, set=words)
+    with caplog.at_level("WARNING", "flwr"):
+        run(config, TamperedGrid, tampers={1: with_part("", times(-50), [4])})
+    told = [r.getMessage() for r in caplog.records if "leapt" in r.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("round 4: the test loss leapt from")
+    assert "round=best" in told[0]
