@@ -217,6 +217,49 @@ def test_clipping_changes_no_bit_of_a_run_without_a_long_update(small: Small, me
     assert numbers(clipped) == numbers(free)
 
 
+#: the recipes of the results, in fewer rounds, and settings that cost less where the payload does not follow from them
+RECIPES = {
+    "local": "lr=0.1",
+    "fedavg": "lr=0.3",
+    "fedprox": "lr=0.3",
+    "fednova": "lr=0.3",
+    "scaffold": "lr=0.03",
+    "scaffold by counts": "weighting=counts lr=0.1",
+    "scaffold I": "option=I lr=0.03",
+    "feddyn": "lr=0.1",
+    "fedpvr": "lr=0.1",
+    "moon": "lr=0.3",
+    "fedmix": "lr=0.3",
+    "fedgen": "lr=0.1",
+    "dense": "server_iterations=1",
+    "feddm": "iterations=2 server_epochs=5",
+    "feddm from real": "start=real warm=off iterations=2 server_epochs=5",
+    "real": "server_epochs=5",
+    "masking": "rate=7.8",
+    "topk": "rate=7.8",
+    "fedsynth": "rate=5 iterations=3 steps=2 real_batch=32",
+    "fedvae": "",
+    "feddpms": "sigma=0.424",
+    "feddgm": "iterations=2 surrogate_epochs=2 global_epochs=2",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "shared",
+    ["partition.alpha=0.1", "partition.alpha=0.01 wire.weights=float16 wire.images=float16"],
+)
+def test_no_honest_reply_of_the_results_recipes_is_refused_or_shortened(
+    small: Small, recipe: str, shared: str
+) -> None:
+    method = recipe.partition(" ")[0]
+    own = " ".join(f"{method}.{word}" for word in RECIPES[recipe].split())
+    ten = f"federation.clients=10 model.width=16 {shared} {own} fedavg.epochs=2"
+    record = run(small(method=method, rounds=3, set=ten))
+    assert all(not line["rejected"] and "shortened" not in line for line in record.metrics()[1:])
+
+
 def test_a_shortened_control_variate_is_that_of_the_shorter_path(small: Small) -> None:
     """What the server makes of a site at 40 times its way equals what it makes of one that went the share itself."""
     words = f"{FIVE} federation.max_update=0 scaffold.momentum=0"
