@@ -43,6 +43,7 @@ from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.matching import matched
 from strategies.exchange.memory import require_memory, tell_memory
 from strategies.exchange.replies import (
+    EVALUATION_RECORDS,
     Outcome,
     SiteEvaluation,
     Upload,
@@ -330,6 +331,7 @@ class Strategy(FlowerStrategy):
         What is refused is noted of the round that ``configure_evaluate`` asked about, also when the next one has begun.
         """
         judges = {site.node_id: site for site in [*self.sites, *self._judges]}
+        names = None if self.records is None else EVALUATION_RECORDS
         found: dict[str, SiteEvaluation] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -337,6 +339,7 @@ class Strategy(FlowerStrategy):
             try:
                 if site is None:
                     raise PayloadError("it was not asked")
+                require_records(reply, names)
                 found[site.name] = read_evaluation(reply, site.held_out)
             except PayloadError as error:
                 self._leave_unevaluated(

@@ -20,8 +20,11 @@ RECORD = "privacy"
 HEADS, HEAD = "ledger-heads", "ledger-head"
 """In the roll call's question, and in an instruction."""
 
-#: different events that one run of a site can have, and steps of each: their epsilon is reckoned every round
-_MOST, _STEPS = 64, 10**9
+MOST_EVENTS = 64
+"""Different events that one run of a site can have: their epsilon is computed every round."""
+
+_STEPS = 10**9
+"""Steps of each in one reply."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,8 @@ class Told:
         if not isinstance(fields["whole"], bool) or not isinstance(fields["seeded"], bool):
             raise ValueError("what it says of its privacy is not true or false")
         events = json.loads(str(fields["events"]))
-        if not isinstance(events, list) or len(events) > _MOST:
-            raise ValueError(f"it has more than {_MOST} events")
+        if not isinstance(events, list) or len(events) > MOST_EVENTS:
+            raise ValueError(f"it has more than {MOST_EVENTS} events")
         head = read_head(str(fields[HEAD])) if HEAD in fields else None
         read = tuple(map(Event.read, events))
         if any(event.steps > _STEPS for event in read):

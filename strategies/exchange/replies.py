@@ -27,6 +27,9 @@ MAX_FIGURE = 1e12
 #: records of a reply, the arrays among them
 MAX_RECORDS = 8
 
+#: names of the records of a reply that a site evaluates with
+EVALUATION_RECORDS = frozenset({"metrics", "about"})
+
 #: more images than any site holds; a larger count is a broken one
 MAX_EXAMPLES = 10**9
 

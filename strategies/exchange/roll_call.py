@@ -15,8 +15,11 @@ from common.fingerprint import source_fingerprint
 from common.privacy.ledger import Head
 from common.privacy.told import HEADS, all_written
 from common.sites import ENGINES, SITE_NAME, Site
-from strategies.exchange.replies import reason_of
+from strategies.exchange.replies import reason_of, require_records
 from strategies.exchange.sending import NO_REPLY, NOT_SENT, exchange
+
+#: names of the records of an answer
+_RECORDS = frozenset({"about", "sizes"})
 
 #: error replies that speak of a node's connection and not of the node: Flower's own for one that is gone or whose
 #: process died (a SuperNode that was killed is listed as online for up to a minute), and ours
@@ -88,6 +91,7 @@ def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAn
         sentence = f"node {node_id} failed the roll call: {reason_of(reply)}"
         return NoAnswer(sentence) if reply.error.code in _AWAY else Refused(sentence)
     try:
+        require_records(reply, _RECORDS)
         about, sizes = reply.content["about"], reply.content["sizes"]
         if not (isinstance(about, ConfigRecord) and isinstance(sizes, MetricRecord)):
             raise TypeError("other kinds of records")

@@ -236,3 +236,17 @@ def test_some_neighbouring_set_moves_it_as_far(dimension: int, images: int, clip
 def test_what_has_no_sensitivity(wrong: tuple[int, int, float]) -> None:
     with pytest.raises(ValueError, match="at least one of each"):
         latent_sensitivity(*wrong)
+
+
+#: one kind of event each, for which the PRV accountant's grid alone has some 50 and 100 million places
+DEAR = [
+    Event("dp-sgd", 4.0, 1e-4, 10**5),
+    Event("dp-sgd", 50.0, 1e-4, 10**5),
+]
+
+
+@pytest.mark.parametrize("event", DEAR, ids=str)
+def test_what_would_take_minutes_and_gigabytes_is_bounded_by_rdp(event: Event) -> None:
+    found = epsilon([event], DELTA)
+    assert found.prv == float("inf")
+    assert found.value == found.rdp < 1

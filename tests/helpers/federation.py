@@ -43,8 +43,11 @@ class PromptGrid(LocalGrid):
 class TamperedGrid(LocalGrid):
     """A federation in which ``tamper(instruction, reply)`` stands between some devices and the server."""
 
-    def __init__(self, *args: Any, tampers: Mapping[int, Tamper], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, tampers: Mapping[int, Tamper], kind: str = "train", **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._kind = kind
         self._tampers = {
             node: tampers[i] for i, node in enumerate(self.get_node_ids()) if i in tampers
         }
@@ -52,7 +55,7 @@ class TamperedGrid(LocalGrid):
     def _call(self, message: Message) -> Message:
         reply = super()._call(message)
         tamper = self._tampers.get(message.metadata.dst_node_id)
-        if tamper is None or message.metadata.message_type != "train":
+        if tamper is None or message.metadata.message_type != self._kind:
             return reply
         return tamper(message, reply)
 

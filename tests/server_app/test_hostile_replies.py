@@ -216,6 +216,28 @@ def test_what_stands_beside_the_arrays_is_bounded_in_sum(small: Small, method: s
     assert re.search("beside the reply's arrays takes 26", line["rejected"]["partition-1"])
 
 
+def more(extra: Mapping[str, ConfigRecord | MetricRecord]) -> Any:
+    """Return a tamper that adds records to whatever the reply holds, or takes the place of one."""
+    return holding(lambda old: {**old, **extra}.items())
+
+
+CROWDS = {
+    "another name": (more({"x" * 99: ConfigRecord({})}), f"a record '{'x' * 64}' where"),
+    "too many": (more({f"more-{i}": ConfigRecord({}) for i in range(9)}), "11 records where 8 is"),
+    "too large": (more({"about": ConfigRecord({"a": "x" * 2**18})}), "reply's arrays takes 26"),
+}
+
+
+@pytest.mark.parametrize("crowd", CROWDS)
+def test_the_same_allowance_holds_of_an_evaluation(small: Small, crowd: str) -> None:
+    tamper, said = CROWDS[crowd]
+    config = small(method="fedavg", rounds=1, set="evaluation.on=sites data.site_holdout=0.2")
+    line = run(config, TamperedGrid, tampers={1: tamper}, kind="evaluate").metrics()[1]
+    assert line["accepted"] == ["partition-0", "partition-1", "partition-2"]
+    assert list(line["unevaluated"]) == ["partition-1"]
+    assert re.search(said, line["unevaluated"]["partition-1"])
+
+
 TOLD = Told((Event("dp-sgd", 1.0, 1.0, 1),))
 
 

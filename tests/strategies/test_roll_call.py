@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from federation import run
-from flwr.app import Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from common.errors import FederationError
 from nectar.local_grid import LocalGrid
@@ -68,6 +68,15 @@ def empty(asked: Message, reply: Message) -> Message:
     return Message(RecordDict(), reply_to=asked)
 
 
+def crowded(**records: ConfigRecord) -> Answer:
+    """Return an answer with more records beside its own."""
+
+    def change(asked: Message, reply: Message) -> Message:
+        return Message(RecordDict({**reply.content, **records}), reply_to=asked)
+
+    return change
+
+
 NONSENSE = {
     "infinite": (sizes(num_examples=float("inf")), "inf is no count"),
     "not a number": (sizes(num_examples=float("nan")), "nan is no count"),
@@ -89,6 +98,15 @@ NONSENSE = {
     ),
     "no folder": (fails, "failed the roll call: the site's images are not there"),
     "nothing": (empty, "answered the roll call with something else"),
+    "another record": (
+        crowded(more=ConfigRecord({})),
+        "record 'more' where about, sizes were expected",
+    ),
+    "many records": (
+        crowded(**{f"more-{i}": ConfigRecord({}) for i in range(9)}),
+        "holds 11 records where 8",
+    ),
+    "a long text": (about(more="x" * 2**18), "beside the reply's arrays takes 26"),
     "a name of bytes": (about(site=b"\xff"), "the site name"),
 }
 

@@ -244,7 +244,7 @@ def test_sites_count_by_their_images_and_broken_figures_not_at_all(small: Small)
     ]
     replies = [
         Message(
-            RecordDict({"m": MetricRecord({"accuracy": a, "loss": x, "num-examples": n})}),
+            RecordDict({"metrics": MetricRecord({"accuracy": a, "loss": x, "num-examples": n})}),
             reply_to=Message(RecordDict(), i + 1, "evaluate"),
         )
         for i, (n, a, x) in enumerate(figures)
