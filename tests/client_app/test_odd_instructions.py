@@ -48,7 +48,9 @@ def test_what_an_instruction_says_of_rounds_and_ledgers_is_refused_if_it_is_none
         assert answer.error.reason == "the instruction's ledger-head is not the head of a ledger"
         answer = site.roll_call(**{"ledger-heads": head})  # type: ignore[arg-type]
         if head != '{"length": []}':  # none of this site
-            assert answer.error.reason == "the instruction's ledger-heads is not the head of a ledger"
+            assert (
+                answer.error.reason == "the instruction's ledger-heads is not the head of a ledger"
+            )
 
 
 def test_an_instruction_without_a_round_or_a_phase_is_refused(small: Small) -> None:
