@@ -137,14 +137,14 @@ def client_of(message: Message, context: Context) -> DeviceClient:
 
 
 def _config(message: Message, name: str = "config") -> ConfigRecord:
-    found = message.content[name]
+    found = message.content.get(name)
     if not isinstance(found, ConfigRecord):
         raise FederationError(f"the instruction's '{name}' is no configuration")
     return found
 
 
 def _arrays(message: Message) -> list[NDArray[Any]]:
-    found = message.content["arrays"]
+    found = message.content.get("arrays")
     if not isinstance(found, ArrayRecord):
         raise FederationError("the instruction's 'arrays' are none")
     return ARRIVALS.arrays_of(found)
@@ -153,7 +153,15 @@ def _arrays(message: Message) -> list[NDArray[Any]]:
 def _seen(message: Message) -> Head | None:
     """Return the last head of this site's ledger that the server says it saw."""
     named = _config(message).get(HEAD)
-    return None if named is None else read_head(str(named))
+    return None if named is None else _read(read_head, str(named), HEAD)
+
+
+def _read(read: Callable[[str], Head | None], text: str, key: str) -> Head | None:
+    """Return what ``read`` makes of a text of the server's."""
+    try:
+        return read(text)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise FederationError(f"the instruction's {key} is not the head of a ledger") from None
 
 
 def figures(metrics: Metrics, examples: int) -> MetricRecord:
@@ -245,7 +253,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     asked = _config(message)
     account = account_of(run, "", site, context)
     if account is not None and HEADS in asked:
-        account.check(own_of(str(asked[HEADS]), site))
+        account.check(_read(partial(own_of, site=site), str(asked[HEADS]), HEADS))
     sizes: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": len(train) if run.config.tells_counts else min(1, len(train)),
         "num-partitions": int(context.node_config.get("num-partitions", 0)),

@@ -407,6 +407,13 @@ class DeviceClient(NumPyClient):
 
     # ---- Flower's NumPyClient -------------------------------------------------------------------------
 
+    def _take_up(self, config: Mapping[str, Any]) -> None:
+        """Note the round of an instruction, and the one of this site's that the server last took."""
+        if "server-round" not in config:
+            raise FederationError("the instruction does not say of which round it is")
+        self.server_round, self.taken = int(config["server-round"]), int(config.get(TAKEN, 0))
+        self.__dict__.pop("_of_the_round", None)
+
     def fit(self, parameters: NDArrays, config: Mapping[str, Any]) -> tuple[NDArrays, int, Metrics]:
         """Run the phase that ``config["phase"]`` names and return what it lets out.
 
@@ -417,13 +424,12 @@ class DeviceClient(NumPyClient):
         FederationError
             If the client has no such phase, or the round's time is over before it is done.
         """
-        self.server_round, self.taken = int(config["server-round"]), int(config.get(TAKEN, 0))
-        self.deadline = Deadline.of(config)
-        work, takes = self.phase_named(str(config["phase"]))
+        self._take_up(config)
+        self.deadline, named = Deadline.of(config), str(config.get("phase", ""))
+        work, takes = self.phase_named(named)
         spec = takes(self.run)
         given = ARRIVALS.decode(parameters, spec)
-        self._metrics, self._phase, self._draws.told = {}, str(config["phase"]), None
-        self.__dict__.pop("_of_the_round", None)
+        self._metrics, self._phase, self._draws.told = {}, named, None
         started = time.perf_counter()
         payload = self._let_through(work(given), str(config.get("record", "run")))
         self._memory.save(self.server_round)
@@ -457,8 +463,7 @@ class DeviceClient(NumPyClient):
             raise FederationError(
                 f"site '{self.site}' holds out no images to evaluate on: set data.site_holdout above 0"
             )
-        self.server_round, self.taken = int(config["server-round"]), int(config.get(TAKEN, 0))
-        self.__dict__.pop("_of_the_round", None)
+        self._take_up(config)
         given = ARRIVALS.decode(parameters, self.run.spec)
         assert isinstance(given, Weights)
         model = self.model(given)

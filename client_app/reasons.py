@@ -6,7 +6,7 @@ import re
 import uuid
 from logging import getLogger
 
-from common.errors import NectarError, one_line
+from common.errors import NectarError, reason
 
 logger = getLogger("flwr")
 
@@ -32,7 +32,7 @@ def reason_of(error: Exception, *, owner: bool) -> str:
         logger.error("%s", error)
         told = error.told if owner and error.told else str(error)
         if not owner or not _PLACE.search(told):
-            return one_line(told)
+            return reason(told)
     incident = uuid.uuid4().hex[:8]
     if isinstance(error, NectarError):
         logger.error("the server is told incident %s of this", incident)

@@ -11,6 +11,7 @@ from common.config import Config
 from common.config.problems import nearest
 from common.cores import machine_cores
 from common.errors import FederationError
+from common.memory import TAKEN
 from common.methods import METHODS
 from common.settings.describe import amounts, left_open
 from common.settings.disclosure import Disclosure
@@ -186,11 +187,13 @@ def check_instruction(config: Mapping[str, object]) -> None:
     FederationError
         If it is another thing, or out of range.
     """
-    named, left = config.get("server-round", 0), config.get(SECONDS_LEFT, 0.0)
-    if type(named) is not int or not 0 <= named <= MAX_ROUND:
-        raise FederationError(
-            f"the instruction says server-round={str(named)[:40]} where a whole number from 0 to {MAX_ROUND} is allowed"
-        )
+    for key in ("server-round", TAKEN):
+        named = config.get(key, 0)
+        if type(named) is not int or not 0 <= named <= MAX_ROUND:
+            raise FederationError(
+                f"the instruction says {key}={str(named)[:40]} where a whole number from 0 to {MAX_ROUND} is allowed"
+            )
+    left = config.get(SECONDS_LEFT, 0.0)
     if not isinstance(left, int | float) or not 0 <= left < math.inf:
         raise FederationError(
             f"the instruction says {SECONDS_LEFT}={str(left)[:40]} where a finite number from 0 is allowed"

@@ -6,7 +6,7 @@ from logging import getLogger
 
 from common.errors import FederationError
 from common.memory import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
-from common.sites import SUPERLINK, Site
+from common.sites import SUPERLINK, Site, engine_of
 from strategies.exchange.replies import Upload
 from strategies.members import Members
 
@@ -33,7 +33,9 @@ def require_memory(members: Members, site: Site, said: str = OTHER_ROUNDS) -> No
     FederationError
         Naming what the machines have to share.
     """
-    here = site.engine != SUPERLINK and site.name in members.taken_here
+    # By all of them: a site says itself what it is a node of.
+    simulated = engine_of([*members.sites, site]) != SUPERLINK
+    here = simulated and site.name in members.taken_here
     if here and said.startswith(OTHER_ROUNDS):
         raise FederationError(
             f"{site.name} lacks what it remembered of its round {members.taken[site.name]} of this run: the machines "

@@ -241,6 +241,7 @@ def test_an_event_is_read_as_it_was_written(event: Event) -> None:
         Event("a", 1.0).to_dict() | {"sample_rate": True},
         Event("a", 1.0).to_dict() | {"steps": 2.0},
         Event("a", 1.0).to_dict() | {"mechanism": 3},
+        Event("a", 1.0).to_dict() | {"noise_multiplier": 10**400},
     ],
 )
 def test_what_is_read_as_no_event(wrong: object) -> None:

@@ -3,7 +3,9 @@
 The oracle is written a second time, from what the specs promise, and asks nothing of the code that it judges. A
 payload is damaged as arrays, as the records of a reply, or as the objects in which a reply lies at a SuperLink, and it
 is read as a server reads it: from the in-process grid, through Flower's own deflating and inflating, by the inbox. What
-was not damaged has to be accepted. The suite does some of it; all of it is
+was not damaged has to be accepted. Payloads are of each kind in every form, and whatever every method's sites send and
+are sent (`travelling`); an evaluation alone or riding on a reply, what is told of privacy, and a roll call's answer are
+damaged beside them. The suite does some of it; all of it is
 
     python tests/helpers/fuzzing.py --payloads 100000 --seed 0
 
@@ -23,6 +25,7 @@ import tracemalloc
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,11 +38,16 @@ from flwr.clientapp import ClientApp
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from fuzzing_rounds import CASES
 from inflating import Edit, content, deflated, inflated, npz, of_kind, parts
+from travelling import travelling
 
 from common.errors import REASON_LENGTH, PayloadError
+from common.fingerprint import source_fingerprint
 from common.models import build
-from common.sites import Site
+from common.privacy.told import HEAD, RECORD
+from common.sites import RAY, SITE_NAME, Site
+from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
 from common.wire import (
     Bundle,
     BundleSpec,
@@ -65,8 +73,17 @@ from common.wire import (
     WeightsSpec,
 )
 from nectar.local_grid import LocalGrid
-from strategies.exchange.replies import SiteEvaluation, read_evaluation, read_upload
+from strategies.base import Strategy
+from strategies.exchange.replies import (
+    SiteEvaluation,
+    read_evaluation,
+    read_upload,
+    require_records,
+)
+from strategies.exchange.riding import Riders
+from strategies.exchange.roll_call import Question, read_answer
 from strategies.exchange.sending import exchange
+from strategies.exchange.spending import Spending, told_with
 
 Draw = np.random.Generator
 Arrays = list[np.ndarray[Any, Any]]
@@ -75,6 +92,9 @@ EXAMPLES = 7
 
 #: bytes that reading may take beside a few copies of what was sent and of what may be
 ROOM = 4 * 2**20
+
+#: seconds that reckoning one site's epsilon may take, on a busy machine
+RECKONED = 5.0
 
 #: the memory of one case in as many is measured, which takes longer than to read it
 MEASURED = 8
@@ -167,6 +187,17 @@ def _drawn() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 KINDS = _kinds()
+"""Of each kind of payload, every codec and form that there is."""
+
+
+def kinds_of_methods(cases: Sequence[tuple[str, str]] = CASES) -> list[Kind]:
+    """Return what the sites of every method send and are sent, in bundles with all their parts."""
+    return [
+        Kind(f"{name} {compression}", payload, spec, compression)
+        for name, payload, spec in travelling(cases)
+        for compression in ("none", "zlib")
+    ]
+
 
 # ---- the oracle ---------------------------------------------------------------------------------------
 
@@ -241,8 +272,9 @@ def faults(payload: Payload, spec: Any) -> list[str]:
             else:
                 need(tuple(payload.labels.shape) == (n,), "labels of another shape")
                 within(payload.labels, spec.classes)
-                most = max(Counter(payload.labels.tolist()).values(), default=0)
-                need(most <= spec.ipc, "too many of one class")
+                counts = Counter(payload.labels.tolist())
+                need(max(counts.values(), default=0) <= spec.ipc, "too many of one class")
+                need(min(counts.values(), default=0) >= spec.fewest, "too few of one class")
         case SyntheticBatches(), SyntheticBatchesSpec():
             need(tuple(payload.inputs.shape) == (spec.m, spec.b, *spec.shape), "another shape")
             finite(payload.inputs, "an input")
@@ -273,6 +305,22 @@ def faulty_figures(figures: Mapping[str, float], examples: int) -> list[str]:
         found.append("figures that are many or long")
     if not all(isinstance(v, float) and np.isfinite(v) for v in figures.values()):
         found.append("a figure that is no finite number")
+    return found
+
+
+def faulty_spending(spending: Spending) -> list[str]:
+    """Return what is wrong with what is kept of an accepted reply's privacy: it is reckoned, and written as JSON."""
+    found, begun = [], time.monotonic()
+    for line in spending.lines(1e-5).values():
+        if line["epsilon"] is not None and not 0 <= line["epsilon"] < float("inf"):
+            found.append("an epsilon that is no number")
+        if len(line["events"]) > 64 or any(e["steps"] > 64 * 10**9 for e in line["events"]):
+            found.append("more events, or more steps, than a run has")
+    text = json.dumps([spending.lines(1e-5), spending.state()], allow_nan=False)
+    if len(text) > 64 * 1024:
+        found.append(f"{len(text)} characters of it")
+    if time.monotonic() - begun > RECKONED:
+        found.append(f"an epsilon that takes {time.monotonic() - begun:.1f} s to reckon")
     return found
 
 
@@ -358,6 +406,10 @@ def _other_bytes(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
     return np.frombuffer(bytes(data), array.dtype).reshape(array.shape)
 
 
+def _is_header(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype == np.uint8 and array.ndim == 1 and array[:2].tobytes() == b'{"'
+
+
 def _other_header(draw: Draw, head: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     text = head.tobytes()
     choice = int(draw.integers(8))
@@ -372,6 +424,8 @@ def _other_header(draw: Draw, head: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
             del fields[key]
         elif choice <= 5 and isinstance(fields.get("arrays"), list) and fields["arrays"]:
             fields["arrays"][int(draw.integers(len(fields["arrays"])))] = _entry(draw)
+        elif choice <= 5 and isinstance(fields.get("parts"), list) and fields["parts"]:
+            fields["parts"][int(draw.integers(len(fields["parts"])))] = _part(draw, fields["parts"])
         else:
             fields[key] = _pick(draw, _ODD)
         return np.frombuffer(json.dumps(fields).encode(), np.uint8)
@@ -386,6 +440,14 @@ def _entry(draw: Draw) -> Any:
         draw,
         [[_pick(draw, _DTYPES), shape], ["float32", shape], ["float32", [0] * 5000], *_ODD],
     )
+
+
+def _part(draw: Draw, parts: list[Any]) -> Any:
+    """Return another entry of a bundle's header."""
+    known = _pick(draw, parts)
+    name = known[0] if isinstance(known, list) and known else "weights"
+    counts = [0, 1, 2, -1, 10**9, 10**30, 1.5, "1", None, float("inf"), True, [1]]
+    return _pick(draw, [[name, _pick(draw, counts)], ["other", 1], known, *_ODD])
 
 
 def damaged(draw: Draw, arrays: Arrays) -> Arrays:
@@ -404,7 +466,9 @@ def damaged(draw: Draw, arrays: Arrays) -> Arrays:
     elif choice == 4:
         changed[i] = _BOMB
     elif choice <= 7:
-        changed[0] = _other_header(draw, changed[0])
+        heads = [j for j, array in enumerate(changed) if _is_header(array)] or [0]
+        at = _pick(draw, heads)
+        changed[at] = _other_header(draw, changed[at])
     else:
         change = (_other_values, _other_shape, _other_dtype, _other_bytes)[choice - 8]
         changed[i] = change(draw, changed[i])
@@ -471,7 +535,7 @@ def _other_figures(draw: Draw, record: MetricRecord) -> MetricRecord:
         *(0, -1, 1e300, -1e300, float("nan"), float("inf"), 2**63, 2**64 - 1, 10**9, 7.5, EXAMPLES),
         *([], [1.0] * 500, [1, 2, 3], [float("nan")]),
     ]
-    names = [*record, "num-examples", "", "x" * 70, "\x1b[31m", "a\nb", "né", "loss"]
+    names = [*record, "num-examples", "", "x" * 70, "\x1b[31m", "a\nb", "né", "loss", "x" * 300_000]
     changed = {**record, _pick(draw, names): _pick(draw, odd)}
     if draw.random() < 0.2:
         changed |= {f"f{i}": 1.0 for i in range(int(draw.integers(100)))}
@@ -480,19 +544,62 @@ def _other_figures(draw: Draw, record: MetricRecord) -> MetricRecord:
     return MetricRecord(changed)
 
 
+def _privacy(draw: Draw) -> ConfigRecord:
+    """Return what a site may say of its privacy, right or odd."""
+    event: dict[str, Any] = {
+        **{"mechanism": "dp-sgd", "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 3},
+        "adjacency": "add-remove",
+    }
+    fields: dict[str, Any] = {"whole": bool(draw.random() < 0.5), "seeded": False}
+    for _ in range(int(draw.integers(3))):
+        numbers = [
+            0,
+            -1,
+            1e-300,
+            1e-5,
+            0.5,
+            1.0,
+            1e300,
+            10**9,
+            10**18,
+            10**400,
+            None,
+            "1",
+            True,
+            [],
+        ]
+        texts = ["", "x" * 500, "\x1b[2J", "replace-one", "add-remove", float("inf"), float("nan")]
+        event[_pick(draw, [*event, "more"])] = _pick(draw, [*numbers, *texts])
+    if draw.random() < 0.3:
+        head = _pick(draw, ["x", "[" * 50_000, "{}", '{"length": 1e400, "sha256": "x"}', [1]])
+        fields[_pick(draw, [HEAD, "whole", "seeded", "events", "more"])] = head
+    events = json.dumps([event] * _pick(draw, [0, 1, 1, 2, 64, 65, 1000]))
+    return ConfigRecord({"events": events, **fields})
+
+
 def other_records(draw: Draw, records: RecordDict) -> RecordDict:
     """Return a reply's records with one thing wrong, or sometimes nothing."""
     changed: dict[str, Any] = dict(records)
-    match int(draw.integers(8)):
+    match int(draw.integers(10)):
         case 0:
-            changed[_pick(draw, ["more", "arrays", "metrics", ""])] = _pick(
+            names = ["more", "arrays", "metrics", "about", RECORD, EVALUATION, TRAINING_FAILED, ""]
+            changed[_pick(draw, names)] = _pick(
                 draw,
                 [
                     ArrayRecord(),
                     MetricRecord({"a": 1}),
                     ConfigRecord({"s": "", "l": [], "b": b"x"}),
+                    ConfigRecord(
+                        {REASON: _pick(draw, ["", "x" * 2000, "\x1b[2J\n", [1], b"x", 1.5])}
+                    ),
+                    ConfigRecord({"s": "x" * 300_000}),
+                    ConfigRecord({f"k{i}": [float("nan")] * 1000 for i in range(40)}),
                 ],
             )
+        case 8:
+            changed[RECORD] = _privacy(draw)
+        case 9:
+            changed |= {f"more-{i}": ConfigRecord() for i in range(int(draw.integers(1, 12)))}
         case 1 if changed:
             del changed[_pick(draw, list(changed))]
         case 2 | 3 if "metrics" in changed and isinstance(changed["metrics"], MetricRecord):
@@ -609,11 +716,26 @@ class Tally:
         ]
 
 
-class Fuzzer:
-    """Draws cases, has them read, and judges what comes of it."""
+#: how a case comes, as often as it stands here
+_COMES = (
+    *("arrays", "arrays", "arrays", "records", "records", "records", "objects", "objects"),
+    *("objects", "evaluation", "riding", "roll_call"),
+)
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+
+class Fuzzer:
+    """Draws cases, has them read, and judges what comes of it.
+
+    Parameters
+    ----------
+    seed : int
+        Of all draws.
+    kinds : sequence of Kind
+        What is damaged.
+    """
+
+    def __init__(self, seed: int, kinds: Sequence[Kind] = KINDS) -> None:
+        self.seed, self._kinds = seed, kinds
         self.tally = Tally()
         self._grid = FuzzGrid()
         self._site = Site("site", self._grid.get_node_ids()[0], EXAMPLES, 0, 1)
@@ -622,11 +744,11 @@ class Fuzzer:
     def case(self, number: int) -> None:
         """Do one case."""
         draw = np.random.default_rng([self.seed, number])
-        kind, damages = _pick(draw, KINDS), int(draw.integers(4))
-        way = ("arrays", "records", "objects", "evaluation")[number % 10 // 3]
+        kind, damages = _pick(draw, self._kinds), int(draw.integers(4))
+        way = _COMES[number % len(_COMES)]
         self._case = f"case {number} ({kind.name}, {way}, {damages} damages)"
         read: Callable[[], None] = getattr(self, f"_{way}")(draw, kind, damages)
-        measured = number // 10 % MEASURED == 0
+        measured = number // len(_COMES) % MEASURED == 0
         if measured:
             tracemalloc.start()
         try:
@@ -649,7 +771,7 @@ class Fuzzer:
     def _look_at(self, reason: str) -> None:
         if len(reason) > REASON_LENGTH or not reason.isprintable():
             self._fail(f"a reason of {len(reason)} characters, or of some that cannot be printed")
-        if "cannot be read (" in reason or "put together (" in reason:
+        if "the reply cannot be read (" in reason or "put together (" in reason:
             self.tally.last_resort[reason.partition("cannot be ")[2]] += 1
 
     def _fail(self, what: str) -> None:
@@ -684,12 +806,60 @@ class Fuzzer:
         for _ in range(damages if edit is None else 0):
             records = other_records(draw, records)
 
+        return lambda: self._require_evaluation(self._carried(records, 0, edit))
+
+    def _require_evaluation(self, reply: Message) -> None:
+        found = read_evaluation(reply, EXAMPLES)
+        assert isinstance(found, SiteEvaluation)
+        assert 0 <= found.accuracy <= 1
+        assert found.examples == EXAMPLES
+        assert np.isfinite(found.loss)
+
+    def _riding(self, draw: Draw, kind: Kind, damages: int) -> Callable[[], None]:
+        """Read a reply that an evaluation rides on: of its two parts, one may be accepted alone."""
+        records = _reply(kind.payload.encode(kind.compression))
+        records[EVALUATION] = MetricRecord({"num-examples": EXAMPLES, "accuracy": 0.5, "loss": 1.0})
+        for _ in range(damages):
+            records = other_records(draw, records)
+        weights, node = ArrayRecord([np.zeros(1)]), self._site.node_id
+        asked, question = (
+            Message(RecordDict({"arrays": weights, "config": ConfigRecord()}), node, way)
+            for way in ("train", "evaluate")
+        )
+        riders = Riders([question], [asked])
+
         def read() -> None:
-            found = read_evaluation(self._carried(records, 0, edit), EXAMPLES)
-            assert isinstance(found, SiteEvaluation)
-            assert 0 <= found.accuracy <= 1
-            assert found.examples == EXAMPLES
-            assert np.isfinite(found.loss)
+            reply = self._carried(records, kind.spec.max_bytes, None)
+            (trained,) = riders.instructions_replies([reply])
+            (judged,) = riders.answers
+            _refused_or(lambda: self._require_evaluation(judged))
+            self._require_upload(kind, trained)
+
+        return read
+
+    def _roll_call(self, draw: Draw, kind: Kind, damages: int) -> Callable[[], None]:
+        """Read what a node says of itself: a site with counts that agree, or a sentence."""
+        about = {"site": "site", "source": source_fingerprint(), "partition-id": 0, "engine": RAY}
+        sizes = {"num-examples": 7, "num-partitions": 2, "class-counts": [3, 4], "num-held-out": 1}
+        told: dict[str, Any] = {"about": ConfigRecord(about), "sizes": MetricRecord(sizes)}
+        for _ in range(damages):
+            name = _pick(draw, ["about", "sizes", "more"])
+            fields = dict(told.get(name, {}))
+            fields[_pick(draw, [*fields, "more"])] = _pick(draw, _TOLD[name])
+            kept = {k: v for k, v in fields.items() if draw.random() > 0.03}
+            told[name] = _RECORDS[name](kept)
+        question = Question(2, True, 1000)
+
+        def read() -> None:
+            reply = self._carried(RecordDict(told), 0, None)
+            found = read_answer(self._site.node_id, reply, question)
+            if not isinstance(found, Site):
+                raise PayloadError(str(found))
+            assert SITE_NAME.fullmatch(found.name)
+            assert 1 <= found.examples == sum(found.class_counts) <= 1000
+            assert 0 <= found.held_out <= 1000
+            assert not found.partitions or 0 <= found.partition < found.partitions
+            assert len(str(found.partitions)) < 400
 
         return read
 
@@ -710,7 +880,16 @@ class Fuzzer:
         assert not found, f"accepted although: {', '.join(found)}"
 
     def _read(self, kind: Kind, records: RecordDict, edit: Edit | None = None) -> None:
-        reply = self._carried(records, kind.spec.max_bytes, edit)
+        self._require_upload(kind, self._carried(records, kind.spec.max_bytes, edit))
+
+    def _require_upload(self, kind: Kind, reply: Message) -> None:
+        """Read a reply as a strategy does, what it says of its privacy too."""
+        require_records(reply, Strategy.records)
+        spending, told = Spending(), told_with(reply)
+        if told is not None:
+            spending.take(self._site.name, told)
+            odd = faulty_spending(spending)
+            assert not odd, f"accepted although: {', '.join(odd)}"
         upload = read_upload(reply, self._site, kind.spec)
         self._judge(kind, upload.payload)
         odd = faulty_figures(upload.metrics, upload.examples)
@@ -726,15 +905,57 @@ class Fuzzer:
         return reply
 
 
+_NUMBERS: list[Any] = [
+    *(
+        0,
+        -1,
+        1,
+        8,
+        2.5,
+        1e300,
+        float("nan"),
+        float("inf"),
+        2**62,
+        [],
+        [3, 4],
+        [7],
+        [-1, 8],
+        [1e300] * 2,
+    ),
+    *([float("nan")] * 2, [1] * 5000),
+]
+_TEXTS: list[Any] = [
+    "",
+    "x" * 5000,
+    "\x1b[2J",
+    "../up",
+    "a b",
+    1.5,
+    -2,
+    True,
+    b"x",
+    ["site"],
+    2**62,
+]
+_TOLD = {"about": _TEXTS, "sizes": _NUMBERS, "more": [*_TEXTS]}
+_RECORDS: dict[str, Any] = {"about": ConfigRecord, "sizes": MetricRecord, "more": ConfigRecord}
+
+
+def _refused_or(read: Callable[[], None]) -> None:
+    """Let ``read`` be refused."""
+    with suppress(PayloadError):
+        read()
+
+
 def _reply(arrays: Arrays) -> RecordDict:
     figures = MetricRecord({"num-examples": EXAMPLES, "train-loss": 0.5, "seconds": 0.1})
     about = ConfigRecord({"site": "site"})
     return RecordDict({"arrays": ArrayRecord(arrays), "metrics": figures, "about": about})
 
 
-def fuzz(first: int, payloads: int, seed: int) -> Tally:
+def fuzz(first: int, payloads: int, seed: int, kinds: Sequence[Kind] = KINDS) -> Tally:
     """Do the cases ``first`` to ``first + payloads - 1`` of ``seed``."""
-    fuzzer = Fuzzer(seed)
+    fuzzer = Fuzzer(seed, kinds)
     for number in range(first, first + payloads):
         fuzzer.case(number)
     return fuzzer.tally
@@ -747,9 +968,10 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    logging.getLogger("flwr").setLevel("ERROR")
+    logging.getLogger("flwr").setLevel("CRITICAL")
+    kinds = [*KINDS, *kinds_of_methods()]
     begun = time.monotonic()
-    tally = fuzz(asked.first, asked.payloads, asked.seed)
+    tally = fuzz(asked.first, asked.payloads, asked.seed, kinds)
     print(f"{asked.payloads} payloads from {asked.first} on, {time.monotonic() - begun:.0f} s")
     print("\n".join(tally.lines()))
     return 1 if tally.failures else 0

@@ -19,7 +19,7 @@ from common.wire import Weights
 from nectar.resume import with_recorded
 from server_app.record import Record
 from strategies import base
-from strategies.exchange.memory import tell_memory
+from strategies.exchange.memory import require_memory, tell_memory
 from strategies.exchange.replies import Upload
 from strategies.members import Members
 
@@ -102,3 +102,11 @@ def test_a_real_site_that_lost_its_memory_goes_on_with_a_line(
     members.taken_here.clear()  # its state was deleted before the run was continued, to let it begin afresh
     tell(RAY)
     assert len(said) == 2
+
+
+def test_a_real_site_that_says_it_is_simulated_ends_no_run() -> None:
+    """The roll call asks each site what it is a node of: among real ones nobody is believed to be simulated."""
+    liar, honest = Site("north", 7, 10, engine=RAY), Site("south", 8, 10, engine=SUPERLINK)
+    members = Members(2, [liar, honest], taken={"north": 1}, taken_here={"north"})
+    tell_memory(2, Upload(liar, Weights({}), 10, {MEMORY_LOST: 1.0}), members)
+    require_memory(members, liar)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fuzzing
 import pytest
+from fuzzing_rounds import CASES
 
 import common.wire
 import common.wire.weights
@@ -12,9 +13,22 @@ import common.wire.weights
 def test_damaged_payloads_of_every_kind_are_refused_or_what_their_spec_says() -> None:
     tally = fuzzing.fuzz(0, 600, seed=1)
     assert not tally.failures, "\n".join(tally.failures)
-    for way in ("arrays", "records", "objects", "evaluation"):
+    for way in ("arrays", "records", "objects", "evaluation", "riding", "roll_call"):
         assert tally.accepted[way] > 10
         assert tally.refused[way] > 10
+
+
+def test_what_methods_send_and_are_sent_in_parts_is_refused_or_what_its_spec_says() -> None:
+    names = ("scaffold", "fedmix", "fedgen", "feddpms")
+    some = {name: case for case in CASES if (name := case[0]) in names}
+    fedssyn = [case for case in CASES if "fedssyn.diagnostics" in case[1]]
+    kinds = fuzzing.kinds_of_methods([*some.values(), *fedssyn])
+    bundles = {part for kind in kinds for part in getattr(kind.payload, "parts", ())}
+    assert bundles >= {"control", "means", "generator", "decoder", "scarce", "inner", "share"}
+    tally = fuzzing.fuzz(0, 600, 1, kinds)
+    assert not tally.failures, "\n".join(tally.failures)
+    assert tally.accepted["arrays"] > 10
+    assert tally.refused["arrays"] > 10
 
 
 def test_it_knows_every_kind_of_payload() -> None:
@@ -25,5 +39,6 @@ def test_it_knows_every_kind_of_payload() -> None:
 
 def test_it_sees_a_check_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common.wire.weights, "require_finite", lambda name, tensor: None)
-    tally = fuzzing.fuzz(0, 250, seed=1)
+    weights = [kind for kind in fuzzing.KINDS if isinstance(kind.payload, common.wire.Weights)]
+    tally = fuzzing.fuzz(0, 250, 1, weights)
     assert any("is not finite" in failure for failure in tally.failures)

@@ -1,0 +1,65 @@
+"""Instructions that lack something, or say what cannot be: a real site refuses each in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from real_site import RECORD, Site
+
+from client_app.reasons import reason_of
+from common.config import load
+from common.errors import REASON_LENGTH, ConfigError
+from common.run import Run
+from common.wire import Weights
+
+Small = Callable[..., dict[str, Any]]
+
+
+def instruction(small: Small) -> RecordDict:
+    """Return what an honest server asks."""
+    weights = Weights.of(Run(load(small(method="fedavg"))).build_model())
+    fields = ConfigRecord({"server-round": 1, "phase": "train", "record": RECORD})
+    return RecordDict({"arrays": ArrayRecord(weights.encode()), "config": fields})
+
+
+@pytest.mark.parametrize("missing", ["arrays", "config"])
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_an_instruction_without_a_record_is_refused_by_its_name(
+    small: Small, kind: str, missing: str
+) -> None:
+    site = Site(small(method="fedavg", set="data.site_holdout=0.2"))
+    content = instruction(small)
+    del content[missing]
+    assert f"the instruction's '{missing}'" in site._ask(kind, content).error.reason
+
+
+def test_what_an_instruction_says_of_rounds_and_ledgers_is_refused_if_it_is_none(
+    small: Small, tmp_path: Path
+) -> None:
+    site = Site(small(method="fedavg"), **{"site": "north", "state-dir": str(tmp_path / "state")})
+    for taken in (-1, 0.5, "1", [1], 10**7):
+        assert "says taken=" in site.train("train", taken=taken).error.reason
+    for head in ("x", "[" * 50_000, '{"length": []}', "1"):
+        answer = site.train("train", **{"ledger-head": head})
+        assert answer.error.reason == "the instruction's ledger-head is not the head of a ledger"
+        answer = site.roll_call(**{"ledger-heads": head})  # type: ignore[arg-type]
+        if head != '{"length": []}':  # none of this site
+            assert (
+                answer.error.reason == "the instruction's ledger-heads is not the head of a ledger"
+            )
+
+
+def test_an_instruction_without_a_round_or_a_phase_is_refused(small: Small) -> None:
+    site = Site(small(method="fedavg"))
+    assert "has no phase ''" in site.train("").error.reason
+    content = instruction(small)
+    del content.config_records["config"]["server-round"]
+    assert "does not say of which round it is" in site._ask("train", content).error.reason
+
+
+def test_a_sentence_is_as_short_as_the_server_reads() -> None:
+    assert len(reason_of(ConfigError("x" * 5000), owner=True)) == REASON_LENGTH

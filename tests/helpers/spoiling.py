@@ -1,0 +1,323 @@
+"""A hostile site: it trains as it is asked, and spoils some part of what it replies, each round as it is drawn.
+
+``Hostile`` stands between a site and the server (`federation.TamperedGrid`). What it does is drawn from one generator,
+so that a sequence of rounds can be done again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from common.specs.riding import EVALUATION
+from common.wire import Bundle
+
+Draw = np.random.Generator
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Part:
+    """A payload as it travels: a header, and arrays or, of a bundle, parts by name."""
+
+    head: Array
+    arrays: list[Array] = field(default_factory=list)
+    parts: dict[str, Part] | None = None
+
+    @classmethod
+    def of(cls, arrays: list[Array]) -> Part:
+        """Read the frames."""
+        fields = json.loads(arrays[0].tobytes())
+        if fields["kind"] != Bundle.kind:
+            return cls(arrays[0], arrays[1:])
+        parts, start = {}, 1
+        for name, count in fields["parts"]:
+            parts[name] = cls.of(arrays[start : start + count])
+            start += count
+        return cls(arrays[0], parts=parts)
+
+    def encode(self) -> list[Array]:
+        """Return the arrays, with headers that fit them."""
+        if self.parts is None:
+            return [self.head, *self.arrays]
+        each = {name: part.encode() for name, part in self.parts.items()}
+        head = Bundle.head({name: len(arrays) for name, arrays in each.items()})
+        return [head, *(array for arrays in each.values() for array in arrays)]
+
+    def leaves(self) -> Iterator[Part]:
+        """Yield the parts that are no bundles."""
+        if self.parts is None:
+            yield self
+        for part in (self.parts or {}).values():
+            yield from part.leaves()
+
+    def bundles(self) -> Iterator[Part]:
+        """Yield the bundles, the outermost first."""
+        if self.parts is not None:
+            yield self
+        for part in (self.parts or {}).values():
+            yield from part.bundles()
+
+    def copy(self) -> Part:
+        """Return one whose arrays can be changed."""
+        return Part.of([array.copy() for array in self.encode()])
+
+
+def pick(draw: Draw, items: Any) -> Any:
+    """Return one of ``items``."""
+    return items[int(draw.integers(len(items)))]
+
+
+# ---- what becomes of the arrays of one part: each returns new values for old ones ----------------------
+
+
+def _scaled(draw: Draw, values: Array) -> Array:
+    return values * (10.0 ** draw.uniform(-30, 30))
+
+
+def _a_little_scaled(draw: Draw, values: Array) -> Array:
+    return values * (10.0 ** draw.uniform(0, 4))
+
+
+def _turned(draw: Draw, values: Array) -> Array:
+    return -values
+
+
+def _zeros(draw: Draw, values: Array) -> Array:
+    return np.zeros_like(values)
+
+
+def _one_coordinate(draw: Draw, values: Array) -> Array:
+    changed = values.copy().reshape(-1)
+    if changed.size:
+        changed[int(draw.integers(changed.size))] = pick(draw, [1, -1]) * 10.0 ** draw.uniform(
+            -3, 38
+        )
+    return changed.reshape(values.shape)
+
+
+def _no_number(draw: Draw, values: Array) -> Array:
+    changed = values.copy().reshape(-1)
+    if changed.size:
+        changed[int(draw.integers(changed.size))] = pick(draw, [np.nan, np.inf, -np.inf])
+    return changed.reshape(values.shape)
+
+
+def _filled(draw: Draw, values: Array) -> Array:
+    return np.full_like(values, pick(draw, [65504.0, -65504.0, 1e-30, 1.0, -5.0, 1e4, 1e38]))
+
+
+def _noise(draw: Draw, values: Array) -> Array:
+    return values + draw.standard_normal(values.shape) * 10.0 ** draw.uniform(-3, 6)
+
+
+_CHANGES = (
+    *(_scaled, _a_little_scaled, _a_little_scaled, _turned, _zeros),
+    *(_one_coordinate, _one_coordinate, _no_number, _filled, _noise),
+)
+
+
+@np.errstate(all="ignore")
+def _changed(draw: Draw, array: Array, change: Callable[[Draw, Array], Array]) -> Array:
+    if array.dtype.kind == "f":
+        return np.asarray(change(draw, array.astype(np.float64))).astype(array.dtype)
+    top = np.iinfo(array.dtype)
+    odd = [0, 1, 2, 9, 10, 255, 2**31, -1, top.max, top.min]
+    flat = array.copy().reshape(-1)
+    if flat.size:
+        flat[draw.integers(flat.size, size=3)] = np.array(pick(draw, odd)).astype(array.dtype)
+    return flat.reshape(array.shape)
+
+
+class Hostile:
+    """What a site does to its replies, round by round: as it comes, or out of habit always the same.
+
+    Parameters
+    ----------
+    draw : numpy.random.Generator
+        Decides.
+
+    Attributes
+    ----------
+    did : list of str
+        What it did, in the rounds' order.
+    """
+
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
+        self._before: list[Part] = []
+        self._habit = str(pick(draw, _WAYS)) if draw.random() < _HABITS else ""
+        self._factor = float(pick(draw, [-1, 1]) * draw.uniform(20, 100))
+        self.did: list[str] = []
+
+    def __call__(self, instruction: Message, reply: Message) -> Message:
+        """Return what the server gets in the place of ``reply``."""
+        if reply.has_error():
+            self.did.append("failed by itself")
+            return reply
+        records = dict(reply.content)
+        sent = Part.of(records["arrays"].to_numpy_ndarrays())  # type: ignore[union-attr]
+        asked = Part.of(instruction.content["arrays"].to_numpy_ndarrays())  # type: ignore[union-attr]
+        way = self._habit or pick(self._draw, _WAYS)
+        self.did.append(way)
+        spoiled = sent.copy()
+        if way == "lost":
+            self._before.append(sent)
+            return Message(Error(code=5, reason="away"), reply_to=instruction)
+        if way in ("figures", "records"):
+            records = getattr(self, f"_{way}")(records)
+        elif way != "honest":
+            spoiled = getattr(self, f"_{way}")(spoiled, asked)
+            records["arrays"] = ArrayRecord(spoiled.encode())
+        self._before.append(sent)
+        return Message(RecordDict(records), reply_to=instruction)
+
+    # ---- arrays ---------------------------------------------------------------------------------------
+
+    def _values(self, sent: Part, asked: Part) -> Part:
+        """Change the arrays of a part, all of them alike or a single one."""
+        leaf, change = pick(self._draw, list(sent.leaves())), pick(self._draw, _CHANGES)
+        self._note(f"{change.__name__.lstrip('_')} of {_kind(leaf)}")
+        one = int(self._draw.integers(max(1, len(leaf.arrays))))
+        whole = self._draw.random() < 0.6
+        state = self._draw.bit_generator.state
+        for i, array in enumerate(leaf.arrays):
+            if whole and array.dtype.kind == "f":
+                self._draw.bit_generator.state = state  # the same factor for all
+                leaf.arrays[i] = _changed(self._draw, array, change)
+            elif not whole and i == one:
+                leaf.arrays[i] = _changed(self._draw, array, change)
+        return sent
+
+    def _update(self, sent: Part, asked: Part) -> Part:
+        """Go further, or the other way, from what was sent to it: a model that looks like one."""
+        factor = self._factor  # just below what is refused, where it is a habit
+        if not self._habit or self._draw.random() < 0.2:
+            factor = float(pick(self._draw, [-1, 1]) * 10.0 ** self._draw.uniform(-2, 6))
+        self._note(f"by {factor:.3g}")
+        known = {_form(leaf): leaf for leaf in asked.leaves()}
+        for leaf in sent.leaves():
+            start = known.get(_form(leaf))
+            for i, array in enumerate(leaf.arrays):
+                if array.dtype.kind != "f":
+                    continue
+                base = np.zeros_like(array) if start is None else start.arrays[i]
+                with np.errstate(all="ignore"):
+                    leaf.arrays[i] = (base + factor * (array - base)).astype(array.dtype)
+        return sent
+
+    def _half(self, sent: Part, asked: Part) -> Part:
+        """Send a part as float16, with the largest that this reaches in it."""
+        leaf = pick(self._draw, list(sent.leaves()))
+        fields = json.loads(leaf.head.tobytes())
+        if "codec" not in fields:
+            return sent
+        leaf.head = np.frombuffer(json.dumps({**fields, "codec": "float16"}).encode(), np.uint8)
+        largest = pick(self._draw, [65504.0, -65504.0, 6e-8])
+        share = float(pick(self._draw, [0.01, 0.5, 1.0]))
+        with np.errstate(all="ignore"):
+            for i, array in enumerate(leaf.arrays):
+                if array.dtype.kind == "f":
+                    where = self._draw.random(array.shape) < share
+                    leaf.arrays[i] = np.where(where, largest, array).astype(np.float16)
+        return sent
+
+    def _swapped(self, sent: Part, asked: Part) -> Part:
+        """Put a part where another belongs, or an array."""
+        leaves = list(sent.leaves())
+        if len(leaves) > 1 and self._draw.random() < 0.6:
+            one, other = self._draw.choice(len(leaves), 2, replace=False)
+            a, b = leaves[one], leaves[other]
+            a.head, b.head, a.arrays, b.arrays = b.head, a.head, b.arrays, a.arrays
+            return sent
+        leaf = pick(self._draw, leaves)
+        if leaf.arrays:
+            one, other = (int(self._draw.integers(len(leaf.arrays))) for _ in range(2))
+            leaf.arrays[one], leaf.arrays[other] = leaf.arrays[other], leaf.arrays[one]
+        return sent
+
+    def _omitted(self, sent: Part, asked: Part) -> Part:
+        """Leave a part of a bundle out, or an array of what is none."""
+        bundles = list(sent.bundles())
+        if bundles:
+            found = pick(self._draw, bundles)
+            assert found.parts is not None
+            name = pick(self._draw, list(found.parts) or [""])
+            self._note(name)
+            found.parts.pop(name, None)
+        elif sent.arrays:
+            del sent.arrays[int(self._draw.integers(len(sent.arrays)))]
+        return sent
+
+    def _stale(self, sent: Part, asked: Part) -> Part:
+        """Send an earlier reply again, or what came with the instruction."""
+        return pick(self._draw, [*self._before, asked]).copy()
+
+    # ---- what stands beside them ----------------------------------------------------------------------
+
+    def _figures(self, records: dict[str, Any]) -> dict[str, Any]:
+        found = EVALUATION if EVALUATION in records and self._draw.random() < 0.5 else "metrics"
+        figures = dict(records[found])
+        # of a simulated site the server believes that its memory is lost, and says what to do about it
+        name = pick(self._draw, [*figures, "other", "num-examples", "went-back"])
+        odd = [0.0, 1.0, -1.0, 0.5, 7, 1e-30, 1e6, 1e12, -1e12, 1e300, math.nan, math.inf, 2**62]
+        if name in figures and self._draw.random() < 0.2:
+            del figures[name]
+        else:
+            figures[name] = pick(self._draw, odd)
+        self._note(f"{found}.{name}={figures.get(name)}")
+        return {**records, found: MetricRecord(figures)}
+
+    def _records(self, records: dict[str, Any]) -> dict[str, Any]:
+        noise = pick(self._draw, [1.0, 0.0, 1e-300, 1e300, -1.0])
+        event = {
+            "mechanism": pick(self._draw, ["dp-sgd", "x", "", "\x1b[2J"]),
+            "noise_multiplier": noise,
+            "sample_rate": pick(self._draw, [1.0, 0.5, 1e-300]),
+            "steps": pick(self._draw, [1, 10**9, 10**18, 0]),
+            "adjacency": pick(self._draw, ["add-remove", "replace-one", "none"]),
+        }
+        events = [event] * int(pick(self._draw, [0, 1, 64, 1000]))
+        privacy = {"events": json.dumps(events), "whole": bool(self._draw.random() < 0.5)}
+        name, record = pick(
+            self._draw,
+            [
+                ("privacy", ConfigRecord({**privacy, "seeded": False})),
+                ("privacy", ConfigRecord({**privacy, "seeded": False})),
+                ("privacy", ConfigRecord({"events": "[" * 50_000})),
+                ("about", ConfigRecord({"site": "partition-0", "more": ["x" * 99] * 99})),
+                ("about", MetricRecord({"site": 1})),
+                ("evaluation", MetricRecord({"accuracy": 1.0, "loss": 0.0, "num-examples": 1})),
+                ("training-failed", ConfigRecord({"reason": "y" * 10_000})),
+                ("more", ArrayRecord([np.zeros(9)])),
+            ],
+        )
+        self._note(name)
+        return {**records, name: record}
+
+    def _note(self, more: str) -> None:
+        self.did[-1] += f" ({more})"
+
+
+#: the share of sites that have a habit
+_HABITS = 0.4
+
+#: what it does, as often as it stands here
+_WAYS = (
+    *("honest", "honest", "lost", "values", "values", "values", "update", "update", "update"),
+    *("half", "swapped", "omitted", "stale", "figures", "records"),
+)
+
+
+def _kind(leaf: Part) -> str:
+    return str(json.loads(leaf.head.tobytes())["kind"])
+
+
+def _form(leaf: Part) -> tuple[Any, ...]:
+    return _kind(leaf), *(array.shape for array in leaf.arrays)

@@ -1,0 +1,68 @@
+"""What really travels: what every method's sites send and are sent, each payload with what its receiver expects."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from fuzzing_rounds import CASES, config_of
+
+from client_app.app import app as client_app
+from client_app.arrivals import Arrivals
+from common.config import load
+from common.wire import Payload, Spec
+from nectar.local_grid import LocalGrid
+from server_app.app import serve
+from strategies import base, foreign
+
+#: enough for what travels in the first rounds alone, and for what does from then on
+ROUNDS, SITES = 4, 3
+
+
+def travelling(
+    cases: Sequence[tuple[str, str]] = CASES,
+) -> Iterator[tuple[str, Payload, Spec]]:
+    """Yield (name, payload, what is expected) of all that travels under ``cases``, each form once."""
+    seen: set[str] = set()
+    for method, words in cases:
+        for way, payload, spec in _of_run(method, words):
+            name = f"{method} {way} {_outline(payload)} {spec}"
+            if name not in seen:
+                seen.add(name)
+                yield f"{method} {way} {_outline(payload)}", payload, spec
+
+
+def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
+    """Return all that travels in a run of honest sites."""
+    found: list[tuple[str, Payload, Spec]] = []
+    decode, read = Arrivals.decode, base.read_upload
+
+    def decoded(self: Arrivals, arrays: Any, spec: Spec) -> Payload:
+        payload = decode(self, arrays, spec)
+        found.append(("down", payload, spec))
+        return payload
+
+    def read_reply(reply: Any, site: Any, spec: Spec) -> Any:
+        upload = read(reply, site, spec)
+        found.append(("up", upload.payload, spec))
+        return upload
+
+    with ExitStack() as patched, tempfile.TemporaryDirectory() as folder:
+        patched.enter_context(patch.object(Arrivals, "decode", decoded))
+        for module in (base, foreign):
+            if hasattr(module, "read_upload"):
+                patched.enter_context(patch.object(module, "read_upload", read_reply))
+        config = config_of(method, words, SITES, ROUNDS, folder)
+        serve(LocalGrid(client_app, SITES, config), load(config))
+    return found
+
+
+def _outline(payload: Payload) -> str:
+    """Return the kinds of a payload's parts."""
+    parts = getattr(payload, "parts", None)
+    if parts is None:
+        return payload.kind
+    return "{" + ", ".join(f"{name}: {_outline(part)}" for name, part in parts.items()) + "}"
