@@ -58,7 +58,7 @@ SECONDS, LEFT = 20, 5.0
 
 #: what a site's owner allows, so that no setting asks for more work than a test has time for
 OWNER = {
-    **{"max-iterations": 4, "max-epochs": 3, "max-ipc": 4, "max-images": 300, "max-size": 16},
+    **{"max-iterations": 4, "max-epochs": 40, "max-ipc": 4, "max-size": 16},
     **{"cores": 1, "max-parameters": 100_000},
 }
 
