@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -68,6 +69,8 @@ class Told:
         read = tuple(map(Event.read, events))
         if any(event.steps > _STEPS for event in read):
             raise ValueError(f"an event of it has more than {_STEPS} steps")
+        if not all(math.isfinite(event.noise_multiplier) for event in read):
+            raise ValueError("an event of it has noise without end")
         return cls(read, fields["whole"], fields["seeded"], head)
 
 

@@ -313,7 +313,7 @@ def faulty_spending(spending: Spending) -> list[str]:
     found, begun = [], time.monotonic()
     for line in spending.lines(1e-5).values():
         if line["epsilon"] is not None and not 0 <= line["epsilon"] < float("inf"):
-            found.append("an epsilon that is no number")
+            found.append("an epsilon that is not a number")
         if len(line["events"]) > 64 or any(e["steps"] > 64 * 10**9 for e in line["events"]):
             found.append("more events, or more steps, than a run has")
     text = json.dumps([spending.lines(1e-5), spending.state()], allow_nan=False)

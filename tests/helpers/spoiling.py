@@ -51,7 +51,7 @@ class Part:
         return [head, *(array for arrays in each.values() for array in arrays)]
 
     def leaves(self) -> Iterator[Part]:
-        """Yield the parts that are no bundles."""
+        """Yield the parts that are not bundles."""
         if self.parts is None:
             yield self
         for part in (self.parts or {}).values():
