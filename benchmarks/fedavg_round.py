@@ -18,8 +18,8 @@ from torch import Tensor
 import client_app.app
 from benchmarks.measure import Claim, Row, compare
 from common.config import load
-from common.data import Samples
 from common.run import Run
+from common.samples.inputs import Samples
 from common.seeding import generator
 from common.training import batches
 from nectar.local_grid import LocalGrid

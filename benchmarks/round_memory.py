@@ -22,8 +22,8 @@ import client_app.app
 from benchmarks.measure import Claim, Row, figure_elsewhere, peak_memory
 from common.compute import return_freed_memory, use_threads
 from common.config import load
-from common.data import Samples
 from common.run import Run
+from common.samples.inputs import Samples
 from common.seeding import generator
 from common.settings.training import TrainingSettings
 from common.training import train

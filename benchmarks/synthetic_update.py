@@ -23,8 +23,8 @@ from client_app.fedavg import FedAvgClient
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
 from common.config import load
-from common.data import Samples
 from common.run import Run
+from common.samples.inputs import Samples
 from common.seeding import generator
 from common.wire import Weights
 

@@ -44,7 +44,6 @@ from client_app.site import (
 )
 from client_app.vetoes import check_instruction
 from common.compute import use_threads
-from common.data import Samples
 from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
 from common.flower_arrays import array_of, filled, record_of
@@ -52,6 +51,7 @@ from common.patience import checked_by
 from common.privacy.ledger import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
 from common.run import Run
+from common.samples.inputs import Samples
 from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
 
 #: Flower's own code for a ClientApp that raised

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from common.copies import EQUAL, NEAR, Copies
-from common.data import DatasetInfo, Samples
+from common.samples.dataset import DatasetInfo
+from common.samples.inputs import Samples
 from common.wire import Bundle, CarriesExamples, Payload
 from synth.copies import nearest_distances
 

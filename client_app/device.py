@@ -29,7 +29,6 @@ from client_app.private_draws import PrivateDraws, Rows
 from client_app.releases import payload_line
 from client_app.review import Review
 from client_app.state import DeviceState, Tensors
-from common.data import Samples
 from common.errors import ConfigError, FederationError
 from common.memory import TAKEN
 from common.methods import is_import_path, load, resolve
@@ -37,6 +36,7 @@ from common.models import Classifier
 from common.privacy import Event
 from common.privacy.told import Told
 from common.run import Run
+from common.samples.inputs import Samples
 from common.seeding import generator
 from common.settings.base import Settings
 from common.training import evaluate

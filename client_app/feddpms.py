@@ -12,10 +12,10 @@ from client_app.device import phase
 from client_app.fedvae import FedVAEClient
 from client_app.local_training import train_locally
 from client_app.state import Tensors
-from common.data import Samples
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
 from common.privacy import Event, latent_sensitivity, parallel
+from common.samples.inputs import Samples
 from common.settings.feddpms import FedDPMSSettings
 from common.specs.feddpms import (
     DECODER,

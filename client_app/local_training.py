@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient
 from client_app.private_draws import Rows
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
-from common.data import Samples
 from common.errors import FederationError
 from common.models import Classifier
 from common.private_training import PrivateSteps, planned
+from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings
 from common.training import Local, Rule, Trained, plain_gradient, train
 from common.wire import Weights

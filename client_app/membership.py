@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import Dataset, Samples, samples
 from common.data.stratify import Indices
 from common.errors import FederationError
 from common.row_draws import keyed_hashes
 from common.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import Samples, samples
 from common.seeding import derive
 
 KEY = "membership-key"

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from client_app.membership import divided, key_of
 from client_app.site import PARTITION, engine_of
-from common.data import class_counts
+from common.data.counts import class_counts
 from common.data.stratify import Indices, held_back
 from common.errors import FederationError
 from common.run import Run

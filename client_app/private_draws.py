@@ -15,13 +15,13 @@ from client_app.ledger import Account
 from client_app.membership import key_of
 from client_app.noise import is_seeded
 from common.config import Config
-from common.data import Samples
 from common.entropy import system_normal
 from common.errors import FederationError
 from common.privacy import Event
 from common.privacy.told import Told
 from common.row_draws import SeededRows, SystemRows, example_hashes
 from common.run import Run
+from common.samples.inputs import Samples
 from common.seeding import derive
 from synth.private_release import Gaussian
 from synth.row_draws import RowDraws

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from common.data import Samples
 from common.errors import FederationError
 from common.models import couples_samples
 from common.privacy import Event
 from common.private_training import PrivateSteps, dp_sgd
+from common.samples.inputs import Samples
 from common.training import Rule
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from PIL import Image
 from torch import Tensor
 
 from client_app.node_config import absolute, number
-from common.data import DatasetInfo
 from common.errors import FederationError
+from common.samples.dataset import DatasetInfo
 from common.wire import Bundle, CarriesExamples, Payload, Pixels, SyntheticImages
 
 SEND, REFUSE = "send", "refuse"

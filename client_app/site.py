@@ -24,10 +24,11 @@ from client_app.vetoes import Vetoes, check_size
 from common.compute import torch_device
 from common.config import load
 from common.config.problems import COMMAND_LINE
-from common.data import Dataset, Samples, samples
 from common.data.bounds import Bounds
 from common.errors import ConfigError, FederationError
 from common.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings
 from common.settings.sections import ComputeSettings
 from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, site_name

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.data.dataset import DatasetInfo
 from common.errors import ConfigError
+from common.samples.dataset import DatasetInfo
 from common.seeding import derive
 from common.settings.training import TrainingSettings
 from synth.row_draws import RowDraws, integers

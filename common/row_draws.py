@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data.inputs import Samples
 from common.entropy import uniform_of
+from common.samples.inputs import Samples
 
 Words = NDArray[np.uint64]
 

@@ -15,18 +15,12 @@ from numpy.typing import NDArray
 from common import models
 from common.compute import torch_device
 from common.config import Config
-from common.data import (
-    Dataset,
-    DatasetInfo,
-    describe,
-    load,
-    load_site,
-    partition,
-    subset,
-    validation_split,
-)
 from common.data.bounds import ANYWHERE, Bounds
+from common.data.catalogue import describe
+from common.data.loading import load, load_site
+from common.data.partitions import partition
 from common.data.parts import Parts
+from common.data.stratify import subset, validation_split
 from common.datasets import kind_of
 from common.errors import ConfigError, DataError
 from common.imports import is_import_path
@@ -34,6 +28,7 @@ from common.imports import load as load_path
 from common.models import own
 from common.models.building import outline
 from common.models.mould import Mould
+from common.samples.dataset import Dataset, DatasetInfo
 from common.seeding import derive, generator, process_wide
 from common.settings.sections import ModelSettings
 from common.sites import folder_sites

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data.dataset import PAD, UNK, DatasetInfo, Split
+from common.samples.dataset import PAD, UNK, DatasetInfo, Split
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from common.augmentation import augmented
 from common.compute import autocast, is_large
-from common.data import Samples
 from common.models import couples_samples
+from common.samples.inputs import Samples
 from common.seeding import draws_of_torch_alone, process_wide
 from common.settings.training import TrainingSettings
 from common.steps import counted

@@ -29,8 +29,8 @@ from nearest_real import Held, Real, distances, nearness, of_class, real_nearnes
 from torch import Tensor, nn
 
 import nectar
-from common.data import Samples, samples
 from common.run import Run
+from common.samples.inputs import Samples, samples
 from common.seeding import generator
 from common.settings.training import TrainingSettings
 from common.training import train

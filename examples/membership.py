@@ -29,9 +29,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import nectar
-from common.data import Samples, samples
 from common.models import Classifier
 from common.run import Run
+from common.samples.inputs import Samples, samples
 from nectar.recorded_run import RecordedRun
 
 

@@ -23,10 +23,12 @@ from PIL import Image
 from style_training import Plan, train_prior
 from torch import Tensor
 
-from common.data import Split, describe, load
+from common.data.catalogue import describe
+from common.data.loading import load
 from common.errors import NectarError
 from common.files import write_atomically
 from common.models import Classifier, build
+from common.samples.dataset import Split
 from common.seeding import generator
 from synth.descent import Adam
 from synth.generators.style import Form, StyleNetwork

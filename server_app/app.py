@@ -19,7 +19,7 @@ from common.compute import use_threads
 from common.config import Config, load
 from common.config.keys import FETCH
 from common.copies import Copies
-from common.data import class_counts, report
+from common.data.counts import class_counts, report
 from common.errors import DivergedError, FederationError, NectarError, one_line
 from common.methods import is_foreign
 from common.run import Run

@@ -9,9 +9,9 @@ from types import MappingProxyType
 
 from flwr.app import ArrayRecord
 
-from common.data import Samples, samples
 from common.models import Classifier
 from common.run import Run
+from common.samples.inputs import Samples, samples
 from common.task import Evaluation
 from common.training import evaluate
 from server_app.loop import Judge, Judgement

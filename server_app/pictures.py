@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.data import DatasetInfo
 from common.display_contrast import Contrast
 from common.files import write_atomically
+from common.samples.dataset import DatasetInfo
 from common.wire import SyntheticImages
 from server_app.screen import hard, in_bytes
 

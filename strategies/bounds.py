@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from common.data.dataset import DatasetInfo
 from common.errors import PayloadError
 from common.run import Run
+from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
 from common.wire import Bundle, BundleSpec, LatentMeans, SyntheticBatches, SyntheticImages, Weights
 from strategies.exchange.replies import Upload

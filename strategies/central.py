@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from common.data import Samples, samples
 from common.errors import FederationError
+from common.samples.inputs import Samples, samples
 from common.seeding import generator
 from common.settings.central import CentralSettings
 from common.sites import Site

@@ -11,9 +11,9 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from common.data import Samples
 from common.errors import PayloadError
 from common.run import Run
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.feddgm import settings_of, surrogate_of
 from common.training import Local

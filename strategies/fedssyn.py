@@ -13,9 +13,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from common.data import Samples
 from common.errors import FederationError, PayloadError
 from common.run import Run
+from common.samples.inputs import Samples
 from common.seeding import generator
 from common.sites import SUPERLINK, Site, engine_of
 from common.specs.fedssyn import (

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from flwr.app import ArrayRecord
 
-from common.data import Samples
 from common.errors import ConfigError
 from common.models import couples_samples
 from common.run import Run
+from common.samples.inputs import Samples
 from common.seeding import generator
 from common.settings.global_models import GlobalModelsSettings
 from common.settings.training import TrainingSettings

@@ -9,8 +9,8 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from common.data import Samples
 from common.run import Run
+from common.samples.inputs import Samples
 from common.seeding import generator
 from common.settings.surrogate import SurrogateServerSettings
 from common.settings.training import TrainingSettings

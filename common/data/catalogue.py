@@ -5,11 +5,11 @@ from __future__ import annotations
 import string
 from difflib import get_close_matches
 
-from common.data.dataset import DatasetInfo
 from common.data.decode import scale_of
 from common.data.leaf_vocabulary import FREQUENT, TOKENS, WHOLE
 from common.datasets import forms_in_words, kind_of
 from common.errors import DataError
+from common.samples.dataset import DatasetInfo
 from common.settings.images import ImagesSettings
 
 _FASHION = (

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import Labels, Split
 from common.data.files import SourceFile, read_verified
 from common.errors import DataError
+from common.samples.dataset import Labels, Split
 
 _SHAPE = (3, 32, 32)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from common.data.dataset import Labels
 from common.data.stratify import Indices
+from common.samples.dataset import Labels
 
 # Beyond this many classes a column each no longer fits a terminal.
 _MAX_COLUMNS = 20

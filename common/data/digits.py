@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import Split
 from common.data.stratify import stratified_mask
+from common.samples.dataset import Split
 from common.seeding import derive
 
 TEST_IMAGES = 360

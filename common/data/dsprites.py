@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import Labels, Split
 from common.data.files import SourceFile
 from common.data.stratify import stratified_mask
 from common.errors import DataError
+from common.samples.dataset import Labels, Split
 from common.seeding import derive
 
 FOLDER = "dsprites"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from common.data.dataset import Split
 from common.errors import DataError
+from common.samples.dataset import Split
 
 
 @dataclass(frozen=True)

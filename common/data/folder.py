@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from common.data.dataset import Skipped
 from common.data.decode import ENDINGS
 from common.errors import DataError
+from common.samples.dataset import Skipped
 
 TRAIN = "train"
 #: the names under which a test split may lie beside train/; the first that is there is taken

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.data.dataset import Split
 from common.data.store import Contents, Stored, digest_of, shared
 from common.data.stratify import Indices, validation_split
+from common.samples.dataset import Split
 from common.seeding import derive
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import Split
 from common.data.files import SourceFile, read_verified
 from common.errors import DataError
+from common.samples.dataset import Split
 
 _UNSIGNED_BYTE = 0x08
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from common.data.bounds import ANYWHERE, Bounds
-from common.data.dataset import Dataset, DatasetInfo, Skipped, Split
 from common.data.decode import Unreadable, dtype_of, read_image
 from common.data.folder import (
     TRAIN,
@@ -28,6 +27,7 @@ from common.data.pictures import most_pixels
 from common.data.store import Contents, Stored, digest_of, shared, store_roots
 from common.errors import DataError
 from common.patience import look_at_the_clock
+from common.samples.dataset import Dataset, DatasetInfo, Skipped, Split
 from common.settings.images import ImagesSettings
 
 log = logging.getLogger("flwr")

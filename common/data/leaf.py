@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from common.data.dataset import Labels, Split
 from common.data.files import SourceFile
 from common.errors import DataError
+from common.samples.dataset import Labels, Split
 
 FOLDER = "leaf"
 _PUBLISHER = "https://github.com/TalwalkarLab/leaf"

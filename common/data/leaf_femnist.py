@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import Images, Labels, Split
 from common.data.leaf import Paths, owners_of
 from common.data.leaf_json import REMEDY, User, read_users
 from common.errors import DataError
+from common.samples.dataset import Images, Labels, Split
 
 _SIDE, _PIXELS, _CLASSES = 28, 784, 62
 _BYTE = 255

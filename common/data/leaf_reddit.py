@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import PAD, UNK, Split
 from common.data.leaf import Paths, owners_of
 from common.data.leaf_json import REMEDY, User, entry, read_users
 from common.data.leaf_vocabulary import TOKENS, WHOLE, read_vocabulary
 from common.errors import DataError
+from common.samples.dataset import PAD, UNK, Split
 
 Tokens = NDArray[np.int32]
 

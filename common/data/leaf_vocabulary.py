@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.data.dataset import PAD, UNK
 from common.data.leaf_json import REMEDY, entry, read_object
 from common.errors import DataError
+from common.samples.dataset import PAD, UNK
 
 VOCABULARY = "leaf/reddit/vocab/reddit_vocab.json"
 """Where it lies below the data directory."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from common.data.bounds import ANYWHERE, Bounds
 from common.data.catalogue import NAMES, describe
-from common.data.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
 from common.data.digits import read_digits
 from common.data.download import ensure_files
 from common.data.files import Source
@@ -19,6 +18,7 @@ from common.data.sources import SOURCES
 from common.data.store import Contents, shared, store_roots
 from common.datasets import kind_of
 from common.errors import DataError
+from common.samples.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.data.catalogue import NATURAL
-from common.data.dataset import Labels
 from common.data.draws import dirichlet, divide, draw_until_large_enough
 from common.data.parts import Parts
 from common.data.stratify import Indices
 from common.errors import DataError
+from common.samples.dataset import Labels
 from common.seeding import numpy_generator
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import Labels
 from common.errors import DataError
+from common.samples.dataset import Labels
 from common.seeding import numpy_generator
 
 Indices = NDArray[np.int64]

@@ -19,11 +19,11 @@ from scipy.stats import norm
 from torch import Tensor
 
 from common.config import load
-from common.data import Samples, samples
 from common.imports import load as load_path
 from common.methods import resolve
 from common.privacy import Event, epsilon
 from common.run import Run
+from common.samples.inputs import Samples, samples
 from common.sites import Site
 from common.wire import Weights
 from strategies.base import Instruction, Strategy, strategy_class

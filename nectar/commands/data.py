@@ -16,7 +16,7 @@ from nectar.resume import with_recorded
 from nectar.words import parse_words, take_options, with_file_as_word
 
 if TYPE_CHECKING:
-    from common.data import Dataset
+    from common.samples.dataset import Dataset
     from nectar.dataset.account import Holdings
 
 SUMMARY = "prepare a data set, count its classes by site, check a folder of images"
@@ -67,7 +67,7 @@ def main(words: list[str]) -> int:
 
 
 def _need_images(config: Config) -> None:
-    from common.data import describe
+    from common.data.catalogue import describe
     from common.datasets import kind_of
 
     if not kind_of(config.dataset) and not describe(config.dataset, config.images).has_images:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data import Dataset, DatasetInfo, Split, account, by_reason, class_counts, report
+from common.data.counts import class_counts, report
+from common.data.folder import account, by_reason
 from common.run import Run
+from common.samples.dataset import Dataset, DatasetInfo, Split
 
 #: files left out that are named one by one
 _NAMED = 20

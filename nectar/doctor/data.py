@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.config import Config
-from common.data import Dataset
 from common.data.files import Source
 from common.data.sources import SOURCES
 from common.data.store import open_store, store_roots
 from common.datasets import kind_of
 from common.errors import DataError, NectarError
 from common.run import Run
+from common.samples.dataset import Dataset
 from nectar.dataset.account import own
 from nectar.doctor.check import Check, Level
 

@@ -12,11 +12,12 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from common.data import DatasetInfo, decode
+from common.data import decode
 from common.errors import ConfigError
 from common.files import write_json, write_text
 from common.models import Classifier, building, classifier, initial, own, projected, registry
 from common.run import Run
+from common.samples.dataset import DatasetInfo
 from common.wire import SyntheticImages
 from nectar.export import pictures, plain
 from nectar.export.about import about_model

@@ -11,11 +11,11 @@ import torch
 
 from common.config import Config
 from common.config.text import join_set, parse_set
-from common.data.dataset import Skipped
 from common.data.decode import Unreadable
 from common.data.folder import account, list_split
 from common.errors import ConfigError, DataError
 from common.run import Run
+from common.samples.dataset import Skipped
 from nectar.export.model import ExportedModel
 from nectar.export.names import labels_by_folder
 from nectar.export.pictures import read

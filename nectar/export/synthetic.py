@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.data import DatasetInfo
 from common.display_contrast import Contrast
 from common.errors import FederationError
+from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES, SITE_NAME
 from common.wire import SyntheticImages
 from nectar.export.names import folder_names

@@ -13,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data import Dataset, class_counts, samples
+from common.data.counts import class_counts
 from common.data.own.reading import is_at_hand
 from common.data.sources import SOURCES
 from common.errors import NectarError
 from common.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
 from common.sites import ALL_SITES
 from nectar.report.view import View
 

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.data import DatasetInfo
 from common.display_contrast import Contrast
 from common.errors import NectarError
+from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES
 from common.wire import SyntheticImages
 from nectar.report.html import Markup, h, join, scroll

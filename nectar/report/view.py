@@ -11,11 +11,12 @@ import yaml
 
 from common.config import Config
 from common.config.text import dotted
-from common.data import DatasetInfo, describe
+from common.data.catalogue import describe
 from common.errors import ConfigError, NectarError
 from common.imports import is_import_path
 from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
+from common.samples.dataset import DatasetInfo
 from common.sites import SUPERLINK
 from nectar.past_run import PastRun
 from nectar.record_imports import NotNamed

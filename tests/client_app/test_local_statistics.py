@@ -21,10 +21,10 @@ from client_app.fedavg import FedAvgClient
 from client_app.scaffold import ScaffoldClient
 from client_app.state import DirectoryState
 from common.config import load
-from common.data import Samples
 from common.errors import ConfigError
 from common.models import Classifier
 from common.run import Run
+from common.samples.inputs import Samples
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.task import Evaluation
 from common.wire import Bundle, Weights

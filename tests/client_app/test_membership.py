@@ -15,9 +15,9 @@ from client_app.membership import KEY, chosen, divided, key_of
 from client_app.partitions import sizes_of_all
 from client_app.site import site_samples
 from common.config import load
-from common.data import Samples
 from common.errors import FederationError
 from common.run import Run
+from common.samples.inputs import Samples
 
 PRIVATE = "privacy.noise_multiplier=1 privacy.counts=public data.site_holdout=0.25"
 

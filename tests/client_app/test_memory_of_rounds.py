@@ -13,8 +13,8 @@ from tiny import Tiny
 
 from client_app.device import DeviceClient, phase
 from client_app.state import ContextState, DeviceState, DirectoryState
-from common.data import Samples
 from common.errors import FederationError
+from common.samples.inputs import Samples
 from common.wire import Weights
 
 #: what the server is said to have gone back from

@@ -20,10 +20,10 @@ from client_app.noise import is_seeded
 from client_app.site import site_samples
 from client_app.state import DirectoryState
 from common.config import load
-from common.data import Samples
 from common.errors import FederationError
 from common.privacy import Event
 from common.run import Run
+from common.samples.inputs import Samples
 from common.wire import Weights
 
 Small = Callable[..., dict[str, Any]]

@@ -18,8 +18,8 @@ from real_site import Site
 
 import client_app.review
 from client_app.review import REFUSE, SEND, Review
-from common.data import DatasetInfo
 from common.errors import FederationError
+from common.samples.dataset import DatasetInfo
 from common.wire import Bundle, Numbers, Payload, Pixels, SyntheticBatches, SyntheticImages
 
 Small = Callable[..., dict[str, Any]]

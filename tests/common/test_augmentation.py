@@ -15,9 +15,10 @@ from torch import Tensor, nn
 import common.training
 from common.augmentation import check_augmentation, flip_crop
 from common.config import load
-from common.data import Samples, describe
+from common.data.catalogue import describe
 from common.errors import ConfigError
 from common.run import Run
+from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
 from common.task import Classification
 from common.training import Local, evaluate, train

@@ -14,8 +14,8 @@ from real_data import data_directory
 from sprites import write_dsprites
 
 from common.config import load as load_config
-from common.data import load
 from common.data.dsprites import SpritesSource, read_dsprites
+from common.data.loading import load
 from common.errors import DataError
 from common.run import Run
 

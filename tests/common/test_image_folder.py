@@ -11,9 +11,13 @@ from data_files import forget_loaded
 from image_folders import CLASSES, COLOURS, paint, paint_split
 
 from common.config import load as load_config
-from common.data import Dataset, describe, image_sets, load, load_site, samples
+from common.data import image_sets
+from common.data.catalogue import describe
+from common.data.loading import load, load_site
 from common.errors import ConfigError, DataError, NectarError
 from common.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
 from common.settings.images import ImagesSettings
 
 

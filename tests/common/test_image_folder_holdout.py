@@ -10,9 +10,9 @@ from data_files import forget_loaded
 from image_folders import CLASSES, COLOURS, paint, paint_split
 
 from common.config import load as load_config
-from common.data import Dataset
 from common.errors import DataError
 from common.run import Run
+from common.samples.dataset import Dataset
 from nectar import cli
 from nectar.class_list import with_class_list
 from nectar.words import parse_words

@@ -16,11 +16,13 @@ import torch
 from data_files import forget_loaded, write_json, write_shard, write_vocabulary
 
 from common.config import load as load_config
-from common.data import Dataset, load, samples
 from common.data.leaf import owners_of
+from common.data.loading import load
 from common.data.sources import SOURCES
 from common.errors import DataError
 from common.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
 from nectar import cli
 from nectar.dataset.account import partitioned
 from nectar.words import parse_words

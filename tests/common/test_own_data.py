@@ -18,12 +18,14 @@ from real_data import data_directory
 
 from common.config import Config
 from common.config import load as load_config
-from common.data import Dataset, load, samples
+from common.data.loading import load
 from common.data.own import reading
 from common.datasets import kind_of, module_of
 from common.errors import ConfigError, DataError, NectarError
 from common.fingerprint import code_modules
 from common.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
 
 Found = dict[str, Any]
 

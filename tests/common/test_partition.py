@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from common.data import class_counts, describe, load, partition, report, validation_split
+from common.data.catalogue import describe
+from common.data.counts import class_counts, report
+from common.data.loading import load
+from common.data.partitions import partition
+from common.data.stratify import validation_split
 from common.errors import DataError
 from common.settings.sections import PartitionSettings
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common.data import Samples
 from common.privacy import Event, epsilon
 from common.private_training import PrivateSteps, dp_sgd
+from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
 from common.task import Classification
 from common.training import Local, train

@@ -8,7 +8,7 @@ import pytest
 
 from common.config import load
 from common.config.layers import names
-from common.data import NAMES
+from common.data.catalogue import NAMES
 from common.datasets import PUBLIC
 from common.errors import ConfigError
 from common.settings.feddm import FedDMSettings

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from common.data import Samples, describe
-from common.data.dataset import DatasetInfo, Split
+from common.data.catalogue import describe
+from common.samples.dataset import DatasetInfo, Split
+from common.samples.inputs import Samples
 from common.task import PAD, UNK, Classification, NextToken, task_of
 from common.training import evaluate
 

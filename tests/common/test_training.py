@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from common import compute
-from common.data import Samples
 from common.models import build
 from common.models.lstm import LSTM
+from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
 from common.task import Classification, NextToken
 from common.training import Local, Objective, Trained, evaluate, plain_gradient, train, weighted

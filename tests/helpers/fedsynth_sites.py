@@ -14,8 +14,8 @@ from torch import Tensor
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
 from common.config import load
-from common.data import Samples, samples
 from common.run import Run
+from common.samples.inputs import Samples, samples
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
 from common.specs.fedsynth import spec_of

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient
 from client_app.state import DirectoryState
 from common.config import load
-from common.data import Samples
 from common.imports import load as load_path
 from common.methods import resolve, section
 from common.models import Classifier
 from common.run import Run
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.task import Classification
 from common.wire import Weights

@@ -33,7 +33,7 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from image_folders import CLASSES, paint, paint_split
 
 from client_app.site import run_of
-from common.data import load as load_data
+from common.data.loading import load as load_data
 from common.errors import FederationError
 from common.privacy import Event, epsilon
 from common.privacy.ledger import LEDGER, Charge, Ledger

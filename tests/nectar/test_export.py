@@ -18,7 +18,7 @@ from federation import run
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from common.data import describe
+from common.data.catalogue import describe
 from common.errors import ConfigError, NectarError
 from common.models import MODELS, build
 from common.run import Run

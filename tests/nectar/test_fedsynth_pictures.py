@@ -19,8 +19,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from common import tensor_file
-from common.data import Dataset, DatasetInfo, Split, describe
+from common.data.catalogue import describe
 from common.errors import FederationError
+from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.wire import SyntheticImages
 from nectar.export.synthetic import write_synthetic
 from nectar.past_run import PastRun

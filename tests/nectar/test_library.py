@@ -21,9 +21,9 @@ from small import SMALL
 
 import nectar
 from common.config.text import parse_set
-from common.data import samples
 from common.errors import ConfigError, FederationError, NectarError
 from common.run import Run
+from common.samples.inputs import samples
 from common.training import evaluate
 from nectar import api, cli
 from nectar.compare.comparison import Comparison

@@ -14,7 +14,7 @@ import torch
 from federation import run
 from PIL import Image
 
-from common.data import load
+from common.data.loading import load
 from nectar.cli import main
 from nectar.export.bundle import export
 from nectar.export.model import ExportedModel

@@ -11,7 +11,7 @@ from real_data import data_directory
 
 from common.config import Config, load
 from common.config.layers import CONF, names
-from common.data import describe
+from common.data.catalogue import describe
 from common.run import Run
 from nectar import cli
 from nectar.compare.request import parse

@@ -13,7 +13,8 @@ from flwr.app import Message
 
 from client_app.counted_copies import count_copies
 from common.copies import Copies
-from common.data import Samples, describe
+from common.data.catalogue import describe
+from common.samples.inputs import Samples
 from common.wire import SyntheticBatches, SyntheticImages, Weights
 from nectar.past_run import PastRun
 from nectar.report.page import page

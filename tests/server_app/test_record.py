@@ -18,9 +18,10 @@ from PIL import Image
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
 from common.config import load
-from common.data import Samples, class_counts
+from common.data.counts import class_counts
 from common.errors import ConfigError, FederationError
 from common.run import Run
+from common.samples.inputs import Samples
 from common.task import Evaluation
 from common.wire import Weights
 from nectar.past_run import PastRun

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from tiny import Tiny
 
 from common.config import load
-from common.data import samples
 from common.errors import ConfigError, FederationError
 from common.run import Run
+from common.samples.inputs import samples
 from common.training import evaluate
 from common.wire import Weights
 from nectar.export.bundle import export

@@ -13,9 +13,9 @@ from flwr.app import Message
 from tampering import with_arrays
 
 from common.config import load
-from common.data import Samples
 from common.errors import ConfigError
 from common.run import Run
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.wire import Weights
 from nectar.resume import with_recorded

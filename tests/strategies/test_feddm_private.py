@@ -15,10 +15,10 @@ from torch import Tensor
 from client_app.feddm import FedDMClient
 from client_app.state import ContextState
 from common.config import load
-from common.data import Samples
 from common.errors import ConfigError, FederationError
 from common.privacy import Event
 from common.run import Run
+from common.samples.inputs import Samples
 from common.wire import SyntheticImages, Weights
 
 Small = Callable[..., dict[str, Any]]

@@ -16,11 +16,11 @@ import client_app.feddpms
 from client_app.feddpms import FedDPMSClient
 from client_app.state import ContextState, names_of
 from common.config import load
-from common.data import Samples
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
 from common.privacy import latent_sensitivity
 from common.run import Run
+from common.samples.inputs import Samples
 from common.specs.feddpms import DECODER, WEIGHTS
 from common.specs.fedvae import shared_spec, start_decoder
 from common.training import train

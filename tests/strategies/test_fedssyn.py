@@ -17,10 +17,10 @@ import client_app.generators
 import client_app.synthesis
 from common import tensor_file
 from common.config import load
-from common.data import Samples, samples
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS
 from common.run import Run
+from common.samples.inputs import Samples, samples
 from common.seeding import generator
 from common.settings.central import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from common.config import load
-from common.data import describe
+from common.data.catalogue import describe
 from common.errors import ConfigError
 from common.run import Run
 from common.settings.fedsynth import FedSynthSettings

@@ -17,8 +17,8 @@ from tiny import HALVES, Tiny, TinyRun
 from client_app.foreign import ForeignClient
 from client_app.state import DirectoryState
 from common.config import Config, load
-from common.data import Samples
 from common.errors import ConfigError, FederationError
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.foreign import Demands
 from common.wire import Weights

@@ -12,9 +12,9 @@ from federation import numbers, run
 from torch import nn
 
 from common.config import load
-from common.data import Samples
 from common.errors import ConfigError
 from common.run import Run
+from common.samples.inputs import Samples
 from common.settings.global_models import GlobalModelsSettings
 from common.sites import Site
 from common.training import Local

@@ -14,10 +14,10 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from client_app.masking import MaskingClient
 from client_app.state import ContextState
 from common.config import load
-from common.data import Samples
 from common.errors import ConfigError
 from common.models import build
 from common.run import Run
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import masked_spec
 from common.updates import difference, length, plus

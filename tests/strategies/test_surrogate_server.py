@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from common.config import load
-from common.data import Samples
 from common.run import Run
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.training import Trained, train
 from common.wire import SyntheticImages, Weights

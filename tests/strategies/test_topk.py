@@ -15,9 +15,9 @@ from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
 from client_app.topk import TopKClient
 from common.config import load
-from common.data import Samples
 from common.errors import ConfigError, PayloadError
 from common.run import Run
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import top_k_spec
 from common.updates import difference

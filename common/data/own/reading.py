@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from common.data.bounds import ANYWHERE, Bounds
-from common.data.dataset import Dataset, DatasetInfo, array_digest
 from common.data.holdout import Holdout, with_test
 from common.data.own.arrays import check_classes, contents_of
 from common.data.own.function import read_function
@@ -22,6 +21,7 @@ from common.data.pictures import bounded
 from common.data.store import Contents, Stored, digest_of, open_store, shared, store_roots
 from common.datasets import FILE, FUNCTION, HUB, TORCHVISION, kind_of
 from common.errors import DataError
+from common.samples.dataset import Dataset, DatasetInfo, array_digest
 from common.settings.images import ImagesSettings
 
 _READER = 1  # another number makes every store be built anew

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data.dataset import DatasetInfo, Split
+from common.samples.dataset import DatasetInfo, Split
 
 
 @dataclass(frozen=True, eq=False)
