@@ -18,6 +18,7 @@ from torch import Tensor
 import client_app.app
 from benchmarks.measure import Claim, Row, compare
 from common.config import load
+from common.data.division import Division
 from common.run import Run
 from common.samples.inputs import Samples
 from common.seeding import generator
@@ -40,7 +41,7 @@ def rows(pairs: int) -> list[Row]:
 def _row(method: str, at_most: float, pairs: int) -> Row:
     with tempfile.TemporaryDirectory() as directory:
         config = _config(method, directory)
-        made = Run(load(config))
+        made = Division(load(config)).run
         model = made.build_model()
         parameters = sum(p.numel() for p in model.parameters())
         data = [_samples(made, k) for k in range(CLIENTS)]

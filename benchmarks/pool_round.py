@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 from benchmarks.measure import Claim, Row, compare
 from common.config import load
-from common.run import Run
+from common.data.division import Division
 from nectar.flower.app import client_app
 from nectar.pool.grid import local_federation
 from server_app.app import make_strategy
@@ -64,7 +64,7 @@ def _one_round(directory: str, words: str, federations: ExitStack) -> Work:
     places = {"output-dir": directory, "data-dir": directory}
     config = load({"method": "fedavg", **places, "set": settings})
     grid = federations.enter_context(local_federation(client_app(), config))
-    run = Run(config)
+    run = Division(config).run
     strategy = make_strategy(run)
     strategy.record_id = "benchmark"
     start = ArrayRecord(run.build_model().state_dict())

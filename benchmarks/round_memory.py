@@ -22,6 +22,7 @@ import client_app.app
 from benchmarks.measure import Claim, Row, figure_elsewhere, peak_memory
 from common.compute import return_freed_memory, use_threads
 from common.config import load
+from common.data.division import Division
 from common.run import Run
 from common.samples.inputs import Samples
 from common.seeding import generator
@@ -60,7 +61,7 @@ def peak(way: str, clients: int) -> float:
     """Return the peak of one round, in copies of the weights."""
     with tempfile.TemporaryDirectory() as directory:
         config = _config(clients, directory)
-        made = Run(load(config))
+        made = Division(load(config)).run
         data = [_samples(made, k) for k in range(clients)]
 
         def site_samples(run: Run, site: str, context: object) -> tuple[Samples, Samples]:

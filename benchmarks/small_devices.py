@@ -21,6 +21,7 @@ from torch import Tensor
 import client_app.app
 from benchmarks.measure import Claim, Row, compare
 from common.config import load
+from common.data.division import Division
 from common.run import Run
 from common.samples.inputs import Samples
 from common.seeding import generator
@@ -47,7 +48,7 @@ def rows(pairs: int) -> list[Row]:
 def _row(epochs: int, claim: Claim, pairs: int) -> Row:
     with tempfile.TemporaryDirectory() as directory:
         config = _config(epochs, directory)
-        made = Run(load(config))
+        made = Division(load(config)).run
         model = made.build_model()
         data = [_samples(made, k) for k in range(CLIENTS)]
         floats = [(s.inputs(slice(None)), s.labels) for s in data]

@@ -23,7 +23,7 @@ from client_app.fedavg import FedAvgClient
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
 from common.config import load
-from common.run import Run
+from common.data.division import Division
 from common.samples.inputs import Samples
 from common.seeding import generator
 from common.wire import Weights
@@ -73,7 +73,7 @@ def device(
             "set": f"model.name=mlp model.width=200 compute.device=cpu evaluation.on=none {words}",
         }
     )
-    made, draw = Run(config), generator(0, "benchmark")
+    made, draw = Division(config).run, generator(0, "benchmark")
     empty = Samples.of(torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.int64))
     samples = Samples(
         torch.randint(0, 256, (images, *made.info.shape), generator=draw, dtype=torch.uint8),

@@ -31,12 +31,12 @@ from client_app.releases import ReleaseLog, payload_line, refusal_line
 from client_app.review import Review
 from client_app.site import (
     account_of,
+    division_of,
     engine_of,
     is_simulated,
     name_of,
     own_folder,
     partition_of,
-    run_of,
     site_of,
     site_samples,
     state_directory,
@@ -117,10 +117,11 @@ def _noted(reason: str, message: Message, context: Context) -> str:
 
 def client_of(message: Message, context: Context) -> DeviceClient:
     """Return the client that ``message`` is for: the chosen method's, with this site's data and state."""
-    run = run_of(context)
+    division = division_of(context)
+    run = division.run
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
-    train, holdout = site_samples(run, site, context)
+    train, holdout = site_samples(division, site, context)
     record_id = str(_config(message).get("record", ""))
     if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
         raise FederationError(
@@ -245,11 +246,12 @@ def _time_of_the_roll_call(context: Context) -> Deadline:
 
 
 def _roll_call(message: Message, context: Context) -> RecordDict:
-    run = run_of(context)
+    division = division_of(context)
+    run = division.run
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
     with checked_by(_time_of_the_roll_call(context).check):
-        train, holdout = site_samples(run, site, context)
+        train, holdout = site_samples(division, site, context)
     asked = _config(message)
     account = account_of(run, "", site, context)
     if account is not None and HEADS in asked:
@@ -283,7 +285,8 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
 
 
 def _partitions(message: Message, context: Context) -> RecordDict:
-    run = run_of(context)
+    division = division_of(context)
+    run = division.run
     require_one_for_all(run, context)
     asked = _config(message)
     by_class, held_out = bool(asked.get("class-counts")), bool(asked.get("held-out"))
@@ -291,7 +294,9 @@ def _partitions(message: Message, context: Context) -> RecordDict:
         _refuse_counts(run, site_of(run, context))
     _, number = partition_of(context)
     sizes = ArrayRecord()
-    for name, counts in sizes_of_all(run, number, by_class=by_class, held_out=held_out).items():
+    for name, counts in sizes_of_all(
+        division, number, by_class=by_class, held_out=held_out
+    ).items():
         sizes[name] = array_of(counts)
     return RecordDict({"about": ConfigRecord({"source": source_fingerprint()}), "sizes": sizes})
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.data.division import Division
 from common.data.stratify import Indices
 from common.errors import FederationError
 from common.row_draws import keyed_hashes
@@ -106,14 +107,14 @@ def chosen(pool: Samples, key: bytes, purpose: str, share: float) -> Indices:
 
 
 def divided(
-    run: Run, site: str, dataset: Dataset, indices: Indices, key: bytes
+    division: Division, site: str, dataset: Dataset, indices: Indices, key: bytes
 ) -> tuple[Indices, Indices]:
     """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out.
 
     Parameters
     ----------
-    run : Run
-        The run; one that is not private draws them by its seed, the classes in proportion.
+    division : Division
+        The run's; one that is not private draws them by its seed, the classes in proportion.
     site : str
         The site's name.
     dataset : Dataset
@@ -123,8 +124,9 @@ def divided(
     key : bytes
         The site's, for a private run.
     """
-    share = run.config.data.site_holdout
-    if not (run.config.private and share):
-        return run.share(site, dataset, indices)
-    held = chosen(samples(dataset.train, run.info, indices), key, "site-holdout", share)
+    config = division.config
+    share = config.data.site_holdout
+    if not (config.private and share):
+        return division.share(site, dataset, indices)
+    held = chosen(samples(dataset.train, division.run.info, indices), key, "site-holdout", share)
     return np.delete(indices, held), indices[held]

@@ -1,12 +1,11 @@
-"""What server and devices agree on: the configuration, the data and its division, the task and the model."""
+"""What server and sites agree on: the configuration, what the data are, the task and the model."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,23 +14,15 @@ from numpy.typing import NDArray
 from common import models
 from common.compute import torch_device
 from common.config import Config
-from common.data.bounds import ANYWHERE, Bounds
-from common.data.catalogue import describe
-from common.data.loading import load, load_site
-from common.data.partitions import partition
-from common.data.parts import Parts
-from common.data.stratify import subset, validation_split
-from common.datasets import kind_of
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError
 from common.imports import is_import_path
 from common.imports import load as load_path
 from common.models import own
 from common.models.building import outline
 from common.models.mould import Mould
-from common.samples.dataset import Dataset, DatasetInfo
-from common.seeding import derive, generator, process_wide
+from common.samples.dataset import DatasetInfo
+from common.seeding import generator, process_wide
 from common.settings.sections import ModelSettings
-from common.sites import folder_sites
 from common.task import Task, task_of
 from common.wire import Weights, WeightsSpec
 
@@ -40,18 +31,18 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run's shared facts; both apps build it from the same configuration."""
+    """One run's shared facts; both apps have it of a ``Division`` of the same configuration.
+
+    Parameters
+    ----------
+    config : Config
+        The configuration.
+    info : DatasetInfo
+        The data set's shape, classes and normalisation.
+    """
 
     config: Config
-    bounds: Bounds = ANYWHERE
-    """What this machine lets the run touch."""
-
-    @cached_property
-    def info(self) -> DatasetInfo:
-        """The data set's shape, classes and normalisation; reads no data, but for a set of one's own."""
-        if kind_of(self.config.dataset):
-            return self._loaded.info
-        return describe(self.config.dataset, self.config.images)
+    info: DatasetInfo
 
     def of(self, method: str) -> Run:
         """Return the run as a method inside this one's has it, the same object each time.
@@ -62,7 +53,7 @@ class Run:
             If the run's method does not use it.
         """
         if method not in self._inner:
-            self._inner[method] = Run(self.config.of(method), self.bounds)
+            self._inner[method] = Run(self.config.of(method), self.info)
         return self._inner[method]
 
     @cached_property
@@ -83,7 +74,7 @@ class Run:
             return self
         if name not in self._others:
             config = replace(self.config, model=self.architectures[name])
-            self._others[name] = Run(config, self.bounds)
+            self._others[name] = Run(config, self.info)
         return self._others[name]
 
     @cached_property
@@ -96,12 +87,6 @@ class Run:
     @cached_property
     def _others(self) -> dict[str, Run]:
         return {}
-
-    @property
-    def _loaded(self) -> Dataset:
-        config = self.config
-        places = config.data_dir, config.images, config.data
-        return load(config.dataset, *places, config.seed, self.bounds)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -119,51 +104,6 @@ class Run:
             )
         channels, height, width = self.info.shape
         return channels, height, width
-
-    @property
-    def dataset(self) -> Dataset:
-        """The data set, loaded once a process where something needs it.
-
-        Raises
-        ------
-        DataError
-            If it cannot be had, or the server is to evaluate on a test split that it does not have.
-        """
-        config, dataset = self.config, self._loaded
-        if config.evaluation.on in ("server", "both") and not len(dataset.test):
-            where = config.images.folder or dataset.info.name
-            raise DataError(
-                f"evaluation.on={config.evaluation.on} needs test images, of which {where} has none: put some into "
-                "test/<class>/ there or hold some out by data.test_share, or set evaluation.on=sites or none"
-            )
-        return dataset
-
-    @property
-    def site_datasets(self) -> dict[str, Dataset]:
-        """The simulated sites' own folders by the name of the site; none where a data set is divided.
-
-        Raises
-        ------
-        DataError
-            If one of them cannot be used.
-        """
-        folders = self.config.images.site_folders
-        names = folder_sites(self.config.images.sites)
-        kept = self.config.data_dir
-        return {
-            name: self.site_dataset(folder, kept)
-            for name, folder in zip(names, folders, strict=True)
-        }
-
-    def site_dataset(self, folder: Path, keep: Path | None) -> Dataset:
-        """Return a site's own images, all for training; ``keep`` is where the site keeps files of its own.
-
-        Raises
-        ------
-        DataError
-            If the run's data set is no folder of images, or the site's folder cannot be used.
-        """
-        return load_site(self.config.dataset, self.config.images, folder, keep)
 
     @cached_property
     def device(self) -> torch.device:
@@ -265,43 +205,6 @@ class Run:
     def _misfit(self, error: ValueError) -> ConfigError:
         return ConfigError(f"the model does not fit {self.config.dataset}: {error}")
 
-    @cached_property
-    def _cut(self) -> tuple[Indices, Indices]:
-        config, strata = self.config, self.task.strata(self.dataset.train)
-        used = subset(strata, config.data.images, config.seed)
-        rest, held = validation_split(strata[used], config.data.validation, config.seed)
-        return used[rest], used[held]
-
-    @property
-    def validation(self) -> Indices:
-        """Positions in the training split that the server holds back for tuning."""
-        return self._cut[1]
-
-    def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
-        """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
-        seed = derive(self.config.seed, "site-holdout", site)
-        strata = self.task.strata(dataset.train)[indices]
-        kept, held = validation_split(strata, self.config.data.site_holdout, seed)
-        return indices[kept], indices[held]
-
-    def partition(self, clients: int) -> Sequence[Indices]:
-        """Return each simulated site's positions in the training split, drawn once a process."""
-        return _partition(self, clients)
-
 
 def _numbers(model: torch.nn.Module) -> int:
     return sum(tensor.numel() for tensor in model.state_dict().values())
-
-
-@lru_cache(maxsize=4)
-def _partition(run: Run, clients: int) -> Parts:
-    positions, _ = run._cut
-    split = run.dataset.train
-    parts = partition(
-        run.task.strata(split)[positions],
-        clients,
-        run.config.partition,
-        run.config.seed,
-        None if split.owners is None else split.owners[positions],
-    )
-    return parts.within(positions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.config import Config
-from common.run import Run
+from common.data.division import Division
 from server_app.app import make_strategy
 from server_app.start import starting_weights
 
@@ -18,14 +18,14 @@ def check_kind(config: Config) -> None:
     """
     told = [settings.disclosure() for settings in config.methods.values()]
     if any(disclosed is not None and disclosed.images for disclosed in told):
-        _ = Run(config).image_shape
+        _ = Division(config).run.image_shape
 
 
-def _look_at_sites(run: Run) -> None:
+def _look_at_sites(division: Division) -> None:
     """Read the folders of simulated sites, and what the server is to evaluate on."""
-    _ = run.site_datasets
-    if run.config.evaluation.on in ("server", "both"):
-        _ = run.dataset
+    _ = division.site_datasets
+    if division.config.evaluation.on in ("server", "both"):
+        _ = division.dataset
 
 
 def check(config: Config) -> None:
@@ -40,10 +40,10 @@ def check(config: Config) -> None:
         be had, or the strategy cannot be constructed.
     """
     check_kind(config)
-    run = Run(config)
-    starting_weights(run, tell=False)
+    division = Division(config)
+    starting_weights(division.run, tell=False)
     if config.images.sites:
-        _look_at_sites(run)
+        _look_at_sites(division)
     else:
-        run.partition(config.federation.clients)
-    make_strategy(run)
+        division.partition(config.federation.clients)
+    make_strategy(division.run)

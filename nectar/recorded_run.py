@@ -12,8 +12,8 @@ from PIL.Image import Image
 from torch import nn
 
 from common.config import Config
+from common.data.division import Division
 from common.errors import NectarError
-from common.run import Run
 from common.wire import SyntheticImages
 from nectar.compare.archive import Entry
 from nectar.compare.figures import RunFigures, read_run
@@ -123,7 +123,7 @@ class RecordedRun:
         FederationError
             If the run stopped before its first round was done.
         """
-        return network_of(Run(self.config), self.past.checkpoint())
+        return network_of(Division(self.config).run, self.past.checkpoint())
 
     @cached_property
     def models(self) -> dict[str, nn.Module]:
@@ -134,7 +134,7 @@ class RecordedRun:
         FederationError
             If the run stopped before its first round was done.
         """
-        run, checkpoint = Run(self.config), self.past.checkpoint()
+        run, checkpoint = Division(self.config).run, self.past.checkpoint()
         return {name: network_of(run, checkpoint, name) for name in checkpoint.models}
 
     @property
@@ -151,7 +151,7 @@ class RecordedRun:
         sets = self.images
         if not sets:
             return {}
-        info, contrast = Run(self.config).info, contrast_of(self.past.record.last_sets)
+        info, contrast = Division(self.config).run.info, contrast_of(self.past.record.last_sets)
         return {site: grid(sent.images, sent.labels, info, contrast) for site, sent in sets.items()}
 
     def report(self, path: str | Path | None = None) -> Path:

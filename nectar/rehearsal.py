@@ -19,8 +19,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from common.compute import use_threads
 from common.config import Config
+from common.data.division import Division
 from common.imports import is_import_path
-from common.run import Run
 from common.settings.generation import GenerationSettings
 from common.settings.surrogate import UnionTrainingSettings
 from common.steps import watched
@@ -151,7 +151,7 @@ def _estimate(config: Config, clock: Clock) -> Estimate:
 
 def _first_round(config: Config) -> tuple[Strategy, LocalGrid, list[Message]]:
     """Return a strategy, a federation in this process, and what the first round asks of its sites."""
-    run, clients = Run(config), config.federation.clients
+    run, clients = Division(config).run, config.federation.clients
     grid = LocalGrid(
         client_app(), clients, config.to_run_config(), one_for_all=not config.images.sites
     )

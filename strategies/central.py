@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from common.data.division import Division
 from common.errors import FederationError
 from common.samples.inputs import Samples, samples
 from common.seeding import generator
@@ -72,9 +73,9 @@ class Central(Strategy):
 
     def _union(self) -> Samples:
         """Return what the sites of this round learn from, in the order of the sites."""
-        run, number = self.run, self.sites[0].partitions
-        shares = run.partition(number)
+        run, division, number = self.run, Division(self.run.config), self.sites[0].partitions
+        dataset, shares = division.dataset, division.partition(number)
         positions = [
-            run.share(site.name, run.dataset, shares[site.partition])[0] for site in self.sites
+            division.share(site.name, dataset, shares[site.partition])[0] for site in self.sites
         ]
-        return samples(run.dataset.train, run.info, np.concatenate(positions)).to(run.device)
+        return samples(dataset.train, run.info, np.concatenate(positions)).to(run.device)

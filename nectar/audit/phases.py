@@ -19,6 +19,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from common.config import load
+from common.data.division import Division
 from common.imports import load as load_path
 from common.methods import resolve
 from common.privacy import Event, epsilon
@@ -76,7 +77,7 @@ class Phase:
         own = " ".join(f"{self.method}.{word}" for word in self.words.split())
         private = f"privacy.noise_multiplier=1 privacy.clip={_CLIP} privacy.counts=public"
         text = f"{own} {self.beside} {private} federation.clients=2"
-        return Run(load({"method": self.method, "rounds": self.rounds, "set": text}))
+        return Division(load({"method": self.method, "rounds": self.rounds, "set": text})).run
 
 
 _INNER = "fedavg.batch=1000 fedavg.epochs=1 fedavg.augment=flip_crop"
@@ -211,7 +212,7 @@ class Federation:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        train = samples(run.dataset.train, run.info)
+        train = samples(Division(run.config).dataset.train, run.info)
         self.own = train.at(torch.arange(_EXAMPLES))
         self._other = train.at(torch.arange(_EXAMPLES, 2 * _EXAMPLES))
         rest = range(2 * _EXAMPLES, 2 * _EXAMPLES + _CANARIES)

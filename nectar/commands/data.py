@@ -76,7 +76,7 @@ def _need_images(config: Config) -> None:
 
 def _run(config: Config) -> tuple[Dataset, Holdings]:
     """Describe the run's data set and how it is divided, or the folders of simulated sites."""
-    from common.run import Run
+    from common.data.division import Division
     from nectar.dataset.account import (
         describe_dataset,
         describe_partition,
@@ -86,23 +86,23 @@ def _run(config: Config) -> tuple[Dataset, Holdings]:
         some_of_each_site,
     )
 
-    run = Run(config)
+    division = Division(config)
     if config.images.sites:
-        holdings = held_by_sites(run)
-        print(describe_sites(run, holdings))
-        return some_of_each_site(run), holdings
-    print(describe_dataset(run.dataset), flush=True)
-    holdings = partitioned(run)
-    print(f"\n{describe_partition(run, holdings)}")
-    return run.dataset, holdings
+        holdings = held_by_sites(division)
+        print(describe_sites(division, holdings))
+        return some_of_each_site(division), holdings
+    print(describe_dataset(division.dataset), flush=True)
+    holdings = partitioned(division)
+    print(f"\n{describe_partition(division, holdings)}")
+    return division.dataset, holdings
 
 
 def _site(config: Config, folder: Path) -> tuple[Dataset, Holdings]:
     """Describe a site's own folder, as the site would read it."""
-    from common.run import Run
+    from common.data.division import Division
     from nectar.dataset.account import describe_dataset, describe_own, own
 
-    dataset = Run(config).site_dataset(folder, None)
+    dataset = Division(config).site_dataset(folder, None)
     print(f"{describe_dataset(dataset)}\n\nimages of each class below {folder}:")
     print(describe_own(dataset))
     return dataset, own(folder.name, dataset)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.config import Config
+from common.data.division import Division
 from common.fingerprint import code_fingerprint
 from common.import_closure import Sources
-from common.run import Run
 from server_app.start import start_checksum
 
 #: the source as it lies on the disk now; a file that is saved again is read again
@@ -41,7 +41,7 @@ class Identity:
     def of(cls, config: Config) -> Identity:
         """Return the identity of the run that ``config`` asks for from the source of this process."""
         on_server = config.evaluation.on in ("server", "both")
-        data = Run(config).dataset.checksum if on_server else ""
+        data = Division(config).dataset.checksum if on_server else ""
         return cls(config.digest(), code_fingerprint(config), data, start_checksum(config))
 
     @property

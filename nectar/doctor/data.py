@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.config import Config
+from common.data.division import Division
 from common.data.files import Source
 from common.data.sources import SOURCES
 from common.data.store import open_store, store_roots
 from common.datasets import kind_of
 from common.errors import DataError, NectarError
-from common.run import Run
 from common.samples.dataset import Dataset
 from nectar.dataset.account import own
 from nectar.doctor.check import Check, Level
@@ -26,7 +26,7 @@ def folder(config: Config, path: Path) -> Check:
     """Look whether a site's own folder of images can be used, as the site itself would."""
     try:
         with tempfile.TemporaryDirectory() as keep, quiet():
-            dataset = Run(config).site_dataset(path, Path(keep))
+            dataset = Division(config).site_dataset(path, Path(keep))
             counts = own("", dataset).counts[0]
     except NectarError as error:
         return Check("data", "fail", str(error))
@@ -57,7 +57,7 @@ def shared(config: Config, *, elsewhere: bool) -> Check:
         level: Level = "warn" if elsewhere else "fail"
         hint = "; it is the server that needs it, on its own machine" if elsewhere else ""
         return Check("data", level, f"{error}{hint}")
-    unit = Run(config).info.unit
+    unit = Division(config).run.info.unit
     text = f"{config.dataset}{where}: {sizes[0]:,} {unit} to learn from, {sizes[1]:,} to test"
     return Check("data", "ok", text) if dataset is None else _told(text, dataset, "nectar data")
 
@@ -84,7 +84,7 @@ def _read(config: Config, keep: Path) -> tuple[tuple[int, int], Dataset | None]:
         if images.folder:
             place = str(data_dir / Path(images.folder).expanduser())
             images = images.model_copy(update={"folder": place})
-        dataset = Run(replace(config, data_dir=keep, images=images)).dataset
+        dataset = Division(replace(config, data_dir=keep, images=images)).dataset
         return (len(dataset.train), len(dataset.test)), dataset
     for root in store_roots(data_dir):
         with suppress(OSError):

@@ -13,8 +13,8 @@ from typing import Any
 from flwr.app import Context, RecordDict
 
 from common.config import Config
+from common.data.division import Division
 from common.errors import DataError, FederationError, NectarError
-from common.run import Run
 from nectar.doctor.check import Check
 from nectar.doctor.data import quiet
 
@@ -85,21 +85,22 @@ def held_against(node: Node, run_config: Mapping[str, str | int | float | bool])
         )
     site = importlib.import_module(_SITE)
     context = _context(node, run_config)
-    run: Run = site.run_of(context)
+    division: Division = site.division_of(context)
+    run = division.run
     name, folder = site.site_of(run, context), site.own_folder(run, context)
     if folder is None:
         site.partition_of(context)
     elif "min-class" in node:
         with tempfile.TemporaryDirectory() as keep, quiet():
             elsewhere = _context({**node, "state-dir": keep}, run_config)
-            _have_enough(site, run, name, elsewhere)
+            _have_enough(site, division, name, elsewhere)
     return run.config
 
 
-def _have_enough(site: Any, run: Run, name: str, context: Context) -> None:
+def _have_enough(site: Any, division: Division, name: str, context: Context) -> None:
     """Let the site count its classes; that its folder cannot be read, the check of the data says."""
     try:
-        site.site_samples(run, name, context)
+        site.site_samples(division, name, context)
     except DataError:
         return
 

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from common.data import decode
+from common.data.division import Division
 from common.errors import ConfigError
 from common.files import write_json, write_text
 from common.models import Classifier, building, classifier, initial, own, projected, registry
@@ -113,9 +114,9 @@ def export(
         If the run has no such checkpoint, or something of the record that the export holds cannot be read.
     """
     require_packages(formats)
-    require_images(past, Run(past.config))
+    require_images(past, Division(past.config).run)
     checkpoint = checkpoint_of(past, best=best)
-    run = Run(past.config).with_model(checkpoint.named(model))
+    run = Division(past.config).run.with_model(checkpoint.named(model))
     which = f"-{model}" if model else ""
     name = f"{'best-' if best else ''}round-{checkpoint.server_round:03d}{which}"
     folder = _free(Path(output or past.directory / "export" / name))

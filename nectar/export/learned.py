@@ -56,7 +56,9 @@ def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
     """
     on_cpu = run.config.compute.model_copy(update={"device": "cpu"})
     name = checkpoint.named(name)
-    network = Run(replace(run.config, compute=on_cpu)).with_model(name).build_model()
+    network = (
+        replace(run, config=replace(run.config, compute=on_cpu)).with_model(name).build_model()
+    )
     weights = dict(checkpoint.model(name))
     try:
         network.load_state_dict(weights)

@@ -12,6 +12,7 @@ import yaml
 from common.config import Config
 from common.config.text import dotted
 from common.data.catalogue import describe
+from common.data.division import Division
 from common.errors import ConfigError, NectarError
 from common.imports import is_import_path
 from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
@@ -206,13 +207,12 @@ class View:
     @cached_property
     def info(self) -> DatasetInfo | None:
         """The data set's description, or None where this release knows it not."""
-        from common.run import Run
 
         try:
             return (
                 describe(str(self.settings["dataset"]))
                 if not self.config
-                else Run(self.config).info
+                else Division(self.config).run.info
             )
         except (NectarError, KeyError):
             return None

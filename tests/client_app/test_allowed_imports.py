@@ -13,7 +13,7 @@ from real_site import Site as RealSite
 
 from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.app import app as client_app
-from client_app.site import run_of
+from client_app.site import division_of
 from common.config.own_parts import PART
 from common.errors import FederationError
 from common.sites import Site as Member
@@ -61,7 +61,7 @@ NAMED: list[tuple[str, dict[str, str]]] = [
 def test_a_set_that_a_library_of_ours_reads_needs_no_word_of_the_site(
     small: Small, dataset: str
 ) -> None:
-    assert run_of(at_site(small(dataset=dataset))).config.dataset == dataset
+    assert division_of(at_site(small(dataset=dataset))).config.dataset == dataset
 
 
 @pytest.mark.parametrize(("key", "keys"), NAMED)
@@ -70,7 +70,7 @@ def test_what_the_site_does_not_name_is_refused_and_never_imported(
 ) -> None:
     sentence = rf"does not import the module 'strangers.parts', which the run names as {key}:.*"
     with pytest.raises(FederationError, match=sentence + r"allow-imports='strangers\.parts'"):
-        run_of(at_site(small(**keys), **{"allow-imports": "strangers.par, strangersx"}))
+        division_of(at_site(small(**keys), **{"allow-imports": "strangers.par, strangersx"}))
     assert not {"strangers", "strangers.parts"} & set(sys.modules)
 
 
@@ -123,26 +123,26 @@ def test_what_it_names_is_imported_and_a_package_stands_for_what_is_in_it(
     small: Small, allowed: str
 ) -> None:
     keys = small(method="strangers.parts:METHOD", set="model.name=strangers.parts:net")
-    run = run_of(at_site(keys, **{"allow-imports": allowed}))
+    run = division_of(at_site(keys, **{"allow-imports": allowed}))
     assert run.config.section == "borrowed"
-    assert [tuple(p.shape) for p in run.build_model().parameters()] == [(10, 64), (10,)]
+    assert [tuple(p.shape) for p in run.run.build_model().parameters()] == [(10, 64), (10,)]
 
 
 def test_a_method_s_own_parts_are_asked_after_too(small: Small) -> None:
     keys = small(method="strangers.parts:ELSEWHERE")
     with pytest.raises(FederationError, match=r"the module 'nowhere\.at_all'"):
-        run_of(at_site(keys, **{"allow-imports": "strangers"}))
+        division_of(at_site(keys, **{"allow-imports": "strangers"}))
 
 
 def test_a_strategy_of_flower_s_is_the_server_s_matter(small: Small) -> None:
     """Its arguments are the server's to judge: none of them is known where the class is not imported."""
     keys = small(method="flwr.serverapp.strategy:NotEvenThere", set="strategy.eta=0.5")
-    config = run_of(at_site(keys)).config
+    config = division_of(at_site(keys)).config
     assert (config.section, dict(config.strategy)) == ("fedavg", {"eta": 0.5})
 
 
 def test_a_simulation_is_its_user_s_own_machine(small: Small) -> None:
-    run_of(at_site(small(method="strangers.parts:METHOD"), simulated=True))
+    division_of(at_site(small(method="strangers.parts:METHOD"), simulated=True))
     assert "strangers.parts" in sys.modules
 
 

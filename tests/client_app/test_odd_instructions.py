@@ -12,8 +12,8 @@ from real_site import RECORD, Site
 
 from client_app.reasons import reason_of
 from common.config import load
+from common.data.division import Division
 from common.errors import REASON_LENGTH, ConfigError
-from common.run import Run
 from common.wire import Weights
 
 Small = Callable[..., dict[str, Any]]
@@ -21,7 +21,7 @@ Small = Callable[..., dict[str, Any]]
 
 def instruction(small: Small) -> RecordDict:
     """Return what an honest server asks."""
-    weights = Weights.of(Run(load(small(method="fedavg"))).build_model())
+    weights = Weights.of(Division(load(small(method="fedavg"))).run.build_model())
     fields = ConfigRecord({"server-round": 1, "phase": "train", "record": RECORD})
     return RecordDict({"arrays": ArrayRecord(weights.encode()), "config": fields})
 

@@ -18,7 +18,7 @@ from image_folders import CLASSES, paint, paint_split
 from real_site import Site
 
 from client_app.reasons import reason_of
-from client_app.site import run_of
+from client_app.site import division_of
 from common.config import load
 from common.errors import DataError
 from common.methods import METHODS, settings_class
@@ -395,7 +395,7 @@ def test_an_owner_raises_the_bounds_and_a_simulation_has_none(small: Small, mach
     paint(machine / "own", "red", 5)
     assert not Site(run, data=str(machine / "own"), **node).roll_call().has_error()
     asked = Context(0, 0, {"simulated": True}, RecordDict(), run)
-    assert run_of(asked).config.images.size == 300
+    assert division_of(asked).config.images.size == 300
 
 
 def test_class_names_cost_no_more_than_their_number() -> None:

@@ -16,8 +16,8 @@ import common.training
 from common.augmentation import check_augmentation, flip_crop
 from common.config import load
 from common.data.catalogue import describe
+from common.data.division import Division
 from common.errors import ConfigError
-from common.run import Run
 from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
 from common.task import Classification
@@ -137,7 +137,7 @@ def test_a_run_with_it_differs_and_is_the_same_again(small: Small) -> None:
 def test_text_is_refused_before_anything_is_read() -> None:
     config = load({"method": "fedavg", "dataset": "reddit", "set": "fedavg.augment=flip_crop"})
     with pytest.raises(ConfigError, match=r"fedavg.augment=flip_crop .* is text: set") as raised:
-        make_strategy(Run(config))
+        make_strategy(Division(config).run)
     assert "\n" not in str(raised.value)
 
 

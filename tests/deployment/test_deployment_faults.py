@@ -28,8 +28,8 @@ from small import SMALL
 
 from client_app.app import app as client_app
 from common.config import load
+from common.data.division import Division
 from common.errors import FederationError
-from common.run import Run
 from common.settings.sections import FederationSettings
 from nectar.local_grid import LocalGrid
 from nectar.past_run import PastRun
@@ -477,7 +477,7 @@ def test_a_site_that_returns_while_its_old_node_is_still_listed_is_let_in_when_t
     grid = Changing(client_app, nodes, config)
     old, *_, new = LocalGrid.get_node_ids(grid)
     grid.away = frozenset({new})
-    strategy = make_strategy(Run(load(config)))
+    strategy = make_strategy(Division(load(config)).run)
     strategy.ensure_roll_call(grid)
     quick = FederationSettings(join_deadline=0.1, round_deadline=5.0)
     grid.away = frozenset()

@@ -14,6 +14,7 @@ from torch import Tensor
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
 from common.config import load
+from common.data.division import Division
 from common.run import Run
 from common.samples.inputs import Samples, samples
 from common.settings.fedsynth import FedSynthSettings
@@ -34,14 +35,14 @@ QUICK = (
 
 
 def made(small: Small, words: str = "") -> Run:
-    return Run(load(small(method="fedsynth", set=f"{QUICK} {words}")))
+    return Division(load(small(method="fedsynth", set=f"{QUICK} {words}"))).run
 
 
 def digits(run_: Run, few: int = 96, classes: tuple[int, ...] = ()) -> Samples:
     """Return the first training images, or those among them of ``classes``."""
-    labels = run_.dataset.train.labels
+    labels = Division(run_.config).dataset.train.labels
     of = np.flatnonzero(np.isin(labels, classes)) if classes else np.arange(len(labels))
-    return samples(run_.dataset.train, run_.info, of[:few])
+    return samples(Division(run_.config).dataset.train, run_.info, of[:few])
 
 
 def client(

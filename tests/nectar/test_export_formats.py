@@ -15,9 +15,9 @@ from image_folders import CLASSES, paint_split
 from places import ROOT
 from small import SMALL
 
+from common.data.division import Division
 from common.errors import ConfigError
 from common.fingerprint import PACKAGES
-from common.run import Run
 from nectar.cli import main
 from nectar.export import bundle, formats, fresh
 from nectar.export.bundle import Export, export
@@ -66,7 +66,7 @@ def test_every_format_gives_the_runs_logits(past: PastRun, exported: Export) -> 
     import onnxruntime
 
     assert {*exported.apart} == {"safetensors", "pt2", "onnx"}
-    model = network_of(Run(past.config), past.checkpoint())
+    model = network_of(Division(past.config).run, past.checkpoint())
     program = torch.export.load(exported.folder / "model.pt2").module()
     session = onnxruntime.InferenceSession(str(exported.folder / "model.onnx"))
     for count in (1, 7):

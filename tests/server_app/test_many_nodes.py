@@ -12,9 +12,9 @@ import pytest
 
 from client_app.state import KEPT
 from common.config import load
+from common.data.division import Division
 from common.privacy import Event
 from common.privacy.told import Told
-from common.run import Run
 from common.sites import RAY, SUPERLINK, Site
 from nectar import cli
 from nectar.local_run import run_here
@@ -58,7 +58,7 @@ def test_what_is_written_goes_by_the_devices_that_are_asked(many: Callable[..., 
     partition = json.loads((record.directory / "partition.json").read_text(encoding="utf-8"))
     assert partition["sites"] == {}
     assert partition["unlisted"]["sites"] == NODES
-    assert partition["unlisted"]["examples"] == len(Run(load({})).dataset.train)
+    assert partition["unlisted"]["examples"] == len(Division(load({})).dataset.train)
     assert (record.directory / "partition.json").stat().st_size < 1000
     lines = (record.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["round"] for line in lines] == [0, 1, 2, 3]
@@ -121,7 +121,7 @@ def test_no_sizes_are_said_of_sites_that_tell_none(small: Small) -> None:
     """Each of them says 1, whatever it holds."""
     words = "privacy.noise_multiplier=1 privacy.examples=100"
     there = [replace(site, examples=1) for site in sites(MOST_LISTED + 1)]
-    found = describe_partition(Run(load(small(method="fedavg", set=words))), there)["unlisted"]
+    found = describe_partition(Division(load(small(method="fedavg", set=words))), there)["unlisted"]
     assert found["sites"] == MOST_LISTED + 1
     assert [found[key] for key in ("examples", "least", "median", "most")] == [None] * 4
 
@@ -139,11 +139,11 @@ def test_a_report_says_that_sites_told_no_sizes(many: Callable[..., Record]) -> 
 
 def test_what_stands_nowhere_else_is_listed(small: Small) -> None:
     """A thousand of a simulation, any number at a SuperLink, and sites with names of their own."""
-    run = Run(load(small(set="evaluation.on=none")))
+    division = Division(load(small(set="evaluation.on=none")))
     named = sites(MOST_LISTED + 1)
     named[-1] = Site("north", 1000, 3, 1000, 1001, engine=RAY)
     for there in (sites(MOST_LISTED), sites(MOST_LISTED + 1, SUPERLINK), named):
-        found = describe_partition(run, there)
+        found = describe_partition(division, there)
         assert "unlisted" not in found
         assert list(found["sites"]) == [site.name for site in there]
 

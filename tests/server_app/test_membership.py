@@ -10,8 +10,8 @@ from federation import SMALL_CLIENTS, run
 
 from client_app.app import app as client_app
 from common.config import load
+from common.data.division import Division
 from common.errors import FederationError
-from common.run import Run
 from common.settings.sections import FederationSettings
 from nectar.local_grid import LocalGrid
 from server_app.app import make_strategy
@@ -45,7 +45,7 @@ class ChangingGrid(LocalGrid):
 def federation(small: Small) -> tuple[Strategy, ChangingGrid]:
     config = small()
     grid = ChangingGrid(client_app, SMALL_CLIENTS, config)
-    strategy = make_strategy(Run(load(config)))
+    strategy = make_strategy(Division(load(config)).run)
     strategy.ensure_roll_call(grid)
     return strategy, grid
 

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.app import app as client_app
 from common.config import load
-from common.run import Run
+from common.data.division import Division
 from common.sites import Site
 from common.wire import Bundle, Weights
 from nectar.local_grid import LocalGrid
@@ -46,7 +46,7 @@ def test_a_part_that_goes_to_many_is_serialised_once_and_a_site_can_be_left_out(
     small: Small,
 ) -> None:
     config = small()
-    strategy = Apart(Run(load(config)))
+    strategy = Apart(Division(load(config)).run)
     grid = LocalGrid(client_app, 3, config)
     strategy.ensure_roll_call(grid)
     start = ArrayRecord(strategy.run.build_model().state_dict())

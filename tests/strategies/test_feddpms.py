@@ -17,9 +17,9 @@ import common.training
 from client_app.feddpms import FedDPMSClient
 from common import tensor_file
 from common.config import load
+from common.data.division import Division
 from common.errors import ConfigError
 from common.privacy import Event, epsilon
-from common.run import Run
 from common.specs.feddpms import MECHANISM
 from common.specs.fedvae import decoder_spec, shared_spec, start_decoder
 from nectar.resume import with_recorded
@@ -47,7 +47,7 @@ def test_decoder_and_means_travel_once_and_the_variance_in_the_first_stage_alone
 ) -> None:
     config = small(method="feddpms", rounds=5, set=DPMS)
     record = run(config)
-    here = Run(load(config))
+    here = Division(load(config)).run
     whole, shared, decoder = (
         sum(int(np.prod(s)) for s in spec.shapes)
         for spec in (here.spec, shared_spec(here), decoder_spec(here))
@@ -187,7 +187,8 @@ def _versions(record: Record, server_round: int) -> dict[str, Any]:
 def test_decoders_start_equal_and_the_average_is_of_the_sites(small: Small) -> None:
     """Before the first step every site has the decoder of the run's seed; another seed has another."""
     one, again, other = (
-        start_decoder(Run(load(small(method="feddpms", set=VAE, seed=s)))) for s in (3, 3, 4)
+        start_decoder(Division(load(small(method="feddpms", set=VAE, seed=s))).run)
+        for s in (3, 3, 4)
     )
     pairs = list(zip(one.parameters(), again.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in pairs)

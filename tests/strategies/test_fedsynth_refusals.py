@@ -18,6 +18,7 @@ from torch import nn
 
 from common.config import load
 from common.data.catalogue import describe
+from common.data.division import Division
 from common.errors import ConfigError
 from common.run import Run
 from common.settings.fedsynth import FedSynthSettings
@@ -51,7 +52,7 @@ def test_a_run_that_cannot_be_is_refused_with_what_to_do(
 
 def test_trained_labels_are_refused_for_text(asked: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match=r"2000 numbers for every token of reddit2k: set feds"):
-        make_strategy(Run(load(asked(method="fedsynth"))))
+        make_strategy(Division(load(asked(method="fedsynth"))).run)
 
 
 @pytest.mark.parametrize(

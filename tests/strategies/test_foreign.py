@@ -12,7 +12,7 @@ import torch
 from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
-from tiny import HALVES, Tiny, TinyRun
+from tiny import HALVES, Tiny, tiny_run
 
 from client_app.foreign import ForeignClient
 from client_app.state import DirectoryState
@@ -230,7 +230,7 @@ def aggregated(
     """Return the weight behind a round from 0 of two sites, with 1 and 3 examples, that end at ``ends``."""
     own = " ".join(f"fedavg.{word}" for word in HALVES.split())
     given = f"{own} {words} federation.clients=2 federation.max_update=0 federation.min_replies=1"
-    made = TinyRun(load({"method": method, "set": given}))
+    made = tiny_run(load({"method": method, "set": given}))
     strategy = make_strategy(made)
     assert isinstance(strategy, ForeignStrategy)
     strategy.members.sites = [Site("site-0", 1, 1), Site("site-1", 2, 3)]

@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from client_app.masking import MaskingClient
 from client_app.state import ContextState
 from common.config import load
+from common.data.division import Division
 from common.errors import ConfigError
 from common.models import build
 from common.run import Run
@@ -33,7 +34,7 @@ QUICK = "masking.epochs=1 masking.batch=64"
 
 
 def made(small: Small, words: str = "") -> Run:
-    return Run(load(small(method="masking", set=f"{QUICK} {words}")))
+    return Division(load(small(method="masking", set=f"{QUICK} {words}"))).run
 
 
 def upload(run: Run, name: str, value: float, examples: int, seed: int) -> Upload:

@@ -13,8 +13,8 @@ from real_site import Site as RealSite
 
 from client_app.app import app as client_app
 from common.config import load
+from common.data.division import Division
 from common.methods import METHODS
-from common.run import Run
 from nectar.local_grid import LocalGrid
 from nectar.local_run import run_here
 from server_app.app import make_strategy
@@ -51,7 +51,7 @@ def attendance(
 
 
 def asked_by(config: Config) -> Question:
-    return make_strategy(Run(load(config))).question
+    return make_strategy(Division(load(config)).run).question
 
 
 CASES = {

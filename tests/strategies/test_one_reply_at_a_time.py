@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from common.config import load
-from common.run import Run
+from common.data.division import Division
 from common.wire import Weights
 from nectar.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
@@ -113,7 +113,7 @@ def test_weights_that_travel_as_the_round_has_them_are_in_memory_once() -> None:
 
 
 def test_a_model_that_tries_uploads_keeps_none(small: Small) -> None:
-    made = Run(load(small()))
+    made = Division(load(small())).run
     trial = judging.Trial(made)
     trial.prepare()
     weights = Weights.of(made.build_model())
