@@ -235,11 +235,11 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
         division.run  # noqa: B018
     (tmp_path / "no.npz").write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(DataError, match=r"cannot be read as a \.npz file"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
     with (tmp_path / "no.npz").open("wb") as file:
         np.save(file, np.zeros(3))
     with pytest.raises(DataError, match="is one array"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
 
 
 # --- a function
@@ -473,13 +473,13 @@ def test_a_set_of_the_hub_that_cannot_be_used(
     run = Division(resolve(tmp_path, "hf:mnist")).run
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     with pytest.raises(DataError, match=r"pip install 'nectar-fl\[hf\]'"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
     hub(monkeypatch, train=Hub({"a": ("ClassLabel", [0]), "b": ("ClassLabel", [0])}))
     with pytest.raises(DataError, match="has 0 columns of the type Image"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
     hub(monkeypatch, test=Hub({}))
     with pytest.raises(DataError, match="no split named train"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
 
 
 # --- the grammar
