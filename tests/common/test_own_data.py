@@ -470,7 +470,7 @@ def test_the_hubs_pictures_and_class_labels(
 def test_a_set_of_the_hub_that_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run = Division(resolve(tmp_path, "hf:mnist")).run
+    division = Division(resolve(tmp_path, "hf:mnist"))
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     with pytest.raises(DataError, match=r"pip install 'nectar-fl\[hf\]'"):
         division.run  # noqa: B018
