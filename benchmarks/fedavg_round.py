@@ -17,7 +17,7 @@ from torch import Tensor
 
 import client_app.app
 from benchmarks.measure import Claim, Row, compare
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.run import Run
 from common.samples.inputs import Samples

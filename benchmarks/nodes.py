@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.measure import Claim, Row, compare, peak_memory
 from common.compute import return_freed_memory
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from nectar.flower.app import client_app
 from nectar.local_grid import LocalGrid

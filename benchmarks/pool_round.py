@@ -17,7 +17,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
 from benchmarks.measure import Claim, Row, compare
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from nectar.flower.app import client_app
 from nectar.pool.grid import local_federation

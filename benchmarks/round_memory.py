@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 import client_app.app
 from benchmarks.measure import Claim, Row, figure_elsewhere, peak_memory
 from common.compute import return_freed_memory, use_threads
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.run import Run
 from common.samples.inputs import Samples

@@ -22,11 +22,11 @@ from client_app.device import DeviceClient
 from client_app.fedavg import FedAvgClient
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.samples.inputs import Samples
 from common.seeding import generator
-from common.wire import Weights
+from common.wire.weights import Weights
 
 IMAGES, THREADS = 5400, 2
 #: rounds that are measured: m, E

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from common.config import Judge
-from common.config.own_parts import PART
+from common.config.own_parts import PART, Judge
 from common.errors import FederationError
-from common.import_closure import PACKAGES
+from common.fingerprint import PACKAGES
 
 KEY = "allow-imports"
 """The node config's key: modules and packages, with spaces or commas between them."""

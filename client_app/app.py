@@ -48,7 +48,7 @@ from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
 from common.flower_arrays import array_of, filled, record_of
 from common.patience import checked_by
-from common.privacy.ledger import Head
+from common.privacy.head import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
 from common.run import Run
 from common.samples.inputs import Samples

@@ -33,14 +33,16 @@ from common.errors import ConfigError, FederationError
 from common.memory import TAKEN
 from common.methods import is_import_path, load, resolve
 from common.models import Classifier
-from common.privacy import Event
+from common.privacy.events import Event
 from common.privacy.told import Told
 from common.run import Run
 from common.samples.inputs import Samples
 from common.seeding import generator
 from common.settings.base import Settings
 from common.training import evaluate
-from common.wire import Bundle, Payload, Spec, Weights
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload, Spec
+from common.wire.weights import Weights
 from synth.private_release import Gaussian
 
 NDArrays = list[np.ndarray[Any, Any]]

@@ -10,7 +10,7 @@ from client_app.local_training import train_locally
 from client_app.state import Tensors
 from common.settings.feddyn import FedDynSettings
 from common.training import Local
-from common.wire import Weights
+from common.wire.weights import Weights
 
 
 class FedDynClient(DeviceClient):

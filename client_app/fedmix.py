@@ -12,7 +12,9 @@ from common.settings.fedmix import FedMixSettings
 from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, sent_spec
 from common.task import Task
 from common.training import Local
-from common.wire import Bundle, SyntheticImages, Weights
+from common.wire.bundle import Bundle
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 
 
 class FedMixClient(DeviceClient):

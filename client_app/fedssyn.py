@@ -33,8 +33,11 @@ from common.specs.fedssyn import (
     settings_of,
     weights_of,
 )
-from common.wire import Bundle, Numbers, Payload, Pixels, Spec, Weights
-from common.wire.pixels import LEVELS
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload, Spec
+from common.wire.numbers import Numbers
+from common.wire.pixels import LEVELS, Pixels
+from common.wire.weights import Weights
 from synth.dissimilarity import site_gradient
 
 

@@ -21,7 +21,8 @@ from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of
 from common.steps import counted
 from common.updates import difference
-from common.wire import SyntheticBatches, SyntheticBatchesSpec, Weights
+from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
+from common.wire.weights import Weights
 from synth.batch_starts import class_means, draw_labels, label_logits, noise
 from synth.descent import SGD, Adam, Mover
 from synth.synthetic_updates import (

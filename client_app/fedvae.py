@@ -12,7 +12,7 @@ from common.models.encoder import VAE, Decoder, VAEEncoder
 from common.settings.fedvae import FedVAESettings
 from common.specs.fedvae import PRELIMINARY, SECONDARY, shared_spec, start_decoder
 from common.training import Local
-from common.wire import Weights
+from common.wire.weights import Weights
 from synth.row_draws import RowDraws
 from synth.vae import auto_encoding_loss, sampled
 

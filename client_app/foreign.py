@@ -10,7 +10,7 @@ from client_app.fedprox import pulled
 from client_app.local_training import train_locally
 from common.specs.foreign import Demands
 from common.updates import difference, plus
-from common.wire import Weights
+from common.wire.weights import Weights
 
 
 class ForeignClient(DeviceClient):

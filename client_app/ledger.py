@@ -12,10 +12,12 @@ from logging import getLogger
 from pathlib import Path
 
 from client_app.node_config import amount
-from common.config import Config
+from common.config.resolved import Config
 from common.errors import FederationError
-from common.privacy import Event, costs_at_most
-from common.privacy.ledger import Charge, Head, Ledger, LedgerError, Lines
+from common.privacy.accounting import costs_at_most
+from common.privacy.events import Event
+from common.privacy.head import Head
+from common.privacy.ledger import Charge, Ledger, LedgerError, Lines
 
 logger = getLogger("flwr")
 

@@ -18,7 +18,7 @@ from common.private_training import PrivateSteps, planned
 from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings
 from common.training import Local, Rule, Trained, plain_gradient, train
-from common.wire import Weights
+from common.wire.weights import Weights
 from synth.row_draws import UndrawableError
 
 FEDAVG = Local()

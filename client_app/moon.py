@@ -13,7 +13,7 @@ from client_app.local_training import train_locally
 from common.models import Classifier
 from common.settings.moon import MOONSettings
 from common.training import Local
-from common.wire import Weights
+from common.wire.weights import Weights
 
 
 class MOONClient(DeviceClient):

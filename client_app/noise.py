@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.config import Config
+from common.config.resolved import Config
 from common.datasets import is_somebodys_own
 from common.errors import FederationError
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from client_app.ledger import Account
 from client_app.membership import key_of
 from client_app.noise import is_seeded
-from common.config import Config
+from common.config.resolved import Config
 from common.entropy import system_normal
 from common.errors import FederationError
-from common.privacy import Event
+from common.privacy.events import Event
 from common.privacy.told import Told
 from common.row_draws import SeededRows, SystemRows, example_hashes
 from common.run import Run

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from common.errors import FederationError
 from common.models import couples_samples
-from common.privacy import Event
+from common.privacy.events import Event
 from common.private_training import PrivateSteps, dp_sgd
 from common.samples.inputs import Samples
 from common.training import Rule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.privacy import Event
+from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.generation import GenerationSettings
 from synth.private_diffusion import PrivateDescent, steps_of

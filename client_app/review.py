@@ -23,7 +23,10 @@ from torch import Tensor
 from client_app.node_config import absolute, number
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
-from common.wire import Bundle, CarriesExamples, Payload, Pixels, SyntheticImages
+from common.wire.bundle import Bundle
+from common.wire.codec import CarriesExamples, Payload
+from common.wire.pixels import Pixels
+from common.wire.synthetic_images import SyntheticImages
 
 SEND, REFUSE = "send", "refuse"
 """The names of the files by which an owner says that what is left may leave, or that nothing may."""

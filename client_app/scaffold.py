@@ -12,7 +12,8 @@ from client_app.local_training import train_locally
 from common.settings.scaffold import ScaffoldSettings
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.training import Local, Trained, mean_gradient
-from common.wire import Bundle, Weights
+from common.wire.bundle import Bundle
+from common.wire.weights import Weights
 
 
 class ScaffoldClient(DeviceClient):

@@ -22,7 +22,7 @@ from client_app.review import Review
 from client_app.state import SHELF, ContextState, DeviceState, DirectoryState
 from client_app.vetoes import Vetoes, check_size
 from common.compute import torch_device
-from common.config import load
+from common.config.loading import load
 from common.config.problems import COMMAND_LINE
 from common.data.bounds import Bounds
 from common.data.division import Division

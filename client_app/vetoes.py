@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from client_app.node_config import AMOUNT_KEYS, number, words
-from common.config import Config
 from common.config.problems import nearest
+from common.config.resolved import Config
 from common.cores import machine_cores
 from common.errors import FederationError
 from common.memory import TAKEN

@@ -18,11 +18,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-PACKAGES = ("client_app", "common", "server_app", "strategies", "synth")
-"""The packages of the app that travels."""
-
-ROOT = Path(__file__).resolve().parent.parent
-"""Where they lie."""
+from common.fingerprint import PACKAGES, ROOT
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from common import models
 from common.compute import torch_device
-from common.config import Config
+from common.config.resolved import Config
 from common.errors import ConfigError
 from common.imports import is_import_path
 from common.imports import load as load_path
@@ -24,7 +24,7 @@ from common.samples.dataset import DatasetInfo
 from common.seeding import generator, process_wide
 from common.settings.sections import ModelSettings
 from common.task import Task, task_of
-from common.wire import Weights, WeightsSpec
+from common.wire.weights import Weights, WeightsSpec
 
 Indices = NDArray[np.int64]
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from common.wire import Weights, WeightsSpec
+from common.wire.weights import Weights, WeightsSpec
 
 
 def length(spec: WeightsSpec) -> int:

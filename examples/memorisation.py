@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from client_app.generators import Diffusion
-from common.config import load
+from common.config.loading import load
 from common.data.digits import read_digits
 from common.seeding import generator
 from common.settings.fedssyn import FedssynSettings

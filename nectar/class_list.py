@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.config import Config, Judge, load
+from common.config.loading import load
+from common.config.own_parts import Judge
+from common.config.resolved import Config
 from common.config.text import scalar_text
 from common.datasets import kind_of
 from nectar.words import RunConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from common.config import load
+from common.config.loading import load
 from common.sites import Site
 from nectar.flower.app import client_app
 from nectar.pool.grid import local_federation

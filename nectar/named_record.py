@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 
 LATEST = "latest"

@@ -9,9 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.config import Config, Judge, load
+from common.config.loading import load
+from common.config.own_parts import Judge
+from common.config.resolved import Config
 from common.errors import ConfigError, FederationError
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.earlier_defaults import with_earlier_defaults
 from nectar.record_shape import Line, Partition, Provenance, require
 from server_app.checkpoint import Checkpoint

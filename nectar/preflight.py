@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.config import Config
+from common.config.resolved import Config
 from common.data.division import Division
 from server_app.app import make_strategy
 from server_app.start import starting_weights

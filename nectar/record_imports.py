@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from common.config import Judge
-from common.config.own_parts import PART
+from common.config.own_parts import PART, Judge
 from common.errors import ConfigError
-from common.import_closure import PACKAGES
+from common.fingerprint import PACKAGES
 
 OPTION = "--allow-imports"
 """The option with modules that a record's method, model or data set may be in."""

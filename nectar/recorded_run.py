@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from PIL.Image import Image
 from torch import nn
 
-from common.config import Config
+from common.config.resolved import Config
 from common.data.division import Division
 from common.errors import NectarError
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.compare.archive import Entry
 from nectar.compare.figures import RunFigures, read_run
 from nectar.export.learned import network_of

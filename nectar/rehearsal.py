@@ -18,7 +18,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from common.compute import use_threads
-from common.config import Config
+from common.config.resolved import Config
 from common.data.division import Division
 from common.imports import is_import_path
 from common.settings.generation import GenerationSettings

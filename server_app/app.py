@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from common.augmentation import check_augmentation
 from common.compute import use_threads
-from common.config import Config, load
 from common.config.keys import FETCH
+from common.config.loading import load
+from common.config.resolved import Config
 from common.copies import Copies
 from common.data.counts import class_counts, report
 from common.data.division import Division

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
 
-from common.config import Config
+from common.config.resolved import Config
 from common.errors import FederationError
 from common.files import collect_leftovers
 from server_app.checkpoint import Checkpoint

@@ -13,7 +13,7 @@ from logging import getLogger
 from pathlib import Path
 
 from common.files import read_regular, write_json
-from common.privacy.ledger import Head
+from common.privacy.head import Head
 
 logger = getLogger("flwr")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from common.display_contrast import Contrast
 from common.files import write_atomically
 from common.samples.dataset import DatasetInfo
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from server_app.screen import hard, in_bytes
 
 #: the shortest side an image is drawn with, in pixels

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from common.config import Config
+from common.config.resolved import Config
 from common.errors import ConfigError, one_line
 from common.models import Classifier
 from common.run import Run

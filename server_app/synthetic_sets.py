@@ -13,7 +13,7 @@ from common import tensor_file
 from common.display_contrast import CONTRASTS, Contrast
 from common.errors import FederationError, one_line
 from common.tensor_file import TensorFileError
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 
 SCHEMA = 1
 

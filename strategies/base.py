@@ -35,9 +35,12 @@ from common.privacy.told import HEAD, RECORD, written
 from common.run import Run
 from common.seeding import generator
 from common.sites import Site
-from common.wire import Bundle, Payload, Spec, SyntheticImages, Weights, npy
-from common.wire.codec import is_finite
+from common.wire import npy
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload, Spec, is_finite
 from common.wire.lent import Lent, view_of
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.bounds import Bound, held_beside, require_believable, unbounded
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.matching import matched

@@ -13,7 +13,7 @@ from common.seeding import generator
 from common.settings.central import CentralSettings
 from common.sites import Site
 from common.training import train
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound
 from strategies.exchange.replies import Upload

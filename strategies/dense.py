@@ -14,7 +14,8 @@ from common.run import Run
 from common.seeding import generator, process_wide
 from common.settings.dense import DENSESettings
 from common.sites import ALL_SITES
-from common.wire import SyntheticImages, Weights
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from synth.dense_generator import start

@@ -17,7 +17,8 @@ from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.feddgm import settings_of, surrogate_of
 from common.training import Local
-from common.wire import SyntheticImages, Weights
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload

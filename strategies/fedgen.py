@@ -21,7 +21,9 @@ from common.specs.fedgen import (
     new_generator,
     settings_of,
 )
-from common.wire import Bundle, ClassList, Weights
+from common.wire.bundle import Bundle
+from common.wire.class_list import ClassList
+from common.wire.weights import Weights
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg

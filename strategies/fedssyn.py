@@ -35,7 +35,12 @@ from common.specs.fedssyn import (
 )
 from common.specs.generation import require_buildable
 from common.training import mean_gradient
-from common.wire import Bundle, Numbers, Payload, Pixels, SyntheticImages, Weights
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload
+from common.wire.numbers import Numbers
+from common.wire.pixels import Pixels
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, form
 from strategies.central import Central

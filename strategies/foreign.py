@@ -24,7 +24,7 @@ from common.run import Run
 from common.seeding import derive
 from common.sites import Site
 from common.specs.foreign import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
 from strategies.base import Instruction, State, Strategy
 from strategies.bounds import Bound, model, require_believable

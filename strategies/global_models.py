@@ -14,7 +14,7 @@ from common.seeding import generator
 from common.settings.global_models import GlobalModelsSettings
 from common.settings.training import TrainingSettings
 from common.training import Local, train
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.base import GLOBAL, State
 
 #: the name under which the model that travels is judged beside the global ones

@@ -21,8 +21,8 @@ from common.imports import is_import_path
 from common.models import Classifier
 from common.run import Run
 from common.seeding import generator
-from common.wire import Weights
 from common.wire.codec import is_finite
+from common.wire.weights import Weights
 from strategies.plausible import ENOUGH, length_of, own_length, shares_kept, too_long
 
 #: uploads that are held, decoded, until all of them are compared, and the bytes beyond which they are fewer

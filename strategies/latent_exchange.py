@@ -8,7 +8,7 @@ import torch
 
 from common.memory import MEMORY_LOST
 from common.sites import site_order
-from common.wire import LatentMeans
+from common.wire.latent_means import LatentMeans
 from strategies.base import State
 from strategies.exchange.replies import Outcome
 from synth.latent_sharing import best_match

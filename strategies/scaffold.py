@@ -15,8 +15,9 @@ from common.run import Run
 from common.settings.scaffold import ScaffoldSettings
 from common.sites import Site
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
-from common.wire import Bundle, Weights
+from common.wire.bundle import Bundle
 from common.wire.codec import is_finite
+from common.wire.weights import Weights
 from strategies.averaging import Mean, shares_of
 from strategies.base import Instruction, State
 from strategies.bounds import Bound, model

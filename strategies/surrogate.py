@@ -16,7 +16,8 @@ from common.settings.surrogate import SurrogateServerSettings
 from common.settings.training import TrainingSettings
 from common.sites import Site
 from common.training import Local, Objective, train, weighted
-from common.wire import SyntheticImages, SyntheticImagesSpec, Weights
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, images
 from strategies.exchange.replies import Upload

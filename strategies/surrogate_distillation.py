@@ -15,7 +15,7 @@ from common.run import Run
 from common.seeding import generator
 from common.sites import Site
 from common.specs.feddgm import settings_of
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.base import State
 from strategies.image_generators import image_generator
 from synth import augmentation

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from common.config.consistency import SITES_KEY
 from common.config.keys import (
     BEST,
     CONFIG,
@@ -28,7 +29,7 @@ from common.config.layers import (
     read_run_config,
     run_config_layers,
 )
-from common.config.own_data import SITES_KEY, chosen_by_file, dataset_of_ones_own
+from common.config.own_data import chosen_by_file, dataset_of_ones_own
 from common.config.own_file import OwnFile, read_own_file
 from common.config.own_parts import Judge, chosen_method, judge_all, model_problems
 from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phrase

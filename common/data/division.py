@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import Config
+from common.config.resolved import Config
 from common.data.bounds import ANYWHERE, Bounds
 from common.data.catalogue import describe
 from common.data.loading import load, load_site

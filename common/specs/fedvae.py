@@ -9,7 +9,7 @@ from common.models.building import drawn
 from common.models.encoder import Decoder, VAEEncoder
 from common.run import Run
 from common.seeding import generator
-from common.wire import WeightsSpec
+from common.wire.weights import WeightsSpec
 
 #: the phases of the two stages: with the VAE's loss, and with the cross-entropy alone
 PRELIMINARY, SECONDARY = "preliminary", "secondary"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from common.entropy import system_normal, system_uniform
-from common.privacy import Adjacency, Event
+from common.privacy.events import Adjacency, Event
 from synth.private_gradients import clipped_sum, noisy_mean
 from synth.private_release import Gaussian
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.entropy import system_normal, system_uniform
 from common.models import Classifier, build
-from common.privacy import Adjacency, Event
+from common.privacy.events import Adjacency, Event
 from common.seeding import generator
 from synth.matching_parts import features
 from synth.poisson_classes import PoissonClasses

@@ -18,15 +18,16 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import Tensor
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.imports import load as load_path
 from common.methods import resolve
-from common.privacy import Event, epsilon
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.run import Run
 from common.samples.inputs import Samples, samples
 from common.sites import Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.base import Instruction, Strategy, strategy_class
 from strategies.exchange.replies import Upload
 from synth.private_release import Gaussian

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import textwrap
 
-from common.config import load
 from common.config.keys import STRATEGY, Leaf
 from common.config.layers import CONF, names
+from common.config.loading import load
 from common.config.own_parts import chosen_method
 from common.config.problems import COMMAND_LINE, unknown
 from common.config.schema import section_classes

@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.config import Config, load
+from common.config.loading import load
+from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError
 from common.files import write_atomically

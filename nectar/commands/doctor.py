@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.config import load
+from common.config.loading import load
 from common.config.text import from_home
 from common.errors import ConfigError
 from nectar.remote.order import Order

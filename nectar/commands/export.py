@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.config import Config
-from common.config.own_data import FILE_KEY
+from common.config.consistency import FILE_KEY
+from common.config.resolved import Config
 from common.errors import ConfigError, DataError
 from nectar.named_record import record_at
 from nectar.outputs import output_folder

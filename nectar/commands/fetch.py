@@ -79,7 +79,7 @@ def bring(
     NectarError
         If it did not come.
     """
-    from common.config import load
+    from common.config.loading import load
     from nectar.remote.fetching import fetch
 
     to = output or load({}).output_dir

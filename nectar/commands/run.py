@@ -7,7 +7,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.config import load
+from common.config.loading import load
 from common.files import write_text
 from nectar.class_list import with_class_list
 from nectar.resume import with_recorded

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from common.config import load
+from common.config.loading import load
 from common.config.problems import nearest
 from common.errors import ConfigError
 from nectar.report.text import MISSING, share, size

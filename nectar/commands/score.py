@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.config.own_data import FILE_KEY
+from common.config.consistency import FILE_KEY
 from common.errors import ConfigError
 from nectar.record_imports import OPTION, judge_of
 from nectar.words import parse_words, take_options
@@ -44,7 +44,7 @@ def main(words: list[str]) -> int:
     if to and not to.parent.is_dir():
         raise ConfigError(f"--json={to}: there is no folder {to.parent}.")
     from common.compute import torch_device, use_threads
-    from common.config import load
+    from common.config.loading import load
     from common.data.folder import account
     from common.files import write_json
     from nectar.export.by_part import UNKNOWN, as_dict, score_by_part, text_of

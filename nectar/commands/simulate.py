@@ -6,7 +6,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from common.config import Config, load
+from common.config.loading import load
+from common.config.resolved import Config
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
 from nectar.class_list import with_class_list

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.config import Config
+from common.config.resolved import Config
 from common.config.text import dotted
 from common.files import write_json, write_text
 from nectar.charts import Series, lines, save

@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from common.config import Config
+from common.code_fingerprint import code_fingerprint
+from common.config.resolved import Config
 from common.data.division import Division
-from common.fingerprint import code_fingerprint
 from common.import_closure import Sources
 from server_app.start import start_checksum
 

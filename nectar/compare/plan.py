@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from common.config import Config, load
 from common.config.keys import TYPED
+from common.config.loading import load
+from common.config.resolved import Config
 from common.errors import ConfigError
 from nectar.class_list import with_class_list
 from nectar.compare.identity import Identity

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from common.config import Config
+from common.config.resolved import Config
 from common.data.division import Division
 from common.data.files import Source
 from common.data.sources import SOURCES

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from common.privacy import epsilon
-from common.privacy.ledger import Head, Ledger, LedgerError
+from common.privacy.accounting import epsilon
+from common.privacy.head import Head
+from common.privacy.ledger import Ledger, LedgerError
 from nectar.doctor.check import Check
 
 _ABOUT = "privacy"

@@ -12,7 +12,7 @@ from typing import Any
 
 from flwr.app import Context, RecordDict
 
-from common.config import Config
+from common.config.resolved import Config
 from common.data.division import Division
 from common.errors import DataError, FederationError, NectarError
 from nectar.doctor.check import Check

@@ -19,7 +19,7 @@ from common.files import write_json, write_text
 from common.models import Classifier, building, classifier, initial, own, projected, registry
 from common.run import Run
 from common.samples.dataset import DatasetInfo
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.export import pictures, plain
 from nectar.export.about import about_model
 from nectar.export.check import check

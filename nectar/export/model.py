@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from common.config import Judge
+from common.config.own_parts import Judge
 from common.errors import ConfigError
 from common.imports import is_import_path
 from nectar.export import plain

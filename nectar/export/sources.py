@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from common.config import Config
+from common.config.resolved import Config
 from common.config.text import join_set, parse_set
 from common.data.decode import Unreadable
 from common.data.division import Division

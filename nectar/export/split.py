@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from common.config import Config
+from common.config.resolved import Config
 from common.data.catalogue import NAMES
 from common.data.folder import PLAIN, TEST, TRAIN, split_folders
 from common.data.holdout import Holdout, test_split

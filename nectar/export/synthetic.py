@@ -14,7 +14,7 @@ from common.display_contrast import Contrast
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES, SITE_NAME
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.export.names import folder_names
 from server_app.screen import hard, in_bytes
 

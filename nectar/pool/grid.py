@@ -12,7 +12,7 @@ from flwr.app import Message, MessageType
 from flwr.clientapp import ClientApp
 
 from common.compute import torch_device
-from common.config import Config
+from common.config.resolved import Config
 from common.fingerprint import source_fingerprint
 from nectar.cores import available_cores, granted_cores
 from nectar.local_grid import LocalGrid, identify

@@ -86,7 +86,7 @@ class _Bench:
 
     def __init__(self, setup: Head) -> None:
         # Flower and torch take seconds: the line is listened to before.
-        from common.config import load
+        from common.config.loading import load
         from common.fingerprint import source_fingerprint
         from common.methods import load as load_path
         from common.methods import resolve

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from common.config import Config, load
-from common.config.consistency import START_KEY
+from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
 from common.config.keys import PATH_KEYS, ROUND
-from common.config.own_data import FILE_KEY, SITES_KEY
+from common.config.loading import load
+from common.config.resolved import Config
 from common.errors import ConfigError
 from nectar.resume import over_recorded
 from nectar.words import RunConfig, parse_words, refuse_nothing, refuse_repeats

@@ -17,7 +17,7 @@ from common.display_contrast import Contrast
 from common.errors import NectarError
 from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.report.html import Markup, h, join, scroll
 from nectar.report.neighbours import Likest, Nearest, RealImages, real_images
 from nectar.report.text import plural

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from common.config import Config
+from common.config.resolved import Config
 from common.config.text import dotted
 from common.data.catalogue import describe
 from common.data.division import Division

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from common.errors import FederationError, one_line
 from common.fingerprint import source_fingerprint
-from common.privacy.ledger import Head
+from common.privacy.head import Head
 from common.privacy.told import HEADS, all_written
 from common.sites import ENGINES, SITE_NAME, Site
 from strategies.exchange.replies import reason_of, require_records

@@ -17,11 +17,11 @@ from torch import Tensor
 from client_app import fedsynth as device_side
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import FederationError
 from common.specs.fedsynth import spec_of
-from common.wire import Weights
+from common.wire.weights import Weights
 from synth.synthetic_updates import Batches
 
 # -- fidelity ---------------------------------------------------------------------------------------

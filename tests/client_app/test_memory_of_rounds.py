@@ -15,7 +15,7 @@ from client_app.device import DeviceClient, phase
 from client_app.state import ContextState, DeviceState, DirectoryState
 from common.errors import FederationError
 from common.samples.inputs import Samples
-from common.wire import Weights
+from common.wire.weights import Weights
 
 #: what the server is said to have gone back from
 WENT_BACK, LOST = "memory-went-back", "memory-lost"

@@ -19,12 +19,12 @@ from client_app.device import DeviceClient, phase
 from client_app.noise import is_seeded
 from client_app.site import site_samples
 from client_app.state import DirectoryState
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import FederationError
-from common.privacy import Event
+from common.privacy.events import Event
 from common.samples.inputs import Samples
-from common.wire import Weights
+from common.wire.weights import Weights
 
 Small = Callable[..., dict[str, Any]]
 

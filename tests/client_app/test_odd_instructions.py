@@ -11,10 +11,10 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from real_site import RECORD, Site
 
 from client_app.reasons import reason_of
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import REASON_LENGTH, ConfigError
-from common.wire import Weights
+from common.wire.weights import Weights
 
 Small = Callable[..., dict[str, Any]]
 

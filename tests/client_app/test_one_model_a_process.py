@@ -19,8 +19,11 @@ from common.flower_arrays import array_of, record_of
 from common.methods import METHODS
 from common.models.mould import Mould
 from common.run import Run
-from common.wire import Bundle, BundleSpec, Numbers, NumbersSpec, Weights, WeightsSpec, codec, npy
+from common.wire import codec, npy
+from common.wire.bundle import Bundle, BundleSpec
 from common.wire.lent import Lent
+from common.wire.numbers import Numbers, NumbersSpec
+from common.wire.weights import Weights, WeightsSpec
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]

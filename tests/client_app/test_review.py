@@ -20,7 +20,12 @@ import client_app.review
 from client_app.review import REFUSE, SEND, Review
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
-from common.wire import Bundle, Numbers, Payload, Pixels, SyntheticBatches, SyntheticImages
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload
+from common.wire.numbers import Numbers
+from common.wire.pixels import Pixels
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.synthetic_images import SyntheticImages
 
 Small = Callable[..., dict[str, Any]]
 

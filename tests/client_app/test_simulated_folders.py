@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 from image_folders import CLASSES, COLOURS, paint
 
 from client_app.site import site_of, site_samples
-from common.config import load
+from common.config.loading import load
 from common.config.text import parse_set
 from common.data.division import Division
 from common.errors import ConfigError, DataError, FederationError

@@ -19,7 +19,7 @@ from real_site import Site
 
 from client_app.reasons import reason_of
 from client_app.site import division_of
-from common.config import load
+from common.config.loading import load
 from common.errors import DataError
 from common.methods import METHODS, settings_class
 from common.settings.base import setting

@@ -15,8 +15,11 @@ from real_site import RECORD, Site
 
 import client_app.private_draws
 from client_app.ledger import NO_BUDGET
-from common.privacy import Event, epsilon, rounds_left
-from common.privacy.ledger import LEDGER, Head, Ledger
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
+from common.privacy.head import Head
+from common.privacy.ledger import LEDGER, Ledger
+from common.privacy.planning import rounds_left
 from common.privacy.told import Told
 
 Small = Callable[..., dict[str, Any]]

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, Message
 from image_folders import paint
 
 from common.errors import FederationError, PayloadError
-from common.wire import SyntheticImages, SyntheticImagesSpec
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from nectar.past_run import PastRun
 from server_app.record import Record
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import common.training
 from common.augmentation import check_augmentation, flip_crop
-from common.config import load
+from common.config.loading import load
 from common.data.catalogue import describe
 from common.data.division import Division
 from common.errors import ConfigError

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from real_data import data_directory
 from sprites import write_dsprites
 
-from common.config import load as load_config
+from common.config.loading import load as load_config
 from common.data.division import Division
 from common.data.dsprites import SpritesSource, read_dsprites
 from common.data.loading import load

@@ -13,15 +13,11 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from common.config import Config, load
-from common.fingerprint import (
-    code_fingerprint,
-    code_modules,
-    fingerprint_of,
-    source_files,
-    source_fingerprint,
-)
-from common.import_closure import PACKAGES, Sources
+from common.code_fingerprint import code_fingerprint, code_modules
+from common.config.loading import load
+from common.config.resolved import Config
+from common.fingerprint import PACKAGES, fingerprint_of, source_files, source_fingerprint
+from common.import_closure import Sources
 from common.methods import METHODS
 
 FOLDERS = (*PACKAGES, "conf")

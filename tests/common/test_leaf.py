@@ -15,7 +15,7 @@ import pytest
 import torch
 from data_files import forget_loaded, write_json, write_shard, write_vocabulary
 
-from common.config import load as load_config
+from common.config.loading import load as load_config
 from common.data.division import Division
 from common.data.leaf import owners_of
 from common.data.loading import load

@@ -17,7 +17,7 @@ from flwr.app import Message
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError
 from common.models import Classifier

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common.privacy import Event, epsilon
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.private_training import PrivateSteps, dp_sgd
 from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings

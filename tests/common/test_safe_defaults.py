@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.config import load
 from common.config.layers import names
+from common.config.loading import load
 from common.data.catalogue import NAMES
 from common.datasets import PUBLIC
 from common.errors import ConfigError

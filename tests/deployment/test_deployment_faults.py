@@ -27,7 +27,7 @@ from image_folders import CLASSES, COLOURS, paint
 from small import SMALL
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import FederationError
 from common.settings.sections import FederationSettings

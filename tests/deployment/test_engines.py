@@ -19,7 +19,7 @@ from federation import SilentGrid, numbers, run, words_of
 from frail import until
 from places import HELPERS
 
-from common.config import load
+from common.config.loading import load
 from nectar.cli import main as nectar
 from nectar.commands.simulate import main as simulate
 from nectar.resume import with_recorded

@@ -22,7 +22,8 @@ from image_folders import CLASSES, COLOURS, paint
 from small import SMALL
 
 from client_app.ledger import NO_BUDGET
-from common.privacy import Event, epsilon
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.privacy.ledger import HEAD, LEDGER, Ledger, Lines
 from common.private_training import PrivateSteps
 from server_app.record import Record

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.methods import METHODS
 from common.specs.fedssyn import INNER

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.run import Run
 from common.samples.inputs import Samples, samples
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
 from common.specs.fedsynth import spec_of
-from common.wire import SyntheticBatches, Weights
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth
 

@@ -44,8 +44,8 @@ from image_folders import CLASSES, paint
 from spoiling import pick
 
 from client_app.app import app as client_app
-from common.config import load
 from common.config.keys import RUN_KEYS
+from common.config.loading import load
 from common.config.schema import known_keys
 from common.errors import REASON_LENGTH
 from nectar.local_grid import LocalGrid

@@ -12,7 +12,7 @@ from common.methods import Method
 from common.settings.base import setting
 from common.settings.scaffold import ScaffoldSettings
 from common.training import Local
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.scaffold import Scaffold
 
 

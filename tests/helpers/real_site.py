@@ -8,11 +8,11 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
-from common.privacy.ledger import Head
+from common.privacy.head import Head
 from common.privacy.told import HEAD, HEADS, all_written, written
-from common.wire import Weights
+from common.wire.weights import Weights
 from nectar.local_grid import LocalGrid
 
 PARTITION = {"partition-id": 0, "num-partitions": 1}

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient
 from client_app.state import DirectoryState
-from common.config import Config, load
+from common.config.loading import load
+from common.config.resolved import Config
 from common.data.division import Division
 from common.imports import load as load_path
 from common.methods import resolve, section
@@ -24,7 +25,7 @@ from common.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.task import Classification
-from common.wire import Weights
+from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.base import Strategy
 from strategies.exchange.replies import Upload

@@ -18,7 +18,7 @@ from exact_epsilon import gaussian as exact_gaussian
 from scipy.stats import norm
 from torch import Tensor
 
-from common.privacy import epsilon
+from common.privacy.accounting import epsilon
 from nectar.audit.attack import STATISTICS, Audit, Releases, audit
 from nectar.audit.bound import lower_bound
 from nectar.audit.gradients import GradientReleases

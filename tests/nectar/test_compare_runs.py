@@ -21,7 +21,8 @@ from places import HELPERS, ROOT
 from small import SMALL
 
 from common.errors import ConfigError, FederationError
-from common.import_closure import PACKAGES, Sources
+from common.fingerprint import PACKAGES
+from common.import_closure import Sources
 from nectar.cli import main
 from nectar.compare import identity as identities
 from nectar.compare import run_scheduler

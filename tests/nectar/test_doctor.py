@@ -35,7 +35,8 @@ from image_folders import CLASSES, paint, paint_split
 from client_app.site import division_of
 from common.data.loading import load as load_data
 from common.errors import FederationError
-from common.privacy import Event, epsilon
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.privacy.ledger import LEDGER, Charge, Ledger
 from nectar.doctor import machine
 from nectar.doctor.check import Check, shown

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from common.config import load
+from common.config.loading import load
 from nectar.export.readme import nature_of_images
 from nectar.past_run import PastRun
 

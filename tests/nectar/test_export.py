@@ -22,7 +22,7 @@ from common.data.catalogue import describe
 from common.data.division import Division
 from common.errors import ConfigError, NectarError
 from common.models import MODELS, build
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.cli import main
 from nectar.export.bundle import NETWORKS, export
 from nectar.export.names import folder_names, labels_by_folder

@@ -12,7 +12,7 @@ from documents import written
 from federation import run
 from places import ROOT
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.disclosure import Disclosure

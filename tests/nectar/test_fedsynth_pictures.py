@@ -22,7 +22,7 @@ from common import tensor_file
 from common.data.catalogue import describe
 from common.errors import FederationError
 from common.samples.dataset import Dataset, DatasetInfo, Split
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.export.synthetic import write_synthetic
 from nectar.past_run import PastRun
 from nectar.report import neighbours, pictures

@@ -20,7 +20,7 @@ import pytest
 from deployment import nectar
 from federation import run, server_context
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from nectar.remote import fetching
 from nectar.remote.unpacking import unpack

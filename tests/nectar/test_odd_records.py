@@ -18,7 +18,7 @@ from small import SMALL
 
 from common.data.division import Division
 from common.errors import NectarError
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.export import bundle
 from nectar.export.about import about_model
 from nectar.export.readme import readme

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 from nectar.compare import run_start
 from nectar.compare.plan import Task

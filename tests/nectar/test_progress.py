@@ -16,7 +16,7 @@ from federation import numbers
 from small import SMALL
 
 from common import steps
-from common.config import load
+from common.config.loading import load
 from nectar import cli
 from nectar.progress import Progress, shown
 from nectar.rehearsal import Estimate, rehearse

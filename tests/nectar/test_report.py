@@ -18,7 +18,7 @@ from PIL import Image
 from tampering import nan, with_arrays
 
 from common.errors import ConfigError
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.cli import main as nectar
 from nectar.commands import report
 from nectar.past_run import PastRun

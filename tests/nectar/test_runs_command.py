@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.config import load
+from common.config.loading import load
 from nectar.cli import main as nectar
 from nectar.run_list import runs_below, sweep
 from server_app.record import Record

@@ -12,7 +12,7 @@ import pytest
 import torch
 from flwr.common.config import parse_config_args
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 from nectar import cli
 from nectar.commands import simulate

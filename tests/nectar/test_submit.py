@@ -20,8 +20,9 @@ import pytest
 from deployment import nectar
 from flwr.supercore.logger import ConsoleHandler
 
-from common.config import layers, load
+from common.config import layers
 from common.config.keys import PATH_KEYS
+from common.config.loading import load
 from common.errors import ConfigError, PayloadError
 from nectar.flower.client import Client, LogBroken, Outcome, Refused
 from nectar.flower.connecting import connect

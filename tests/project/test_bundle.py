@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from common.fingerprint import APPS
+from common.code_fingerprint import APPS
 from common.import_closure import Sources
 from common.methods import METHODS, resolve
 from common.models.registry import MODELS

@@ -17,7 +17,7 @@ from PIL import Image
 from places import ROOT
 
 import nectar
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from strategies.image_generators import image_generator
 from synth.generators.feature_space import FeatureSpace

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import pytest
 from real_data import data_directory
 
-from common.config import Config, load
 from common.config.layers import CONF, names
+from common.config.loading import load
+from common.config.resolved import Config
 from common.data.catalogue import describe
 from common.data.division import Division
 from nectar import cli

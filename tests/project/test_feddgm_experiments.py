@@ -12,8 +12,9 @@ from federation import run
 from image_folders import CLASSES, paint_split
 from stylegan_repository import Standin, standin
 
-from common.config import Config, load
 from common.config.layers import CONF, names
+from common.config.loading import load
+from common.config.resolved import Config
 from common.data.division import Division
 from common.errors import ConfigError
 from nectar.compare.request import parse

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from common.config import load
 from common.config.layers import CONF, names
+from common.config.loading import load
 from common.data.division import Division
 from common.specs.fedvae import start_decoder
 from nectar.compare.request import parse

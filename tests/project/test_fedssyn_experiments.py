@@ -7,8 +7,8 @@ import shlex
 import pytest
 
 from client_app.generators import Diffusion
-from common.config import load
 from common.config.layers import CONF, names
+from common.config.loading import load
 from common.data.division import Division
 from nectar.compare.request import parse
 from nectar.compare.tuning import searches_of

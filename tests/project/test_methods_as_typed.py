@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from common.config import load
+from common.config.loading import load
 from common.methods import METHODS
 from nectar import cli
 from nectar.preflight import check

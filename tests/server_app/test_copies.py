@@ -15,7 +15,9 @@ from client_app.counted_copies import count_copies
 from common.copies import Copies
 from common.data.catalogue import describe
 from common.samples.inputs import Samples
-from common.wire import SyntheticBatches, SyntheticImages, Weights
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from nectar.past_run import PastRun
 from nectar.report.page import page
 from nectar.report.view import View

@@ -11,7 +11,7 @@ from federation import run
 from small import SMALL
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.sites import Site, engine_of
 from nectar.local_grid import LocalGrid
 from nectar.past_run import PastRun

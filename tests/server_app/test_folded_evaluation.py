@@ -15,7 +15,7 @@ import client_app.fedavg
 import server_app.loop
 from common.errors import FederationError
 from common.specs.riding import EVALUATION
-from common.wire import Weights
+from common.wire.weights import Weights
 from nectar.local_grid import LocalGrid
 from nectar.resume import with_recorded
 from server_app.checkpoint import Checkpoint

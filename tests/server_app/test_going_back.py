@@ -12,7 +12,7 @@ import pytest
 from federation import numbers, run
 
 from client_app.state import KEPT
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from nectar.commands.simulate import job_of
 from nectar.remote.order import order_of, resumed

@@ -18,7 +18,7 @@ from small import SMALL
 from tampering import with_arrays
 
 from common.errors import REASON_LENGTH
-from common.privacy import Event
+from common.privacy.events import Event
 from common.privacy.told import Told
 from nectar.local_grid import LocalGrid
 

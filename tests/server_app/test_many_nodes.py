@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from client_app.state import KEPT
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
-from common.privacy import Event
+from common.privacy.events import Event
 from common.privacy.told import Told
 from common.sites import RAY, SUPERLINK, Site
 from nectar import cli
@@ -22,6 +22,7 @@ from nectar.past_run import PastRun
 from server_app import recorder
 from server_app.app import describe_partition
 from server_app.record import Record
+from server_app.spent import lines_of
 from server_app.unlisted import MOST_LISTED, unlisted
 from strategies.exchange.spending import Spending
 
@@ -175,5 +176,5 @@ def test_spending_is_told_of_the_sites_that_are_named() -> None:
     spending = Spending()
     for site in ("a", "b"):
         spending.take(site, Told((Event("gaussian", 1.0, 1.0, 1),)))
-    assert set(spending.lines(1e-5)) == {"a", "b"}
-    assert set(spending.lines(1e-5, {"b", "c"})) == {"b"}
+    assert set(lines_of(spending, 1e-5)) == {"a", "b"}
+    assert set(lines_of(spending, 1e-5, {"b", "c"})) == {"b"}

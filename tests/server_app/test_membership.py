@@ -9,7 +9,7 @@ import pytest
 from federation import SMALL_CLIENTS, run
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import FederationError
 from common.settings.sections import FederationSettings

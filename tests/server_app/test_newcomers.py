@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import FederationError
 from common.settings.sections import FederationSettings

@@ -11,7 +11,7 @@ import pytest
 import torch
 from federation import numbers, run
 
-from common.config import load as load_config
+from common.config.loading import load as load_config
 from common.data.division import Division
 from common.errors import ConfigError, FederationError
 from nectar.cli import main

@@ -17,13 +17,13 @@ from PIL import Image
 
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
-from common.config import load
+from common.config.loading import load
 from common.data.counts import class_counts
 from common.data.division import Division
 from common.errors import ConfigError, FederationError
 from common.samples.inputs import Samples
 from common.task import Evaluation
-from common.wire import Weights
+from common.wire.weights import Weights
 from nectar.past_run import PastRun
 from server_app import recorder
 from server_app.app import make_strategy

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from flwr.app import ArrayRecord
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.run import Run
 from common.settings.fedavg import FedAvgSettings

@@ -17,7 +17,7 @@ from federation import run
 from safetensors.torch import save_file
 from torch import Tensor
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError
 from common.models import build

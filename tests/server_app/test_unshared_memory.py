@@ -15,7 +15,7 @@ from flwr.app import Message
 from common.errors import FederationError
 from common.memory import MEMORY_LOST
 from common.sites import RAY, SUPERLINK, Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from nectar.resume import with_recorded
 from server_app.record import Record
 from strategies import base

@@ -11,10 +11,11 @@ from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.sites import Site
-from common.wire import Bundle, Weights
+from common.wire.bundle import Bundle
+from common.wire.weights import Weights
 from nectar.local_grid import LocalGrid
 from strategies.base import Instruction
 from strategies.exchange.replies import Outcome, Upload

@@ -15,12 +15,12 @@ from federation import numbers, run
 from safetensors.torch import load_file
 from tiny import Tiny
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError, FederationError
 from common.samples.inputs import samples
 from common.training import evaluate
-from common.wire import Weights
+from common.wire.weights import Weights
 from nectar.export.bundle import export
 from nectar.past_run import PastRun
 from nectar.recorded_run import RecordedRun

@@ -18,11 +18,11 @@ from tampering import with_arrays as tampered
 from torch import Tensor, nn
 
 import strategies.dense
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError, FederationError
 from common.sites import Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from nectar.cli import main as nectar
 from nectar.past_run import PastRun
 from nectar.resume import with_recorded

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from client_app import local_training
 from client_app.device import DeviceClient
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError
-from common.privacy import Event
+from common.privacy.events import Event
 from common.private_training import dp_sgd
 from common.specs.fedssyn import DONE
 from common.training import Objective

@@ -12,13 +12,13 @@ from federation import TamperedGrid, numbers, run
 from flwr.app import Message
 from tampering import with_arrays
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError
 from common.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from nectar.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from client_app.feddm import FedDMClient
 from client_app.state import ContextState
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError, FederationError
-from common.privacy import Event
+from common.privacy.events import Event
 from common.samples.inputs import Samples
-from common.wire import SyntheticImages, Weights
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 
 Small = Callable[..., dict[str, Any]]
 PUBLIC = "privacy.counts=public"

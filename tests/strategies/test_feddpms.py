@@ -16,10 +16,11 @@ from tampering import with_arrays
 import common.training
 from client_app.feddpms import FedDPMSClient
 from common import tensor_file
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError
-from common.privacy import Event, epsilon
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.specs.feddpms import MECHANISM
 from common.specs.fedvae import decoder_spec, shared_spec, start_decoder
 from nectar.resume import with_recorded

@@ -14,7 +14,7 @@ from tampering import with_arrays as tampered
 from torch import Tensor, nn
 
 from client_app.fedgen import guided
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError, FederationError
 from common.models import Classifier
@@ -22,7 +22,9 @@ from common.sites import Site
 from common.specs.fedgen import CLASSES, GENERATOR, head_of, new_generator
 from common.task import Classification
 from common.training import Local
-from common.wire import Bundle, ClassList, Weights
+from common.wire.bundle import Bundle
+from common.wire.class_list import ClassList
+from common.wire.weights import Weights
 from nectar.resume import with_recorded
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint

@@ -16,7 +16,7 @@ from tampering import with_arrays
 import client_app.generators
 import client_app.synthesis
 from common import tensor_file
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS
@@ -25,7 +25,7 @@ from common.seeding import generator
 from common.settings.central import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
 from common.training import train
-from common.wire import Pixels
+from common.wire.pixels import Pixels
 from nectar.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record

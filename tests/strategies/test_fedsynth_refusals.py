@@ -16,7 +16,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
 
-from common.config import load
+from common.config.loading import load
 from common.data.catalogue import describe
 from common.data.division import Division
 from common.errors import ConfigError

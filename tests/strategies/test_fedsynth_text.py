@@ -12,9 +12,10 @@ import pytest
 import torch
 from federation import run
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
-from common.wire import SyntheticBatches, Weights
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth

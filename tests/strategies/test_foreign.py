@@ -16,12 +16,13 @@ from tiny import HALVES, Tiny, tiny_run
 
 from client_app.foreign import ForeignClient
 from client_app.state import DirectoryState
-from common.config import Config, load
+from common.config.loading import load
+from common.config.resolved import Config
 from common.errors import ConfigError, FederationError
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.foreign import Demands
-from common.wire import Weights
+from common.wire.weights import Weights
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record

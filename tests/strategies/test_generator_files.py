@@ -17,7 +17,7 @@ from federation import numbers, run
 from real_site import Site
 from stylegan_repository import Standin, standin
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError
 from nectar.preflight import check

@@ -13,7 +13,7 @@ from tampering import away_from_start, with_arrays, with_part
 
 from common.errors import ConfigError
 from common.sites import Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Instruction, Strategy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from common.memory import MEMORY_LOST
-from common.wire import LatentMeans
+from common.wire.latent_means import LatentMeans
 from strategies.exchange.replies import Outcome
 from strategies.latent_exchange import LatentExchange
 

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from client_app.masking import MaskingClient
 from client_app.state import ContextState
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError
 from common.models import build
@@ -22,7 +22,8 @@ from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import masked_spec
 from common.updates import difference, length, plus
-from common.wire import MaskedUpdate, Weights, WeightsSpec
+from common.wire.masked_update import MaskedUpdate
+from common.wire.weights import Weights, WeightsSpec
 from nectar import cli
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint

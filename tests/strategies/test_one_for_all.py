@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from real_site import Site as RealSite
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.methods import METHODS
 from nectar.local_grid import LocalGrid

@@ -13,9 +13,9 @@ from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
-from common.wire import Weights
+from common.wire.weights import Weights
 from nectar.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
 from strategies import judging

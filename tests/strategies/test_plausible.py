@@ -15,7 +15,8 @@ from flwr.app import Message
 from tampering import with_arrays
 
 from common.sites import Site
-from common.wire import Spec, Weights
+from common.wire.codec import Spec
+from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from strategies import base
 from strategies.exchange.replies import Upload, read_upload

@@ -14,11 +14,12 @@ from tampering import with_arrays
 from tiny import Tiny
 
 from common import tensor_file
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError
 from common.specs.scaffold import CONTROL, control_spec
-from common.wire import Bundle, Weights
+from common.wire.bundle import Bundle
+from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

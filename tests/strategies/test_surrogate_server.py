@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.training import Trained, train
-from common.wire import SyntheticImages, Weights
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies import surrogate
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM

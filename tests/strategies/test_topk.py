@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
 from client_app.topk import TopKClient
-from common.config import load
+from common.config.loading import load
 from common.data.division import Division
 from common.errors import ConfigError, PayloadError
 from common.run import Run
@@ -22,8 +22,8 @@ from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import top_k_spec
 from common.updates import difference
-from common.wire import TopKUpdate, TopKUpdateSpec, Weights
-from common.wire.top_k_update import payload_bytes
+from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec, payload_bytes
+from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
 from strategies.topk import TopK
