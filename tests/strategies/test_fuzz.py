@@ -11,6 +11,7 @@ from fuzzing_rounds import CASES
 
 import common.wire
 import common.wire.weights
+from common.wire.weights import Weights
 
 
 def test_damaged_payloads_of_every_kind_are_refused_or_what_their_spec_says() -> None:
