@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from logging import getLogger
 from typing import Any
@@ -121,7 +121,8 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     run = division.run
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
-    train, holdout = site_samples(division, site, context)
+    with checked_by(_time_to_read(context, _config(message)).check):
+        train, holdout = site_samples(division, site, context)
     record_id = str(_config(message).get("record", ""))
     if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
         raise FederationError(
@@ -135,6 +136,24 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     if account is not None:
         account.check(_seen(message))
     return cls(run, site, train, holdout, state, own_data=own_data, review=review, account=account)
+
+
+def _time_to_read(context: Context, asked: Mapping[str, Any] | None = None) -> Deadline:
+    """Return until when a real site reads and divides images; a simulation takes its time.
+
+    Parameters
+    ----------
+    context : Context
+        The node's; its owner bounds a roll call.
+    asked : mapping, optional
+        The configuration of an instruction, which may leave less; None at the roll call.
+    """
+    if is_simulated(context):
+        return Deadline()
+    own = amount(context.node_config, "roll-call-seconds") or ROLL_CALL_SECONDS
+    if asked is None:
+        return Deadline(own, of="roll call")
+    return Deadline(min(own, Deadline.of(asked).left))
 
 
 def _config(message: Message, name: str = "config") -> ConfigRecord:
@@ -237,20 +256,12 @@ def _refuse_counts(run: Run, site: str) -> None:
         )
 
 
-def _time_of_the_roll_call(context: Context) -> Deadline:
-    """Return until when a real site reads images to say how many it has; a simulation takes its time."""
-    if is_simulated(context):
-        return Deadline()
-    seconds = amount(context.node_config, "roll-call-seconds") or ROLL_CALL_SECONDS
-    return Deadline(seconds, of="roll call")
-
-
 def _roll_call(message: Message, context: Context) -> RecordDict:
     division = division_of(context)
     run = division.run
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
-    with checked_by(_time_of_the_roll_call(context).check):
+    with checked_by(_time_to_read(context).check):
         train, holdout = site_samples(division, site, context)
     asked = _config(message)
     account = account_of(run, "", site, context)

@@ -118,6 +118,7 @@ class FedDPMSClient(FedVAEClient):
         spread = settings.copies_around()
 
         def noise(copies: int, dimension: int) -> Tensor:
+            self.deadline.check()  # copies may never be taken
             shape = (copies, dimension)
             return spread * torch.randn(shape, generator=draws, device=self.run.device)
 
@@ -158,6 +159,7 @@ class FedDPMSClient(FedVAEClient):
         passes = count()
 
         def noise(rows: int, dimension: int) -> Tensor:
+            self.deadline.check()
             drawn = self.noise(f"latent-means {next(passes)}", (rows, dimension))
             return self._settings.sigma * drawn
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from common.data.stratify import Indices
 from common.errors import DataError
+from common.patience import look_at_the_clock
 
 if TYPE_CHECKING:
     from common.settings.sections import PartitionSettings
@@ -57,6 +58,7 @@ def draw_until_large_enough(
         )
     best = 0
     for _ in range(settings.max_draws):
+        look_at_the_clock()
         counts = draw()
         smallest = int(counts.sum(axis=1).min())
         if smallest >= least:

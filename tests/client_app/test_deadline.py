@@ -9,13 +9,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from federation import run
 from flwr.app import ConfigRecord, Message, RecordDict
+from torch import Tensor, nn
+from torch.nn import functional
 
 import client_app.deadline
 from client_app.app import app as client_app_of_sites
 from client_app.deadline import Deadline
+from client_app.feddpms import FedDPMSClient
+from client_app.state import ContextState
+from common.config.loading import load
+from common.samples.inputs import Samples
 from common.errors import FederationError
+from common.run import Run
+from common.specs.fedvae import start_decoder
 from common.specs.riding import SECONDS_LEFT
 from nectar.local_grid import LocalGrid
 from strategies.exchange.sending import exchange
@@ -43,6 +52,28 @@ def test_a_site_stops_computing_when_the_round_s_time_is_over(
     with pytest.raises(FederationError, match=r"partition-0: ran out of the round's time \(1[12]"):
         run(small(method=method, rounds=1, set=words))
     assert 20 < next(minutes) < 30
+
+
+def test_copies_that_are_never_taken_for_their_class_end_with_the_round(small: Small) -> None:
+    """The server chooses how often a site draws them."""
+    words = (
+        f"model.name=vae model.depth=1 model.embedding=4 feddpms.max_draws={10**9} feddpms.copies=4"
+    )
+    made = Run(load(small(method="feddpms", set=words)))
+    x, y = torch.zeros(4, *made.info.shape), torch.arange(4)
+    samples, state = Samples.of(x, y), ContextState(RecordDict())
+    client = FedDPMSClient(made, "north", samples, samples, state)
+    client.deadline = Deadline(0.3)
+
+    class Other(nn.Module):
+        """Takes whatever it sees for class 9."""
+
+        def forward(self, images: Tensor) -> Tensor:
+            return functional.one_hot(torch.full((len(images),), 9), 10)
+
+    means, labels, decoder = torch.zeros(2, 4), torch.arange(2), start_decoder(made)
+    with pytest.raises(FederationError, match="ran out of the round's time"):
+        client._copies(means, labels, decoder, Other())  # type: ignore[arg-type]
 
 
 def test_each_instruction_carries_what_is_left_of_its_own_wave(small: Small) -> None:

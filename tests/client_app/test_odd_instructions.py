@@ -63,3 +63,15 @@ def test_an_instruction_without_a_round_or_a_phase_is_refused(small: Small) -> N
 
 def test_a_sentence_is_as_short_as_the_server_reads() -> None:
     assert len(reason_of(ConfigError("x" * 5000), owner=True)) == REASON_LENGTH
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "quantity"])
+def test_a_division_that_comes_to_no_end_is_given_up_in_time(small: Small, kind: str) -> None:
+    words = f"partition.kind={kind} partition.alpha=0.01 partition.max_draws={10**9}"
+    config = small(method="fedavg", set=f"{words} partition.min_size=258")
+    node = {"partition-id": 0, "num-partitions": 5, "roll-call-seconds": 0.5}
+    site = Site(config, **node)
+    assert "ran out of the roll call's time" in site.roll_call().error.reason
+    answer = site.train("train", **{"seconds-left": 0.3})
+    assert answer.error.reason == "ran out of the round's time (0 s)"
+    assert "ran out of the round's time" in site.train("train").error.reason

@@ -4,7 +4,7 @@ A site has images of its own in a folder, or holds a partition; both name a ``st
 the fields that the site reads, in its records and arrays, or by the run's settings. What has to hold:
 
 - the site works, or answers with one sentence of its own: no other exception's, and none that names a place there;
-- it is done within ``SECONDS``;
+- it is done within ``SECONDS`` and ``MEMORY``;
 - it opens no file for writing outside its state directory and data root, and makes, renames and removes none there;
 - it goes on to answer an honest server.
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -48,6 +49,8 @@ from common.config.keys import RUN_KEYS
 from common.config.loading import load
 from common.config.schema import known_keys
 from common.errors import REASON_LENGTH
+from common.methods import section
+from common.settings.sections import SECTIONS
 from nectar.local_grid import LocalGrid
 from server_app.app import serve
 
@@ -56,9 +59,12 @@ Draw = np.random.Generator
 #: seconds within which a site is done, and those that it is told are left
 SECONDS, LEFT = 20, 5.0
 
+#: bytes of memory that a site may ask for in its work
+MEMORY = 2**31
+
 #: what a site's owner allows, so that no setting asks for more work than a test has time for
 OWNER = {
-    **{"max-iterations": 4, "max-epochs": 3, "max-ipc": 4, "max-images": 300, "max-size": 16},
+    **{"max-iterations": 4, "max-epochs": 40, "max-ipc": 4, "max-size": 16},
     **{"cores": 1, "max-parameters": 100_000},
 }
 
@@ -135,6 +141,8 @@ _VALUES: list[Any] = [
     *("off", "y" * 3000, "../../up", "/etc/passwd", "os:system", "builtins:eval", "hf:x", "None"),
     *("[1,2]", "{a: 1}", "!!python/object/apply:os.system [x]", "a=b", "\x1b[2J", "é"),
 ]
+#: what is allowed of a number more often
+_NUMBERS: list[Any] = [0, 1, 2, 7, 100, 4096, 10**6, 10**9, 10**13, 0.01, 0.99, 1e-30, 1e30]
 
 
 def odd_settings(draw: Draw, config: dict[str, Any]) -> dict[str, Any]:
@@ -144,9 +152,13 @@ def odd_settings(draw: Draw, config: dict[str, Any]) -> dict[str, Any]:
         key = pick(draw, [*RUN_KEYS, "other"])
         value = pick(draw, [v for v in _VALUES if not isinstance(v, int) or v < 2**63])
         return {**changed, key: value}
-    values = pick(draw, [_VALUES, [0, 1, 2, 3, 0.5, "on", "off"]])
-    keys = [f"{pick(draw, known_keys())}={pick(draw, values)}" for _ in range(draw.integers(1, 4))]
-    return {**changed, "set": f"{changed['set']} {' '.join(keys)}"}
+    values = pick(draw, [_VALUES, _NUMBERS, _NUMBERS, [0, 1, 2, 3, 0.5, "on", "off"]])
+    own = section(changed["method"])
+    used = [key for key in known_keys() if key.partition(".")[0] in {*SECTIONS, own}]
+    of_method = [key for key in used if key.startswith(f"{own}.")]
+    keys = pick(draw, [known_keys(), used, of_method, of_method])
+    words = [f"{pick(draw, keys)}={pick(draw, values)}" for _ in range(draw.integers(1, 4))]
+    return {**changed, "set": f"{changed['set']} {' '.join(words)}"}
 
 
 def odd_instruction(draw: Draw, content: RecordDict) -> RecordDict:
@@ -246,6 +258,18 @@ def patience(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@contextmanager
+def room(more: int) -> Iterator[None]:
+    """Let this process ask for so many bytes more of memory, and no more."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 # ---- a case -------------------------------------------------------------------------------------------
 
 
@@ -300,7 +324,7 @@ class SiteFuzzer:
         draw = np.random.default_rng([self.seed, number])
         own, case = self._cases[number % len(self._cases)]
         asked = asked_of(own, case, str(self._folder))
-        way = "settings" if draw.random() < 0.3 else "instruction"
+        way = "settings" if draw.random() < 0.4 else "instruction"
         config = odd_settings(draw, asked.config) if way == "settings" else asked.config
         content = _within(pick(draw, asked.instructions), LEFT)
         kind = pick(draw, _KINDS)
@@ -331,7 +355,7 @@ class SiteFuzzer:
         message = Message(content, grid.get_node_ids()[0], kind, group_id="1")
         begun = time.monotonic()
         try:
-            with _WATCH.of(state), patience(SECONDS):
+            with _WATCH.of(state), patience(SECONDS), room(MEMORY):
                 (answer,) = grid.send_and_receive([message])
         except TookTooLong:
             self._fail(about, f"it takes more than {SECONDS} s")

@@ -37,7 +37,7 @@ from common.data.loading import load as load_data
 from common.errors import FederationError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import LEDGER, Charge, Ledger
+from common.privacy.ledger import Charge, LEDGER, Ledger
 from nectar.doctor import machine
 from nectar.doctor.check import Check, shown
 from nectar.flower.connection import Connection

@@ -36,10 +36,15 @@ def unbounded(lengths: Sequence[float], own: float, factor: float, known: int = 
     return [None] * (len(lengths) - known)
 
 
+def unshortened(lengths: Sequence[float], factor: float, known: int = 0) -> list[float]:
+    return [1.0] * (len(lengths) - known)
+
+
 def test_it_sees_updates_that_are_not_held_against_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(judging, "too_long", unbounded)
+    monkeypatch.setattr(judging, "shares_kept", unshortened)
     monkeypatch.setattr(judging.Trial, "gives_numbers", lambda *_: True)
     fuzzer = fuzzing_rounds.RoundsFuzzer(1, lambda said: None)
     for number in some("fedavg"):
