@@ -18,12 +18,12 @@ from torch import Tensor
 import client_app.app
 from benchmarks.measure import Claim, Row, compare
 from common.config.loading import load
-from common.data.division import Division
-from common.run import Run
+from common.division import Division
+from common.draws.seeding import generator
+from common.learning.run import Run
+from common.learning.training import batches
 from common.samples.inputs import Samples
-from common.seeding import generator
-from common.training import batches
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.exchange.sending import exchange
 

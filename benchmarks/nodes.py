@@ -27,12 +27,12 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.measure import Claim, Row, compare, peak_memory
-from common.compute import return_freed_memory
 from common.config.loading import load
-from common.data.division import Division
-from nectar.flower.app import client_app
-from nectar.local_grid import LocalGrid
-from nectar.local_run import run_here
+from common.division import Division
+from common.learning.compute import return_freed_memory
+from nectar.engines.flower.app import client_app
+from nectar.engines.local_grid import LocalGrid
+from nectar.engines.local_run import run_here
 from server_app.app import make_strategy
 from strategies import base
 from strategies.exchange.gathering import Attendance, wait_for_sites

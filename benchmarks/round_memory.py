@@ -20,15 +20,15 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 import client_app.app
 from benchmarks.measure import Claim, Row, figure_elsewhere, peak_memory
-from common.compute import return_freed_memory, use_threads
 from common.config.loading import load
-from common.data.division import Division
-from common.run import Run
+from common.division import Division
+from common.draws.seeding import generator
+from common.learning.compute import return_freed_memory, use_threads
+from common.learning.run import Run
+from common.learning.training import train
 from common.samples.inputs import Samples
-from common.seeding import generator
 from common.settings.training import TrainingSettings
-from common.training import train
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.base import Strategy
 from strategies.exchange.sending import exchange

@@ -23,9 +23,9 @@ from client_app.fedavg import FedAvgClient
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
+from common.draws.seeding import generator
 from common.samples.inputs import Samples
-from common.seeding import generator
 from common.wire.weights import Weights
 
 IMAGES, THREADS = 5400, 2

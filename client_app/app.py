@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from client_app.arrivals import ARRIVALS
 from client_app.deadline import Deadline
 from client_app.device import DeviceClient, Metrics, client_class
-from client_app.node_config import amount
+from client_app.owner.node_config import amount
+from client_app.owner.private_files import for_the_owner_alone, is_reserved
+from client_app.owner.review import Review
+from client_app.owner.vetoes import check_instruction
 from client_app.partitions import require_one_for_all, sizes_of_all
-from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.reasons import reason_of
 from client_app.releases import ReleaseLog, payload_line, refusal_line
-from client_app.review import Review
 from client_app.site import (
     account_of,
     division_of,
@@ -42,17 +43,16 @@ from client_app.site import (
     state_directory,
     state_of,
 )
-from client_app.vetoes import check_instruction
-from common.compute import use_threads
+from common.code.fingerprint import source_fingerprint
 from common.errors import FederationError, one_line
-from common.fingerprint import source_fingerprint
-from common.flower_arrays import array_of, filled, record_of
-from common.patience import checked_by
+from common.learning.compute import use_threads
+from common.learning.patience import checked_by
+from common.learning.run import Run
 from common.privacy.head import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
-from common.run import Run
 from common.samples.inputs import Samples
 from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
+from common.wire.flower_arrays import array_of, filled, record_of
 
 #: Flower's own code for a ClientApp that raised
 RAISED = 2

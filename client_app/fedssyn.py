@@ -12,8 +12,8 @@ from torch import Tensor
 from client_app.device import DeviceClient, phase, phases_of
 from client_app.synthesis import Synthesis
 from common.errors import FederationError
+from common.learning.run import Run
 from common.models import Classifier
-from common.run import Run
 from common.samples.inputs import Samples
 from common.specs.fedssyn import (
     DONE,

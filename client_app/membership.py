@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.division import Division
-from common.data.stratify import Indices
+from common.data.division.stratify import Indices
+from common.division import Division
+from common.draws.row_draws import keyed_hashes
+from common.draws.seeding import derive
 from common.errors import FederationError
-from common.row_draws import keyed_hashes
-from common.run import Run
+from common.learning.run import Run
 from common.samples.dataset import Dataset
 from common.samples.inputs import Samples, samples
-from common.seeding import derive
 
 KEY = "membership-key"
 """The file in a site's state directory; whoever has it and an example knows what it is chosen for."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from common.config.resolved import Config
-from common.datasets import is_somebodys_own
 from common.errors import FederationError
+from common.settings.datasets import is_somebodys_own
 
 
 def refuse_seeded(config: Config, own_data: bool) -> None:

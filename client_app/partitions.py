@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from client_app.membership import divided, key_of
 from client_app.site import PARTITION, engine_of
-from common.data.counts import class_counts
-from common.data.division import Division
-from common.data.stratify import Indices, held_back
+from common.data.division.counts import class_counts
+from common.data.division.stratify import Indices, held_back
+from common.division import Division
 from common.errors import FederationError
-from common.run import Run
+from common.learning.run import Run
 from common.sites import IN_PROCESS, site_name
 
 Counts = NDArray[np.int64]

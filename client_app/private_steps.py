@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from common.errors import FederationError
+from common.learning.private_training import PrivateSteps, dp_sgd
+from common.learning.training import Rule
 from common.models import couples_samples
 from common.privacy.events import Event
-from common.private_training import PrivateSteps, dp_sgd
 from common.samples.inputs import Samples
-from common.training import Rule
 
 if TYPE_CHECKING:
     from client_app.device import DeviceClient

@@ -13,21 +13,21 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from client_app.allowed_imports import allowed_imports, judge_of
-from client_app.ledger import Account, Budget
 from client_app.membership import divided, key_of
-from client_app.node_config import absolute, check_keys, number, switch
 from client_app.noise import is_seeded, refuse_seeded
-from client_app.review import Review
+from client_app.owner.allowed_imports import allowed_imports, judge_of
+from client_app.owner.ledger import Account, Budget
+from client_app.owner.node_config import absolute, check_keys, number, switch
+from client_app.owner.review import Review
+from client_app.owner.vetoes import Vetoes, check_size
 from client_app.state import SHELF, ContextState, DeviceState, DirectoryState
-from client_app.vetoes import Vetoes, check_size
-from common.compute import torch_device
 from common.config.loading import load
 from common.config.problems import COMMAND_LINE
 from common.data.bounds import Bounds
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError, FederationError
-from common.run import Run
+from common.learning.compute import torch_device
+from common.learning.run import Run
 from common.samples.dataset import Dataset
 from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings

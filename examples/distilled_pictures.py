@@ -29,12 +29,12 @@ from nearest_real import Held, Real, distances, nearness, of_class, real_nearnes
 from torch import Tensor, nn
 
 import nectar
-from common.data.division import Division
-from common.run import Run
+from common.division import Division
+from common.draws.seeding import generator
+from common.learning.run import Run
+from common.learning.training import train
 from common.samples.inputs import Samples, samples
-from common.seeding import generator
 from common.settings.training import TrainingSettings
-from common.training import train
 
 SHOWN, BESIDE = 5, 2
 _GREY, _PAPER = 0.5, 0.0

@@ -29,10 +29,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import nectar
-from common.data.division import Division
+from common.division import Division
 from common.models import Classifier
 from common.samples.inputs import Samples, samples
-from nectar.recorded_run import RecordedRun
+from nectar.records.recorded_run import RecordedRun
 
 
 @dataclass(frozen=True)

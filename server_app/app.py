@@ -14,18 +14,18 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
-from common.augmentation import check_augmentation
-from common.compute import use_threads
 from common.config.keys import FETCH
 from common.config.loading import load
 from common.config.resolved import Config
-from common.copies import Copies
-from common.data.counts import class_counts, report
-from common.data.division import Division
+from common.data.division.counts import class_counts, report
+from common.division import Division
 from common.errors import DivergedError, FederationError, NectarError, one_line
+from common.learning.augmentation import check_augmentation
+from common.learning.compute import use_threads
+from common.learning.run import Run
 from common.methods import is_foreign
-from common.run import Run
 from common.sites import SUPERLINK, Site, engine_of
+from common.wire.copies import Copies
 from server_app import ledger_heads
 from server_app.continuing import standing_of
 from server_app.evaluation import server_judge

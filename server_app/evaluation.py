@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 from flwr.app import ArrayRecord
 
-from common.data.division import Division
+from common.division import Division
+from common.learning.task import Evaluation
+from common.learning.training import evaluate
 from common.models import Classifier
 from common.samples.inputs import Samples, samples
-from common.task import Evaluation
-from common.training import evaluate
 from server_app.loop import Judge, Judgement
 
 

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.display_contrast import Contrast
-from common.files import write_atomically
 from common.samples.dataset import DatasetInfo
+from common.storage.files import write_atomically
+from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from server_app.screen import hard, in_bytes
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from flwr.app import MetricRecord
 
-from common.copies import FIGURES, Copies
 from common.errors import FederationError
-from common.files import write_atomically
+from common.storage.files import write_atomically
+from common.wire.copies import FIGURES, Copies
 from server_app import ledger_heads
 from server_app.checkpoint import Checkpoint
 from server_app.loop import RoundResult, SitesFigures

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from common.config.resolved import Config
 from common.errors import ConfigError, one_line
+from common.learning.run import Run
 from common.models import Classifier
-from common.run import Run
 
 logger = getLogger("flwr")
 

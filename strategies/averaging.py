@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from common.pieces import pieces
+from common.learning.pieces import pieces
 from common.settings.base import Settings
 from common.settings.fedavg import FedAvgSettings
 from common.sites import Site

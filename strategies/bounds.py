@@ -14,15 +14,15 @@ from typing import Any
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.run import Run
+from common.learning.run import Run
 from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import CarriesExamples
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
+from strategies.exchange.judging import Led
 from strategies.exchange.replies import Upload
-from strategies.judging import Led
 
 #: the ``wire`` setting that says how the values of a payload of a kind travel
 _SETTINGS = {

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from common.data.division import Division
+from common.division import Division
+from common.draws.seeding import generator
 from common.errors import FederationError
+from common.learning.training import train
 from common.samples.inputs import Samples, samples
-from common.seeding import generator
 from common.settings.central import CentralSettings
 from common.sites import Site
-from common.training import train
 from common.wire.weights import Weights
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, DivergedError
+from common.learning.run import Run
 from common.models import Classifier
-from common.run import Run
-from common.seeding import generator, process_wide
 from common.settings.dense import DENSESettings
 from common.sites import ALL_SITES
 from common.wire.synthetic_images import SyntheticImages

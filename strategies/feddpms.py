@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from common.errors import PayloadError
+from common.learning.run import Run
 from common.models.encoder import Decoder
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.sensitivity import latent_sensitivity
-from common.run import Run
 from common.sites import Site
 from common.specs.feddpms import (
     DECODER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from common.run import Run
+from common.learning.run import Run
 from common.settings.feddyn import FedDynSettings
 from common.wire.weights import Weights
 from strategies.averaging import Mean, shares_of

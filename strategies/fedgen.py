@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.draws.seeding import generator
 from common.errors import DivergedError
-from common.run import Run
-from common.seeding import generator
+from common.learning.run import Run
 from common.sites import Site
 from common.specs.fedgen import (
     CLASSES,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from common.run import Run
+from common.learning.run import Run
 from common.sites import Site, site_order
 from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, reply_spec
 from common.wire.bundle import Bundle

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
 from common.specs.fedsynth import as_batches, spec_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedvae import FedVAESettings
 from common.sites import Site
 from common.specs.fedvae import PRELIMINARY, SECONDARY, network, shared_spec

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from flwr.app import ArrayRecord
 
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.run import Run
 from common.wire.weights import Weights
 from strategies.base import LEARNED, State
 from strategies.bounds import Bound, model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from common.run import Run
+from common.learning.run import Run
 from common.specs.sparse import masked_spec
 from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
 from strategies.exchange.replies import Upload

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from common.pieces import pieces
+from common.learning.pieces import pieces
 from common.wire.weights import Weights
 
 #: updates of which the middle one is taken for what is usual

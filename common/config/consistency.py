@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path, PurePath
 
-from common.datasets import FILE, is_somebodys_own, kind_of
 from common.errors import ConfigError
 from common.methods import METHODS, resolve, section
 from common.settings.base import Settings
+from common.settings.datasets import FILE, is_somebodys_own, kind_of
 from common.settings.disclosure import Disclosure
 from common.settings.images import ImagesSettings
 from common.settings.sections import (

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from common.code.imports import is_import_path
 from common.config.consistency import SITES_KEY
 from common.config.keys import (
     BEST,
@@ -38,7 +39,6 @@ from common.config.schema import build, section_classes, taken_over, unknown_pro
 from common.config.strategy import check_arguments, check_strategy
 from common.config.text import Scalar, from_home
 from common.errors import ConfigError
-from common.imports import is_import_path
 from common.methods import FOREIGN_CLIENT, METHODS, Method, section, settings_of
 from common.settings.base import Settings
 from common.settings.sections import SECTIONS, RunSettings

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from common.config.consistency import FILE_KEY
 from common.config.layers import Layer, file_layer, merge
 from common.config.problems import show, where_phrase
-from common.datasets import FILE, FOLDERS, FORMS, kind_of
 from common.errors import ConfigError
+from common.settings.datasets import FILE, FOLDERS, FORMS, kind_of
 
 
 def chosen_by_file(layers: Sequence[Layer]) -> list[Layer]:

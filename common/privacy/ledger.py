@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import FederationError
-from common.files import open_regular, read_regular, write_json
 from common.privacy.events import UNIT, Event
 from common.privacy.head import Head
+from common.storage.files import open_regular, read_regular, write_json
 
 LEDGER, HEAD = "privacy.jsonl", "privacy.head.json"
 """The files' names in the site's state directory."""

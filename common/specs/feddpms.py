@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.run import Run
+from common.learning.run import Run
 from common.settings.feddpms import FedDPMSSettings
 from common.specs.fedvae import decoder_spec, network, shared_spec
 from common.wire.bundle import BundleSpec

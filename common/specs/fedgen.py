@@ -8,9 +8,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from common.draws.seeding import generator
 from common.errors import ConfigError
-from common.run import Run
-from common.seeding import generator
+from common.learning.run import Run
 from common.settings.fedgen import FedGENSettings
 from common.wire.bundle import BundleSpec
 from common.wire.class_list import ClassListSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedmix import FedMixSettings
 from common.wire.bundle import BundleSpec
 from common.wire.synthetic_images import SyntheticImagesSpec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.errors import FederationError
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedssyn import FedssynSettings
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import Payload, Spec

@@ -8,9 +8,9 @@ from fractions import Fraction
 import torch
 
 from common.errors import ConfigError
+from common.learning.run import Run
 from common.models import Classifier
 from common.models.registry import names
-from common.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from synth.synthetic_updates import Batches

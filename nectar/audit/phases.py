@@ -18,13 +18,13 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import Tensor
 
+from common.code.imports import load as load_path
 from common.config.loading import load
-from common.data.division import Division
-from common.imports import load as load_path
+from common.division import Division
+from common.learning.run import Run
 from common.methods import resolve
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.run import Run
 from common.samples.inputs import Samples, samples
 from common.sites import Site
 from common.wire.weights import Weights

@@ -10,10 +10,10 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError
-from common.files import write_atomically
+from common.storage.files import write_atomically
 from nectar.class_list import with_class_list
-from nectar.record_imports import OPTION, judge_of
-from nectar.resume import with_recorded
+from nectar.records.record_imports import OPTION, judge_of
+from nectar.records.resume import with_recorded
 from nectar.words import parse_words, take_options, with_file_as_word
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def main(words: list[str]) -> int:
 
 
 def _need_images(config: Config) -> None:
-    from common.data.catalogue import describe
-    from common.datasets import kind_of
+    from common.data.published.catalogue import describe
+    from common.settings.datasets import kind_of
 
     if not kind_of(config.dataset) and not describe(config.dataset, config.images).has_images:
         raise ConfigError(f"--samples draws images, and {config.dataset} is text: leave it out.")
@@ -77,7 +77,7 @@ def _need_images(config: Config) -> None:
 
 def _run(config: Config) -> tuple[Dataset, Holdings]:
     """Describe the run's data set and how it is divided, or the folders of simulated sites."""
-    from common.data.division import Division
+    from common.division import Division
     from nectar.dataset.account import (
         describe_dataset,
         describe_partition,
@@ -100,7 +100,7 @@ def _run(config: Config) -> tuple[Dataset, Holdings]:
 
 def _site(config: Config, folder: Path) -> tuple[Dataset, Holdings]:
     """Describe a site's own folder, as the site would read it."""
-    from common.data.division import Division
+    from common.division import Division
     from nectar.dataset.account import describe_dataset, describe_own, own
 
     dataset = Division(config).site_dataset(folder, None)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.counts import class_counts, report
-from common.data.division import Division
-from common.data.folder import account, by_reason
+from common.data.division.counts import class_counts, report
+from common.data.folders.folder import account, by_reason
+from common.division import Division
 from common.samples.dataset import Dataset, DatasetInfo, Split
 
 #: files left out that are named one by one

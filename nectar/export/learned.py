@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from common.errors import ConfigError, FederationError
+from common.learning.run import Run
 from common.models import Classifier
-from common.run import Run
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from server_app.checkpoint import Checkpoint
 
 

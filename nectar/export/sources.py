@@ -11,9 +11,9 @@ import torch
 
 from common.config.resolved import Config
 from common.config.text import join_set, parse_set
-from common.data.decode import Unreadable
-from common.data.division import Division
-from common.data.folder import account, list_split
+from common.data.folders.decode import Unreadable
+from common.data.folders.folder import account, list_split
+from common.division import Division
 from common.errors import ConfigError, DataError
 from common.samples.dataset import Skipped
 from nectar.export.model import ExportedModel

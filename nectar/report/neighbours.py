@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data.counts import class_counts
-from common.data.division import Division
+from common.data.division.counts import class_counts
 from common.data.own.reading import is_at_hand
-from common.data.sources import SOURCES
+from common.data.published.sources import SOURCES
+from common.division import Division
 from common.errors import NectarError
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples

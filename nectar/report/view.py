@@ -9,18 +9,18 @@ from typing import Any
 
 import yaml
 
+from common.code.imports import is_import_path
 from common.config.resolved import Config
 from common.config.text import dotted
-from common.data.catalogue import describe
-from common.data.division import Division
+from common.data.published.catalogue import describe
+from common.division import Division
 from common.errors import ConfigError, NectarError
-from common.imports import is_import_path
 from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
 from common.samples.dataset import DatasetInfo
 from common.sites import SUPERLINK
-from nectar.past_run import PastRun
-from nectar.record_imports import NotNamed
+from nectar.records.past_run import PastRun
+from nectar.records.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of, recorded_disclosure
 from nectar.report.text import is_number
 

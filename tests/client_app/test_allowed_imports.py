@@ -11,13 +11,13 @@ import pytest
 from flwr.app import Context, RecordDict
 from real_site import Site as RealSite
 
-from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.app import app as client_app
+from client_app.owner.allowed_imports import allowed_imports, judge_of
 from client_app.site import division_of
 from common.config.own_parts import PART
 from common.errors import FederationError
 from common.sites import Site as Member
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.roll_call import Question, Refused, ask
 
 Small = Callable[..., dict[str, Any]]
@@ -83,7 +83,7 @@ def test_what_the_site_does_not_name_is_refused_and_never_imported(
         {"method": "strangers.parts:BORROWED"},
         {"method": "flwr.serverapp:ServerApp", "set": "strategy.x=antigravity:x"},
         {"dataset": "nectar.cli:main"},
-        {"dataset": "common.compute:use_threads"},
+        {"dataset": "common.learning.compute:use_threads"},
         {"method": "server_app.app:app"},
         {"dataset": "images", "set": "images.classes=a,b images.folder=. model.name=antigravity:x"},
         {"set": "model.name=convnet method=antigravity:x dataset=antigravity:x"},
@@ -152,7 +152,7 @@ def test_nectar_s_own_networks_and_parts_need_no_leave_and_nothing_else_of_it() 
     judge_of(())(PART, "client_app.fedavg:FedAvgClient")
     for key in ("dataset", "method", "model.name"):
         with pytest.raises(FederationError, match=f"names as {key}"):
-            judge_of(())(key, "common.files:write_text")
+            judge_of(())(key, "common.storage.files:write_text")
     with pytest.raises(FederationError):
         judge_of(())("model.name", "commons:MLP")
     with pytest.raises(FederationError):  # as a method it is never imported, as a model it would be

@@ -18,7 +18,7 @@ from client_app import fedsynth as device_side
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import FederationError
 from common.specs.fedsynth import spec_of
 from common.wire.weights import Weights

@@ -21,16 +21,16 @@ from client_app.fedavg import FedAvgClient
 from client_app.scaffold import ScaffoldClient
 from client_app.state import DirectoryState
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
+from common.learning.task import Evaluation
 from common.models import Classifier
 from common.samples.inputs import Samples
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
-from common.task import Evaluation
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from nectar.export.learned import network_of
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 Small = Callable[..., dict[str, Any]]
 

@@ -15,7 +15,7 @@ from client_app.membership import KEY, chosen, divided, key_of
 from client_app.partitions import sizes_of_all
 from client_app.site import site_samples
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import FederationError
 from common.samples.inputs import Samples
 

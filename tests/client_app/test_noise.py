@@ -20,7 +20,7 @@ from client_app.noise import is_seeded
 from client_app.site import site_samples
 from client_app.state import DirectoryState
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import FederationError
 from common.privacy.events import Event
 from common.samples.inputs import Samples

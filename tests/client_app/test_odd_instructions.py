@@ -12,7 +12,7 @@ from real_site import RECORD, Site
 
 from client_app.reasons import reason_of
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import REASON_LENGTH, ConfigError
 from common.wire.weights import Weights
 

@@ -16,13 +16,13 @@ from image_folders import CLASSES, COLOURS, paint
 from client_app.site import site_of, site_samples
 from common.config.loading import load
 from common.config.text import parse_set
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError, DataError, FederationError
 from common.sites import folder_sites
 from nectar import cli
-from nectar.local_grid import LocalGrid
-from nectar.past_run import PastRun
-from nectar.preflight import check
+from nectar.engines.local_grid import LocalGrid
+from nectar.engines.preflight import check
+from nectar.records.past_run import PastRun
 from server_app.record import Record
 
 Small = Callable[..., dict[str, Any]]

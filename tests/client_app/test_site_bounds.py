@@ -160,7 +160,7 @@ def test_what_is_missing_is_fetched_where_the_owner_says_so(
             (data_dir / file.path).parent.mkdir(parents=True, exist_ok=True)
             (data_dir / file.path).write_bytes(content)
 
-    monkeypatch.setattr("common.data.download._download", fetch)
+    monkeypatch.setattr("common.data.published.download._download", fetch)
     run = small(dataset="mnist", set="data.test_share=0 partition.min_size=0")
     assert "this site downloads nothing" in Site(run).refusal()
     assert not Site(run, **{"allow-download": True}).roll_call().has_error()

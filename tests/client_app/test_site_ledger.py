@@ -14,7 +14,7 @@ from private_method import MULTIPLIER
 from real_site import RECORD, Site
 
 import client_app.private_draws
-from client_app.ledger import NO_BUDGET
+from client_app.owner.ledger import NO_BUDGET
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.head import Head

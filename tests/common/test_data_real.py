@@ -11,7 +11,7 @@ import torch
 from data_files import forget_loaded
 
 from common.data.loading import load
-from common.data.sources import SOURCES
+from common.data.published.sources import SOURCES
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples
 

@@ -14,9 +14,9 @@ from real_data import data_directory
 from sprites import write_dsprites
 
 from common.config.loading import load as load_config
-from common.data.division import Division
-from common.data.dsprites import SpritesSource, read_dsprites
 from common.data.loading import load
+from common.data.published.dsprites import SpritesSource, read_dsprites
+from common.division import Division
 from common.errors import DataError
 
 Arrays = dict[str, NDArray[np.generic]]

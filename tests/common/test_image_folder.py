@@ -11,12 +11,12 @@ from data_files import forget_loaded
 from image_folders import CLASSES, COLOURS, paint, paint_split
 
 from common.config.loading import load as load_config
-from common.data import image_sets
-from common.data.catalogue import describe
-from common.data.division import Division
+from common.data.folders import image_sets
 from common.data.loading import load, load_site
+from common.data.published.catalogue import describe
+from common.division import Division
 from common.errors import ConfigError, DataError, NectarError
-from common.run import Run
+from common.learning.run import Run
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples
 from common.settings.images import ImagesSettings

@@ -10,7 +10,7 @@ from data_files import forget_loaded
 from image_folders import CLASSES, COLOURS, paint, paint_split
 
 from common.config.loading import load as load_config
-from common.data.division import Division
+from common.division import Division
 from common.errors import DataError
 from common.samples.dataset import Dataset
 from nectar import cli

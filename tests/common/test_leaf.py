@@ -16,10 +16,10 @@ import torch
 from data_files import forget_loaded, write_json, write_shard, write_vocabulary
 
 from common.config.loading import load as load_config
-from common.data.division import Division
-from common.data.leaf import owners_of
 from common.data.loading import load
-from common.data.sources import SOURCES
+from common.data.published.leaf import owners_of
+from common.data.published.sources import SOURCES
+from common.division import Division
 from common.errors import DataError
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples

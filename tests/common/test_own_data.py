@@ -16,16 +16,16 @@ from data_files import forget_loaded
 from PIL import Image
 from real_data import data_directory
 
-from common.code_fingerprint import code_modules
+from common.code.code_fingerprint import code_modules
 from common.config.loading import load as load_config
 from common.config.resolved import Config
-from common.data.division import Division
 from common.data.loading import load
 from common.data.own import reading
-from common.datasets import kind_of, module_of
+from common.division import Division
 from common.errors import ConfigError, DataError, NectarError
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples
+from common.settings.datasets import kind_of, module_of
 
 Found = dict[str, Any]
 

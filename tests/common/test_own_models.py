@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
 from common.models import Classifier
 from common.models.own import adopt, make
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]

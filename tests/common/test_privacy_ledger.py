@@ -19,7 +19,7 @@ import pytest
 from common.privacy import ledger as ledger_module
 from common.privacy.events import Event
 from common.privacy.head import Head
-from common.privacy.ledger import Charge, HEAD, LEDGER, Ledger, LedgerError
+from common.privacy.ledger import HEAD, LEDGER, Charge, Ledger, LedgerError
 
 EVENT = Event("dp-sgd", 1.1, 0.05, 30)
 

@@ -8,9 +8,9 @@ import pytest
 
 from common.config.layers import names
 from common.config.loading import load
-from common.data.catalogue import NAMES
-from common.datasets import PUBLIC
+from common.data.published.catalogue import NAMES
 from common.errors import ConfigError
+from common.settings.datasets import PUBLIC
 from common.settings.feddm import FedDMSettings
 
 OWN = (

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from common.data.catalogue import describe
+from common.data.published.catalogue import describe
+from common.learning.task import PAD, UNK, Classification, NextToken, task_of
+from common.learning.training import evaluate
 from common.samples.dataset import DatasetInfo, Split
 from common.samples.inputs import Samples
-from common.task import PAD, UNK, Classification, NextToken, task_of
-from common.training import evaluate
 
 V = 4
 

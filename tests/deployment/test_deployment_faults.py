@@ -28,12 +28,12 @@ from small import SMALL
 
 from client_app.app import app as client_app
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import FederationError
 from common.settings.sections import FederationSettings
-from nectar.local_grid import LocalGrid
-from nectar.past_run import PastRun
-from nectar.resume import with_recorded
+from nectar.engines.local_grid import LocalGrid
+from nectar.records.past_run import PastRun
+from nectar.records.resume import with_recorded
 from server_app.app import make_strategy, serve
 from server_app.loop import update_membership
 from server_app.record import Record

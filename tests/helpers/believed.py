@@ -14,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.methods import METHODS
 from common.specs.fedssyn import INNER
 from strategies.base import strategy_class

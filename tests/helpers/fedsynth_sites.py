@@ -14,8 +14,8 @@ from torch import Tensor
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
 from common.config.loading import load
-from common.data.division import Division
-from common.run import Run
+from common.division import Division
+from common.learning.run import Run
 from common.samples.inputs import Samples, samples
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site

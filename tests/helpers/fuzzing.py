@@ -42,8 +42,8 @@ from fuzzing_rounds import CASES
 from inflating import Edit, content, deflated, inflated, npz, of_kind, parts
 from travelling import travelling
 
+from common.code.fingerprint import source_fingerprint
 from common.errors import REASON_LENGTH, PayloadError
-from common.fingerprint import source_fingerprint
 from common.models import build
 from common.privacy.told import HEAD, RECORD
 from common.sites import RAY, SITE_NAME, Site
@@ -59,7 +59,7 @@ from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec
 from common.wire.weights import Weights, WeightsSpec
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.spent import lines_of
 from strategies.base import Strategy
 from strategies.exchange.replies import (

@@ -51,7 +51,7 @@ from common.config.schema import known_keys
 from common.errors import REASON_LENGTH
 from common.methods import section
 from common.settings.sections import SECTIONS
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 
 Draw = np.random.Generator

@@ -9,11 +9,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from client_app.app import app as client_app
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.privacy.head import Head
 from common.privacy.told import HEAD, HEADS, all_written, written
 from common.wire.weights import Weights
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 
 PARTITION = {"partition-id": 0, "num-partitions": 1}
 RECORD = "20260101-000000-real-images-seed0-abcdef"

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient
 from client_app.state import DirectoryState
+from common.code.imports import load as load_path
 from common.config.loading import load
 from common.config.resolved import Config
-from common.data.division import Division
-from common.imports import load as load_path
+from common.division import Division
+from common.learning.run import Run
+from common.learning.task import Classification
 from common.methods import resolve, section
 from common.models import Classifier
-from common.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
-from common.task import Classification
 from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.base import Strategy

@@ -14,7 +14,7 @@ from client_app.app import app as client_app
 from client_app.arrivals import Arrivals
 from common.config.loading import load
 from common.wire.codec import Payload, Spec
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 from strategies import base, foreign
 

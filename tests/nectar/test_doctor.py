@@ -37,12 +37,12 @@ from common.data.loading import load as load_data
 from common.errors import FederationError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import Charge, LEDGER, Ledger
-from nectar.doctor import machine
-from nectar.doctor.check import Check, shown
-from nectar.flower.connection import Connection
-from nectar.keys.authority import make_authority, make_server
-from nectar.keys.nodes import make_nodes, read_public
+from common.privacy.ledger import LEDGER, Charge, Ledger
+from nectar.engines.flower.connection import Connection
+from nectar.operate.doctor import machine
+from nectar.operate.doctor.check import Check, shown
+from nectar.operate.keys.authority import make_authority, make_server
+from nectar.operate.keys.nodes import make_nodes, read_public
 
 
 class SuperLink(http.server.BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ import yaml
 
 from common.config.loading import load
 from nectar.export.readme import nature_of_images
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 Small = Callable[..., dict[str, Any]]
 

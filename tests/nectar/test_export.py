@@ -18,8 +18,8 @@ from federation import run
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from common.data.catalogue import describe
-from common.data.division import Division
+from common.data.published.catalogue import describe
+from common.division import Division
 from common.errors import ConfigError, NectarError
 from common.models import MODELS, build
 from common.wire.synthetic_images import SyntheticImages
@@ -28,7 +28,7 @@ from nectar.export.bundle import NETWORKS, export
 from nectar.export.names import folder_names, labels_by_folder
 from nectar.export.standalone import join
 from nectar.export.synthetic import write_synthetic
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 Small = Callable[..., dict[str, Any]]
 

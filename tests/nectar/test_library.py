@@ -21,14 +21,14 @@ from small import SMALL
 
 import nectar
 from common.config.text import parse_set
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError, FederationError, NectarError
+from common.learning.training import evaluate
 from common.samples.inputs import samples
-from common.training import evaluate
 from nectar import api, cli
 from nectar.compare.comparison import Comparison
-from nectar.interrupt import Interrupted
-from nectar.recorded_run import RecordedRun
+from nectar.engines.interrupt import Interrupted
+from nectar.records.recorded_run import RecordedRun
 
 SETTINGS: dict[str, Any] = parse_set(SMALL)
 

@@ -16,14 +16,14 @@ import yaml
 from federation import run
 from small import SMALL
 
-from common.data.division import Division
+from common.division import Division
 from common.errors import NectarError
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export import bundle
 from nectar.export.about import about_model
 from nectar.export.readme import readme
 from nectar.export.source import Source
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.page import page
 from nectar.report.view import View
 from server_app.synthetic_sets import save_sets

@@ -20,7 +20,7 @@ from common.methods import METHODS, Method, is_foreign, resolve
 from nectar.commands import config as config_command
 from nectar.compare.request import parse
 from nectar.compare.variants import Variant, read_variant
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.view import View
 
 Small = Callable[..., dict[str, Any]]

@@ -10,7 +10,7 @@ import pytest
 from common.errors import ConfigError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import Charge, LEDGER, Ledger, LedgerError
+from common.privacy.ledger import LEDGER, Charge, Ledger, LedgerError
 from common.privacy.planning import rounds_left
 from nectar.commands import privacy
 

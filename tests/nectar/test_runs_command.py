@@ -10,7 +10,7 @@ import pytest
 
 from common.config.loading import load
 from nectar.cli import main as nectar
-from nectar.run_list import runs_below, sweep
+from nectar.records.run_list import runs_below, sweep
 from server_app.record import Record
 
 

@@ -21,7 +21,7 @@ from nectar.export.model import ExportedModel
 from nectar.export.pictures import read
 from nectar.export.scoring import Score, score
 from nectar.export.table import as_text
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from closures import closure
 
-from common.import_closure import Sources
+from common.code.import_closure import Sources
 
 
 def test_scaffolds_strategy_reaches_at_most_ninety_files_and_ten_thousand_lines() -> None:

@@ -18,7 +18,7 @@ from places import ROOT
 
 import nectar
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from strategies.image_generators import image_generator
 from synth.generators.feature_space import FeatureSpace
 from synth.generators.style import Form

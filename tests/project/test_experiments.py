@@ -12,8 +12,8 @@ from real_data import data_directory
 from common.config.layers import CONF, names
 from common.config.loading import load
 from common.config.resolved import Config
-from common.data.catalogue import describe
-from common.data.division import Division
+from common.data.published.catalogue import describe
+from common.division import Division
 from nectar import cli
 from nectar.compare.request import parse
 from nectar.compare.tuning import searches_of

@@ -15,7 +15,7 @@ from stylegan_repository import Standin, standin
 from common.config.layers import CONF, names
 from common.config.loading import load
 from common.config.resolved import Config
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
 from nectar.compare.request import parse
 from server_app.app import make_strategy

@@ -8,7 +8,7 @@ import pytest
 
 from common.config.layers import CONF, names
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.specs.fedvae import start_decoder
 from nectar.compare.request import parse
 from nectar.compare.tuning import searches_of

@@ -9,7 +9,7 @@ import pytest
 from client_app.generators import Diffusion
 from common.config.layers import CONF, names
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from nectar.compare.request import parse
 from nectar.compare.tuning import searches_of
 from server_app.app import make_strategy

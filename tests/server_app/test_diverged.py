@@ -17,7 +17,7 @@ import server_app.app
 import strategies.fedavg
 from common.errors import FederationError
 from common.wire.weights import Weights
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

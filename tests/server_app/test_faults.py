@@ -18,7 +18,7 @@ import client_app.feddm
 from common.errors import FederationError
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from strategies.feddm import FedDM
 
 Small = Callable[..., dict[str, Any]]

@@ -16,8 +16,8 @@ import server_app.loop
 from common.errors import FederationError
 from common.specs.riding import EVALUATION
 from common.wire.weights import Weights
-from nectar.local_grid import LocalGrid
-from nectar.resume import with_recorded
+from nectar.engines.local_grid import LocalGrid
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.recorder import Recorder

@@ -12,13 +12,13 @@ import pytest
 
 from client_app.state import KEPT
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.privacy.events import Event
 from common.privacy.told import Told
 from common.sites import RAY, SUPERLINK, Site
 from nectar import cli
-from nectar.local_run import run_here
-from nectar.past_run import PastRun
+from nectar.engines.local_run import run_here
+from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import describe_partition
 from server_app.record import Record

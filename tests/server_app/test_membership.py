@@ -10,10 +10,10 @@ from federation import SMALL_CLIENTS, run
 
 from client_app.app import app as client_app
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import FederationError
 from common.settings.sections import FederationSettings
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from server_app.loop import update_membership
 from strategies.base import Strategy

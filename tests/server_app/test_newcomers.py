@@ -10,11 +10,11 @@ import pytest
 
 from client_app.app import app as client_app
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import FederationError
 from common.settings.sections import FederationSettings
 from common.sites import Site
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app import loop
 from server_app.app import make_strategy, with_nodes_there_are
 from server_app.loop import update_membership

@@ -12,13 +12,13 @@ import torch
 from federation import numbers, run
 
 from common.config.loading import load as load_config
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError, FederationError
 from nectar.cli import main
-from nectar.compare.archive import Entry
-from nectar.compare.figures import read_run
 from nectar.export.bundle import export
-from nectar.past_run import PastRun
+from nectar.records.archive import Entry
+from nectar.records.figures import read_run
+from nectar.records.past_run import PastRun
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.fedavg import FedAvg

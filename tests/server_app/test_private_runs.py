@@ -21,8 +21,8 @@ from common.errors import ConfigError, FederationError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import Ledger
-from nectar.local_grid import LocalGrid
-from nectar.past_run import PastRun
+from nectar.engines.local_grid import LocalGrid
+from nectar.records.past_run import PastRun
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.app import serve

@@ -18,13 +18,13 @@ from PIL import Image
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
 from common.config.loading import load
-from common.data.counts import class_counts
-from common.data.division import Division
+from common.data.division.counts import class_counts
+from common.division import Division
 from common.errors import ConfigError, FederationError
+from common.learning.task import Evaluation
 from common.samples.inputs import Samples
-from common.task import Evaluation
 from common.wire.weights import Weights
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint

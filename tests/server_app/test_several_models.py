@@ -8,8 +8,8 @@ import pytest
 from flwr.app import ArrayRecord
 
 from common.config.loading import load
-from common.data.division import Division
-from common.run import Run
+from common.division import Division
+from common.learning.run import Run
 from common.settings.fedavg import FedAvgSettings
 from common.settings.sections import ModelSettings
 from server_app.evaluation import server_judge

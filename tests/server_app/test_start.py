@@ -18,13 +18,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
+from common.learning.run import Run
 from common.models import build
-from common.run import Run
-from nectar.compare.identity import Identity
-from nectar.past_run import PastRun
-from nectar.preflight import check
+from nectar.engines.preflight import check
+from nectar.records.identity import Identity
+from nectar.records.past_run import PastRun
 from nectar.words import parse_words
 from server_app.start import starting_weights
 

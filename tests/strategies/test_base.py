@@ -12,11 +12,11 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.app import app as client_app
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.sites import Site
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from strategies.base import Instruction
 from strategies.exchange.replies import Outcome, Upload
 from strategies.fedavg import FedAvg

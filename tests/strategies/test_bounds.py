@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 from tiny import Tiny
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError, FederationError
+from common.learning.training import evaluate
 from common.samples.inputs import samples
-from common.training import evaluate
 from common.wire.weights import Weights
 from nectar.export.bundle import export
-from nectar.past_run import PastRun
-from nectar.recorded_run import RecordedRun
+from nectar.records.past_run import PastRun
+from nectar.records.recorded_run import RecordedRun
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 

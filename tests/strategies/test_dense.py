@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 import strategies.dense
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.sites import Site
 from common.wire.weights import Weights
 from nectar.cli import main as nectar
-from nectar.past_run import PastRun
-from nectar.resume import with_recorded
+from nectar.records.past_run import PastRun
+from nectar.records.resume import with_recorded
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload

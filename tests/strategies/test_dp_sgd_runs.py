@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from client_app import local_training
 from client_app.device import DeviceClient
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
+from common.learning.private_training import dp_sgd
+from common.learning.training import Objective
 from common.privacy.events import Event
-from common.private_training import dp_sgd
 from common.specs.fedssyn import DONE
-from common.training import Objective
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.checkpoint import Checkpoint

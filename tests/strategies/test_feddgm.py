@@ -13,20 +13,20 @@ from flwr.app import Message
 from tampering import with_arrays
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.wire.weights import Weights
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies import global_models
+from strategies.exchange.judging import Led
 from strategies.exchange.replies import Upload
 from strategies.feddgm import FedDGM
 from strategies.global_models import SURROGATE
-from strategies.judging import Led
 from strategies.plausible import own_length
 
 Small = Callable[..., dict[str, Any]]

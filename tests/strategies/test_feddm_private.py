@@ -15,7 +15,7 @@ from torch import Tensor
 from client_app.feddm import FedDMClient
 from client_app.state import ContextState
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.privacy.events import Event
 from common.samples.inputs import Samples

@@ -16,15 +16,15 @@ import client_app.feddpms
 from client_app.feddpms import FedDPMSClient
 from client_app.state import ContextState, names_of
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
+from common.learning.run import Run
+from common.learning.training import train
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
 from common.privacy.sensitivity import latent_sensitivity
-from common.run import Run
 from common.samples.inputs import Samples
 from common.specs.feddpms import DECODER, WEIGHTS
 from common.specs.fedvae import shared_spec, start_decoder
-from common.training import train
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from client_app.fedgen import guided
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError, FederationError
+from common.learning.task import Classification
+from common.learning.training import Local
 from common.models import Classifier
 from common.sites import Site
 from common.specs.fedgen import CLASSES, GENERATOR, head_of, new_generator
-from common.task import Classification
-from common.training import Local
 from common.wire.bundle import Bundle
 from common.wire.class_list import ClassList
 from common.wire.weights import Weights
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload

@@ -15,18 +15,18 @@ from tampering import with_arrays
 
 import client_app.generators
 import client_app.synthesis
-from common import tensor_file
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
+from common.draws.seeding import generator
 from common.errors import ConfigError, FederationError
+from common.learning.training import train
 from common.methods import METHODS
 from common.samples.inputs import Samples, samples
-from common.seeding import generator
 from common.settings.central import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
-from common.training import train
+from common.storage import tensor_file
 from common.wire.pixels import Pixels
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -146,16 +146,16 @@ def test_the_sites_own_synthetic_images_never_leave_it(small: Small) -> None:
 def test_an_epoch_is_as_many_steps_as_without_unless_set_otherwise(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import common.training
+    import common.learning.training
 
     passes: list[tuple[int, int]] = []
-    real = common.training.batches
+    real = common.learning.training.batches
 
     def counted(n: int, *rest: Any, **named: Any) -> Any:
         passes.append((n, rest[-1]))
         return real(n, *rest, **named)
 
-    monkeypatch.setattr(common.training, "batches", counted)
+    monkeypatch.setattr(common.learning.training, "batches", counted)
     for scaled in ("on", "off"):
         passes.clear()
         text = f"{TINY} fedssyn.scaled={scaled}"

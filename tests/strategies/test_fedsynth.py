@@ -17,7 +17,7 @@ from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.synthetic_sets import load_sets
 from strategies.fedsynth import FedSynth

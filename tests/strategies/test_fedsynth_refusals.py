@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from common.config.loading import load
-from common.data.catalogue import describe
-from common.data.division import Division
+from common.data.published.catalogue import describe
+from common.division import Division
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import spec_of
 from nectar import cli

@@ -13,7 +13,7 @@ import torch
 from federation import run
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint

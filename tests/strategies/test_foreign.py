@@ -327,7 +327,7 @@ class EverySecond(flower.FedAvg):
 
 
 def test_one_round_with_an_update_is_enough_also_where_the_run_goes_on_later(small: Small) -> None:
-    from nectar.resume import with_recorded
+    from nectar.records.resume import with_recorded
 
     record = run(small(method=f"{HERE}:EverySecond", rounds=1))
     run(with_recorded({"resume": str(record.directory), "rounds": 2}))

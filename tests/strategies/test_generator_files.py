@@ -18,10 +18,10 @@ from real_site import Site
 from stylegan_repository import Standin, standin
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
-from nectar.preflight import check
-from nectar.resume import with_recorded
+from nectar.engines.preflight import check
+from nectar.records.resume import with_recorded
 from strategies.image_generators import image_generator
 from synth.generators.feature_space import FeatureSpace
 from synth.generators.style import Form, start

@@ -12,15 +12,15 @@ from federation import numbers, run
 from torch import nn
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
+from common.learning.training import Local
 from common.samples.inputs import Samples
 from common.settings.global_models import GlobalModelsSettings
 from common.sites import Site
-from common.training import Local
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.exchange.replies import Upload

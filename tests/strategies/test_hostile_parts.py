@@ -18,9 +18,9 @@ from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound
+from strategies.exchange.judging import Shortening
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
-from strategies.judging import Shortening
 from strategies.plausible import shares_kept
 
 Small = Callable[..., dict[str, Any]]

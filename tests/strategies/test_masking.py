@@ -14,14 +14,14 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from client_app.masking import MaskingClient
 from client_app.state import ContextState
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
+from common.learning.run import Run
+from common.learning.updates import difference, length, plus
 from common.models import build
-from common.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import masked_spec
-from common.updates import difference, length, plus
 from common.wire.masked_update import MaskedUpdate
 from common.wire.weights import Weights, WeightsSpec
 from nectar import cli

@@ -13,10 +13,10 @@ from real_site import Site as RealSite
 
 from client_app.app import app as client_app
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.methods import METHODS
-from nectar.local_grid import LocalGrid
-from nectar.local_run import run_here
+from nectar.engines.local_grid import LocalGrid
+from nectar.engines.local_run import run_here
 from server_app.app import make_strategy
 from strategies.exchange.gathering import Attendance, wait_for_sites
 from strategies.exchange.roll_call import Question

@@ -14,14 +14,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.wire.weights import Weights
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
-from strategies import judging
+from strategies.exchange import judging
+from strategies.exchange.judging import group_sizes
 from strategies.exchange.sending import exchange
 from strategies.exchange.serialising import Serialiser
-from strategies.judging import group_sizes
 
 Small = Callable[..., dict[str, Any]]
 

@@ -13,11 +13,11 @@ from federation import TamperedGrid, numbers, run
 from tampering import with_arrays
 from tiny import Tiny
 
-from common import tensor_file
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError
 from common.specs.scaffold import CONTROL, control_spec
+from common.storage import tensor_file
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint

@@ -14,14 +14,14 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from client_app.app import app as client_app
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import FederationError
-from common.memory import TAKEN
-from common.run import Run
+from common.learning.run import Run
 from common.sites import Site, in_site_order, site_name
+from common.wire.memory import TAKEN
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
+from common.learning.training import Trained, train
 from common.samples.inputs import Samples
 from common.sites import Site
-from common.training import Trained, train
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies import surrogate

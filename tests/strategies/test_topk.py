@@ -15,13 +15,13 @@ from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
 from client_app.topk import TopKClient
 from common.config.loading import load
-from common.data.division import Division
+from common.division import Division
 from common.errors import ConfigError, PayloadError
-from common.run import Run
+from common.learning.run import Run
+from common.learning.updates import difference
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import top_k_spec
-from common.updates import difference
 from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec, payload_bytes
 from common.wire.weights import Weights
 from server_app.app import make_strategy
