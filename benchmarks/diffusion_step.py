@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import Claim, Row, compare
-from common.seeding import generator
+from common.draws.seeding import generator
 from synth.diffusion import Schedule, denoising_loss
 from synth.diffusion_samplers import SAMPLERS, sample
 from synth.diffusion_training import Plan, Training

@@ -17,12 +17,13 @@ from torch import Tensor
 
 import client_app.app
 from benchmarks.measure import Claim, Row, compare
-from common.config import load
-from common.data import Samples
-from common.run import Run
-from common.seeding import generator
-from common.training import batches
-from nectar.local_grid import LocalGrid
+from common.config.loading import load
+from common.division import Division
+from common.draws.seeding import generator
+from common.learning.run import Run
+from common.learning.training import batches
+from common.samples.inputs import Samples
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.exchange.sending import exchange
 
@@ -40,7 +41,7 @@ def rows(pairs: int) -> list[Row]:
 def _row(method: str, at_most: float, pairs: int) -> Row:
     with tempfile.TemporaryDirectory() as directory:
         config = _config(method, directory)
-        made = Run(load(config))
+        made = Division(load(config)).run
         model = made.build_model()
         parameters = sum(p.numel() for p in model.parameters())
         data = [_samples(made, k) for k in range(CLIENTS)]

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from nectar.flower.job import scripts_directory
-from nectar.keys.authority import make_authority, make_server
-from nectar.keys.nodes import make_nodes
+from nectar.engines.flower.job import scripts_directory
+from nectar.operate.keys.authority import make_authority, make_server
+from nectar.operate.keys.nodes import make_nodes
 from nectar.words import to_flwr
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,7 +22,7 @@ from statistics import median
 
 from benchmarks.federation import free_port
 from benchmarks.measure import LEAST_PAIRS, Claim, Row
-from nectar.simulation import workspace
+from nectar.engines.simulation import workspace
 
 _SETTINGS = ["method=fedavg", "rounds=2"]
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.measure import Claim, Row, compare
+from common.draws.seeding import generator
 from common.models import Classifier, build
-from common.seeding import generator
 from synth.class_batches import ClassBatches
 from synth.distribution_matching import distil, sample_ball
 

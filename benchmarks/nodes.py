@@ -27,12 +27,12 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.measure import Claim, Row, compare, peak_memory
-from common.compute import return_freed_memory
-from common.config import load
-from common.run import Run
-from nectar.flower.app import client_app
-from nectar.local_grid import LocalGrid
-from nectar.local_run import run_here
+from common.config.loading import load
+from common.division import Division
+from common.learning.compute import return_freed_memory
+from nectar.engines.flower.app import client_app
+from nectar.engines.local_grid import LocalGrid
+from nectar.engines.local_run import run_here
 from server_app.app import make_strategy
 from strategies import base
 from strategies.exchange.gathering import Attendance, wait_for_sites
@@ -161,7 +161,7 @@ def _timed() -> Iterator[list[float]]:
 def _roll_call(pairs: int) -> Row:
     with tempfile.TemporaryDirectory() as directory:
         config = _config("tiny", Path(directory), MANY, ASKED, 1)
-        question = make_strategy(Run(load(config))).question
+        question = make_strategy(Division(load(config)).run).question
 
         def roll_call(*, one_for_all: bool) -> None:
             grid = LocalGrid(client_app(), MANY, config, one_for_all=one_for_all)

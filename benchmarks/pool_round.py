@@ -2,7 +2,7 @@
 
 Ten sites of 100 images of 3x32x32 train ConvNet 3x128 for an epoch; a hundred sites of five train an MLP of 30 hidden
 units, where carrying messages to and fro is most of the work. The workers' start is left out: the rule on when a pool
-pays (``nectar/pool/forecast.py``) has it.
+pays (``nectar/engines/pool/forecast.py``) has it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
 from benchmarks.measure import Claim, Row, compare
-from common.config import load
-from common.run import Run
-from nectar.flower.app import client_app
-from nectar.pool.grid import local_federation
+from common.config.loading import load
+from common.division import Division
+from nectar.engines.flower.app import client_app
+from nectar.engines.pool.grid import local_federation
 from server_app.app import make_strategy
 from strategies.exchange.sending import exchange
 
@@ -64,7 +64,7 @@ def _one_round(directory: str, words: str, federations: ExitStack) -> Work:
     places = {"output-dir": directory, "data-dir": directory}
     config = load({"method": "fedavg", **places, "set": settings})
     grid = federations.enter_context(local_federation(client_app(), config))
-    run = Run(config)
+    run = Division(config).run
     strategy = make_strategy(run)
     strategy.record_id = "benchmark"
     start = ArrayRecord(run.build_model().state_dict())

@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory
-from common.entropy import system_normal
+from common.draws.entropy import system_normal
+from common.draws.row_draws import SystemRows
+from common.draws.seeding import generator
+from common.learning.private_training import dp_sgd
+from common.learning.training import plain_gradient
 from common.models import build
-from common.private_training import dp_sgd
-from common.row_draws import SystemRows
-from common.seeding import generator
-from common.training import plain_gradient
 from synth.descent import SGD
 from synth.private_gradients import clipped_sum
 from synth.private_release import Gaussian

@@ -20,14 +20,15 @@ from flwr.app import ArrayRecord, ConfigRecord
 
 import client_app.app
 from benchmarks.measure import Claim, Row, figure_elsewhere, peak_memory
-from common.compute import return_freed_memory, use_threads
-from common.config import load
-from common.data import Samples
-from common.run import Run
-from common.seeding import generator
+from common.config.loading import load
+from common.division import Division
+from common.draws.seeding import generator
+from common.learning.compute import return_freed_memory, use_threads
+from common.learning.run import Run
+from common.learning.training import train
+from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
-from common.training import train
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.base import Strategy
 from strategies.exchange.sending import exchange
@@ -60,7 +61,7 @@ def peak(way: str, clients: int) -> float:
     """Return the peak of one round, in copies of the weights."""
     with tempfile.TemporaryDirectory() as directory:
         config = _config(clients, directory)
-        made = Run(load(config))
+        made = Division(load(config)).run
         data = [_samples(made, k) for k in range(clients)]
 
         def site_samples(run: Run, site: str, context: object) -> tuple[Samples, Samples]:

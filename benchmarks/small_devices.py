@@ -20,11 +20,12 @@ from torch import Tensor
 
 import client_app.app
 from benchmarks.measure import Claim, Row, compare
-from common.config import load
-from common.data import Samples
-from common.run import Run
-from common.seeding import generator
-from nectar.local_grid import LocalGrid
+from common.config.loading import load
+from common.division import Division
+from common.draws.seeding import generator
+from common.learning.run import Run
+from common.samples.inputs import Samples
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.exchange.sending import exchange
 
@@ -47,7 +48,7 @@ def rows(pairs: int) -> list[Row]:
 def _row(epochs: int, claim: Claim, pairs: int) -> Row:
     with tempfile.TemporaryDirectory() as directory:
         config = _config(epochs, directory)
-        made = Run(load(config))
+        made = Division(load(config)).run
         model = made.build_model()
         data = [_samples(made, k) for k in range(CLIENTS)]
         floats = [(s.inputs(slice(None)), s.labels) for s in data]

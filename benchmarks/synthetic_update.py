@@ -22,11 +22,11 @@ from client_app.device import DeviceClient
 from client_app.fedavg import FedAvgClient
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
-from common.config import load
-from common.data import Samples
-from common.run import Run
-from common.seeding import generator
-from common.wire import Weights
+from common.config.loading import load
+from common.division import Division
+from common.draws.seeding import generator
+from common.samples.inputs import Samples
+from common.wire.weights import Weights
 
 IMAGES, THREADS = 5400, 2
 #: rounds that are measured: m, E
@@ -73,7 +73,7 @@ def device(
             "set": f"model.name=mlp model.width=200 compute.device=cpu evaluation.on=none {words}",
         }
     )
-    made, draw = Run(config), generator(0, "benchmark")
+    made, draw = Division(config).run, generator(0, "benchmark")
     empty = Samples.of(torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.int64))
     samples = Samples(
         torch.randint(0, 256, (images, *made.info.shape), generator=draw, dtype=torch.uint8),

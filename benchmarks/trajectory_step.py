@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory
+from common.draws.seeding import generator
 from common.models import build
-from common.seeding import generator
 from synth import augmentation
 from synth.inner_steps import InnerTraining
 from synth.synthetic_updates import Loss, loss_of

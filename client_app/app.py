@@ -23,36 +23,36 @@ from numpy.typing import NDArray
 from client_app.arrivals import ARRIVALS
 from client_app.deadline import Deadline
 from client_app.device import DeviceClient, Metrics, client_class
-from client_app.node_config import amount
+from client_app.owner.node_config import amount
+from client_app.owner.private_files import for_the_owner_alone, is_reserved
+from client_app.owner.review import Review
+from client_app.owner.vetoes import check_instruction
 from client_app.partitions import require_one_for_all, sizes_of_all
-from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.reasons import reason_of
 from client_app.releases import ReleaseLog, payload_line, refusal_line
-from client_app.review import Review
 from client_app.site import (
     account_of,
+    division_of,
     engine_of,
     is_simulated,
     name_of,
     own_folder,
     partition_of,
-    run_of,
     site_of,
     site_samples,
     state_directory,
     state_of,
 )
-from client_app.vetoes import check_instruction
-from common.compute import use_threads
-from common.data import Samples
+from common.code.fingerprint import source_fingerprint
 from common.errors import FederationError, one_line
-from common.fingerprint import source_fingerprint
-from common.flower_arrays import array_of, filled, record_of
-from common.patience import checked_by
-from common.privacy.ledger import Head
+from common.learning.compute import use_threads
+from common.learning.patience import checked_by
+from common.learning.run import Run
+from common.privacy.head import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
-from common.run import Run
+from common.samples.inputs import Samples
 from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
+from common.wire.flower_arrays import array_of, filled, record_of
 
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
@@ -117,11 +117,12 @@ def _noted(reason: str, message: Message, context: Context) -> str:
 
 def client_of(message: Message, context: Context) -> DeviceClient:
     """Return the client that ``message`` is for: the chosen method's, with this site's data and state."""
-    run = run_of(context)
+    division = division_of(context)
+    run = division.run
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
     with checked_by(_time_to_read(context, _config(message)).check):
-        train, holdout = site_samples(run, site, context)
+        train, holdout = site_samples(division, site, context)
     record_id = str(_config(message).get("record", ""))
     if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
         raise FederationError(
@@ -256,11 +257,12 @@ def _refuse_counts(run: Run, site: str) -> None:
 
 
 def _roll_call(message: Message, context: Context) -> RecordDict:
-    run = run_of(context)
+    division = division_of(context)
+    run = division.run
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
     with checked_by(_time_to_read(context).check):
-        train, holdout = site_samples(run, site, context)
+        train, holdout = site_samples(division, site, context)
     asked = _config(message)
     account = account_of(run, "", site, context)
     if account is not None and HEADS in asked:
@@ -294,7 +296,8 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
 
 
 def _partitions(message: Message, context: Context) -> RecordDict:
-    run = run_of(context)
+    division = division_of(context)
+    run = division.run
     require_one_for_all(run, context)
     asked = _config(message)
     by_class, held_out = bool(asked.get("class-counts")), bool(asked.get("held-out"))
@@ -302,7 +305,9 @@ def _partitions(message: Message, context: Context) -> RecordDict:
         _refuse_counts(run, site_of(run, context))
     _, number = partition_of(context)
     sizes = ArrayRecord()
-    for name, counts in sizes_of_all(run, number, by_class=by_class, held_out=held_out).items():
+    for name, counts in sizes_of_all(
+        division, number, by_class=by_class, held_out=held_out
+    ).items():
         sizes[name] = array_of(counts)
     return RecordDict({"about": ConfigRecord({"source": source_fingerprint()}), "sizes": sizes})
 

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from common.wire import Bundle, BundleSpec, Payload, Spec, Weights, WeightsSpec, npy
+from common.wire import npy
+from common.wire.bundle import Bundle, BundleSpec
+from common.wire.codec import Payload, Spec
+from common.wire.weights import Weights, WeightsSpec
 
 NDArrays = Sequence[np.ndarray[Any, Any]]
 

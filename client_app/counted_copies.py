@@ -7,9 +7,11 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from common.copies import EQUAL, NEAR, Copies
-from common.data import DatasetInfo, Samples
-from common.wire import Bundle, CarriesExamples, Payload
+from common.samples.dataset import DatasetInfo
+from common.samples.inputs import Samples
+from common.wire.bundle import Bundle
+from common.wire.codec import CarriesExamples, Payload
+from common.wire.copies import EQUAL, NEAR, Copies
 from synth.copies import nearest_distances
 
 #: kinds of payload that were seen, and whether each carries examples: a look at one is as long as a small device's step

@@ -23,24 +23,26 @@ from client_app import membership
 from client_app.arrivals import ARRIVALS
 from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
-from client_app.ledger import Account
 from client_app.memory import Memory
+from client_app.owner.ledger import Account
+from client_app.owner.review import Review
 from client_app.private_draws import PrivateDraws, Rows
 from client_app.releases import payload_line
-from client_app.review import Review
 from client_app.state import DeviceState, Tensors
-from common.data import Samples
+from common.draws.seeding import generator
 from common.errors import ConfigError, FederationError
-from common.memory import TAKEN
+from common.learning.run import Run
+from common.learning.training import evaluate
 from common.methods import is_import_path, load, resolve
 from common.models import Classifier
-from common.privacy import Event
+from common.privacy.events import Event
 from common.privacy.told import Told
-from common.run import Run
-from common.seeding import generator
+from common.samples.inputs import Samples
 from common.settings.base import Settings
-from common.training import evaluate
-from common.wire import Bundle, Payload, Spec, Weights
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload, Spec
+from common.wire.memory import TAKEN
+from common.wire.weights import Weights
 from synth.private_release import Gaussian
 
 NDArrays = list[np.ndarray[Any, Any]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from client_app.fedavg import FedAvgClient
-from common.run import Run
+from common.learning.run import Run
 from common.specs.feddgm import surrogate_of
 
 

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from client_app.device import DeviceClient, phase
 from client_app.small_classes import refuse_small_classes
+from common.draws.seeding import process_wide
 from common.errors import FederationError
-from common.privacy import Event
-from common.seeding import process_wide
+from common.learning.steps import counted
+from common.privacy.events import Event
 from common.settings.feddm import FedDMSettings
-from common.steps import counted
-from common.wire import SyntheticImages, Weights
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from synth.distribution_matching import distil, noise_start, real_start
 from synth.poisson_classes import PoissonClasses
 from synth.private_matching import distil_privately, rows_see_each_other

@@ -12,10 +12,11 @@ from client_app.device import phase
 from client_app.fedvae import FedVAEClient
 from client_app.local_training import train_locally
 from client_app.state import Tensors
-from common.data import Samples
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
-from common.privacy import Event, latent_sensitivity, parallel
+from common.privacy.events import Event, parallel
+from common.privacy.sensitivity import latent_sensitivity
+from common.samples.inputs import Samples
 from common.settings.feddpms import FedDPMSSettings
 from common.specs.feddpms import (
     DECODER,
@@ -28,7 +29,11 @@ from common.specs.feddpms import (
     sent_spec,
 )
 from common.specs.fedvae import SECONDARY, shared_spec
-from common.wire import Bundle, ClassList, LatentMeans, Payload, Weights
+from common.wire.bundle import Bundle
+from common.wire.class_list import ClassList
+from common.wire.codec import Payload
+from common.wire.latent_means import LatentMeans
+from common.wire.weights import Weights
 from synth.latent_sharing import (
     accepted_copies,
     class_means,

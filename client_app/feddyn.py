@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
 from client_app.state import Tensors
+from common.learning.training import Local
 from common.settings.feddyn import FedDynSettings
-from common.training import Local
-from common.wire import Weights
+from common.wire.weights import Weights
 
 
 class FedDynClient(DeviceClient):

@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import private_steps, train_locally
+from common.learning.task import Task
+from common.learning.training import Local
 from common.models import Classifier
 from common.settings.fedgen import FedGENSettings
 from common.specs.fedgen import CLASSES, GENERATOR, WEIGHTS, new_generator, sent_spec
-from common.task import Task
-from common.training import Local
-from common.wire import Bundle, ClassList, Weights
+from common.wire.bundle import Bundle
+from common.wire.class_list import ClassList
+from common.wire.weights import Weights
 from synth.feature_generator import FeatureGenerator, device_loss, device_weight, latents_of
 from synth.row_draws import RowDraws, integers
 

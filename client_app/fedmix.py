@@ -8,11 +8,13 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
 from client_app.state import Tensors
+from common.learning.task import Task
+from common.learning.training import Local
 from common.settings.fedmix import FedMixSettings
 from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, sent_spec
-from common.task import Task
-from common.training import Local
-from common.wire import Bundle, SyntheticImages, Weights
+from common.wire.bundle import Bundle
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 
 
 class FedMixClient(DeviceClient):

@@ -7,7 +7,7 @@ from client_app.fedprox import pulled
 from client_app.local_training import train_locally
 from common.settings.fednova import FedNovaSettings
 from common.specs.fednova import NORMALIZER, normalizer
-from common.wire import Weights
+from common.wire.weights import Weights
 
 
 class FedNovaClient(DeviceClient):

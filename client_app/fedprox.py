@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
+from common.learning.training import Local
 from common.settings.fedprox import FedProxSettings
-from common.training import Local
-from common.wire import Weights
+from common.wire.weights import Weights
 
 
 class FedProxClient(DeviceClient):

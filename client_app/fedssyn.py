@@ -11,10 +11,10 @@ from torch import Tensor
 
 from client_app.device import DeviceClient, phase, phases_of
 from client_app.synthesis import Synthesis
-from common.data import Samples
 from common.errors import FederationError
+from common.learning.run import Run
 from common.models import Classifier
-from common.run import Run
+from common.samples.inputs import Samples
 from common.specs.fedssyn import (
     DONE,
     IMAGES,
@@ -33,8 +33,11 @@ from common.specs.fedssyn import (
     settings_of,
     weights_of,
 )
-from common.wire import Bundle, Numbers, Payload, Pixels, Spec, Weights
-from common.wire.pixels import LEVELS
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload, Spec
+from common.wire.numbers import Numbers
+from common.wire.pixels import LEVELS, Pixels
+from common.wire.weights import Weights
 from synth.dissimilarity import site_gradient
 
 

@@ -15,13 +15,14 @@ from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from client_app.small_classes import refuse_small_classes
+from common.learning.private_training import PrivateSteps
+from common.learning.steps import counted
+from common.learning.updates import difference
 from common.models import Classifier
-from common.private_training import PrivateSteps
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of
-from common.steps import counted
-from common.updates import difference
-from common.wire import SyntheticBatches, SyntheticBatchesSpec, Weights
+from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
+from common.wire.weights import Weights
 from synth.batch_starts import class_means, draw_labels, label_logits, noise
 from synth.descent import SGD, Adam, Mover
 from synth.synthetic_updates import (

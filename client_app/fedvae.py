@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
+from common.learning.training import Local
 from common.models import Classifier
 from common.models.encoder import VAE, Decoder, VAEEncoder
 from common.settings.fedvae import FedVAESettings
 from common.specs.fedvae import PRELIMINARY, SECONDARY, shared_spec, start_decoder
-from common.training import Local
-from common.wire import Weights
+from common.wire.weights import Weights
 from synth.row_draws import RowDraws
 from synth.vae import auto_encoding_loss, sampled
 

@@ -8,9 +8,9 @@ from typing import Any
 from client_app.device import DeviceClient, Metrics, NDArrays, phase
 from client_app.fedprox import pulled
 from client_app.local_training import train_locally
+from common.learning.updates import difference, plus
 from common.specs.foreign import Demands
-from common.updates import difference, plus
-from common.wire import Weights
+from common.wire.weights import Weights
 
 
 class ForeignClient(DeviceClient):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
-from common.wire import Weights
+from common.wire.weights import Weights
 
 
 class LocalClient(DeviceClient):

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient
 from client_app.private_draws import Rows
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
-from common.data import Samples
 from common.errors import FederationError
+from common.learning.private_training import PrivateSteps, planned
+from common.learning.training import Local, Rule, Trained, plain_gradient, train
 from common.models import Classifier
-from common.private_training import PrivateSteps, planned
+from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings
-from common.training import Local, Rule, Trained, plain_gradient, train
-from common.wire import Weights
+from common.wire.weights import Weights
 from synth.row_draws import UndrawableError
 
 FEDAVG = Local()

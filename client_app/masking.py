@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from client_app.device import phase
 from client_app.sparse import SparseClient
-from common.seeding import derive
+from common.draws.seeding import derive
 from common.settings.masking import MaskingSettings
 from common.specs.sparse import masked_spec
-from common.wire import MaskedUpdate, Weights
+from common.wire.masked_update import MaskedUpdate
+from common.wire.weights import Weights
 
 
 class MaskingClient(SparseClient):

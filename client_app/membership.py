@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data import Dataset, Samples, samples
-from common.data.stratify import Indices
+from common.data.division.stratify import Indices
+from common.division import Division
+from common.draws.row_draws import keyed_hashes
+from common.draws.seeding import derive
 from common.errors import FederationError
-from common.row_draws import keyed_hashes
-from common.run import Run
-from common.seeding import derive
+from common.learning.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import Samples, samples
 
 KEY = "membership-key"
 """The file in a site's state directory; whoever has it and an example knows what it is chosen for."""
@@ -105,14 +107,14 @@ def chosen(pool: Samples, key: bytes, purpose: str, share: float) -> Indices:
 
 
 def divided(
-    run: Run, site: str, dataset: Dataset, indices: Indices, key: bytes
+    division: Division, site: str, dataset: Dataset, indices: Indices, key: bytes
 ) -> tuple[Indices, Indices]:
     """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out.
 
     Parameters
     ----------
-    run : Run
-        The run; one that is not private draws them by its seed, the classes in proportion.
+    division : Division
+        The run's; one that is not private draws them by its seed, the classes in proportion.
     site : str
         The site's name.
     dataset : Dataset
@@ -122,8 +124,9 @@ def divided(
     key : bytes
         The site's, for a private run.
     """
-    share = run.config.data.site_holdout
-    if not (run.config.private and share):
-        return run.share(site, dataset, indices)
-    held = chosen(samples(dataset.train, run.info, indices), key, "site-holdout", share)
+    config = division.config
+    share = config.data.site_holdout
+    if not (config.private and share):
+        return division.share(site, dataset, indices)
+    held = chosen(samples(dataset.train, division.run.info, indices), key, "site-holdout", share)
     return np.delete(indices, held), indices[held]

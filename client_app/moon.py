@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
+from common.learning.training import Local
 from common.models import Classifier
 from common.settings.moon import MOONSettings
-from common.training import Local
-from common.wire import Weights
+from common.wire.weights import Weights
 
 
 class MOONClient(DeviceClient):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from common.config import Config
-from common.datasets import is_somebodys_own
+from common.config.resolved import Config
 from common.errors import FederationError
+from common.settings.datasets import is_somebodys_own
 
 
 def refuse_seeded(config: Config, own_data: bool) -> None:

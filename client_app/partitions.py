@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from client_app.membership import divided, key_of
 from client_app.site import PARTITION, engine_of
-from common.data import class_counts
-from common.data.stratify import Indices, held_back
+from common.data.division.counts import class_counts
+from common.data.division.stratify import Indices, held_back
+from common.division import Division
 from common.errors import FederationError
-from common.run import Run
+from common.learning.run import Run
 from common.sites import IN_PROCESS, site_name
 
 Counts = NDArray[np.int64]
@@ -35,14 +36,14 @@ def require_one_for_all(run: Run, context: Context) -> None:
 
 
 def sizes_of_all(
-    run: Run, number: int, *, by_class: bool, held_out: bool
+    division: Division, number: int, *, by_class: bool, held_out: bool
 ) -> dict[str, NDArray[np.int64]]:
     """Return what each of ``number`` nodes would answer to the roll call, by the names it has there.
 
     Parameters
     ----------
-    run : Run
-        The run, whose training set they share.
+    division : Division
+        Of the training set that they share.
     number : int
         Partitions (K).
     by_class, held_out : bool
@@ -58,10 +59,11 @@ def sizes_of_all(
     FederationError
         If the data has no classes to count.
     """
-    parts, split = run.partition(number), run.dataset.train
+    run = division.run
+    parts, split = division.partition(number), division.dataset.train
     strata, share = run.task.strata(split), run.config.data.site_holdout
     if share and run.config.private:  # which are held out is each example's own matter
-        pairs = [_divided(run, index, part) for index, part in enumerate(parts)]
+        pairs = [_divided(division, index, part) for index, part in enumerate(parts)]
         parts, held = [kept for kept, _ in pairs], []
         gone = np.array([len(out) for _, out in pairs])
     else:
@@ -77,25 +79,26 @@ def sizes_of_all(
             row[: len(out)] -= out
         sizes["class-counts"] = counts
     if held_out:
-        sizes["num-held-out"] = gone if run.task.by_class else _counted(run, number)
+        sizes["num-held-out"] = gone if run.task.by_class else _counted(division, number)
     return sizes
 
 
-def _divided(run: Run, index: int, part: Indices) -> tuple[Indices, Indices]:
+def _divided(division: Division, index: int, part: Indices) -> tuple[Indices, Indices]:
     """Return a node's positions to learn from, and those that it holds out."""
     site = site_name({"partition-id": index})
-    return divided(run, site, run.dataset, part, key_of(run, site, None, seeded=True))
+    key = key_of(division.run, site, None, seeded=True)
+    return divided(division, site, division.dataset, part, key)
 
 
 def _sums(held: list[Counts], number: int) -> Counts:
     return np.array([int(each.sum()) for each in held] or [0] * number, dtype=np.int64)
 
 
-def _counted(run: Run, number: int) -> Counts:
+def _counted(division: Division, number: int) -> Counts:
     """Return how many targets of what each node holds out count: those of these very texts."""
-    dataset, counts = run.dataset, np.zeros(number, dtype=np.int64)
-    for index, part in enumerate(run.partition(number)):
-        _, held = _divided(run, index, part)
+    dataset, counts = division.dataset, np.zeros(number, dtype=np.int64)
+    for index, part in enumerate(division.partition(number)):
+        _, held = _divided(division, index, part)
         labels = torch.from_numpy(np.array(dataset.train.labels[held]))
-        counts[index] = len(run.task.counted(labels))
+        counts[index] = len(division.run.task.counted(labels))
     return counts

@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from client_app.ledger import Account
 from client_app.membership import key_of
 from client_app.noise import is_seeded
-from common.config import Config
-from common.data import Samples
-from common.entropy import system_normal
+from client_app.owner.ledger import Account
+from common.config.resolved import Config
+from common.draws.entropy import system_normal
+from common.draws.row_draws import SeededRows, SystemRows, example_hashes
+from common.draws.seeding import derive
 from common.errors import FederationError
-from common.privacy import Event
+from common.learning.run import Run
+from common.privacy.events import Event
 from common.privacy.told import Told
-from common.row_draws import SeededRows, SystemRows, example_hashes
-from common.run import Run
-from common.seeding import derive
+from common.samples.inputs import Samples
 from synth.private_release import Gaussian
 from synth.row_draws import RowDraws
 

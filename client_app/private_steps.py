@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from common.data import Samples
 from common.errors import FederationError
+from common.learning.private_training import PrivateSteps, dp_sgd
+from common.learning.training import Rule
 from common.models import couples_samples
-from common.privacy import Event
-from common.private_training import PrivateSteps, dp_sgd
-from common.training import Rule
+from common.privacy.events import Event
+from common.samples.inputs import Samples
 
 if TYPE_CHECKING:
     from client_app.device import DeviceClient

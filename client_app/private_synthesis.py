@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.data import Samples
-from common.privacy import Event
+from common.privacy.events import Event
+from common.samples.inputs import Samples
 from common.settings.generation import GenerationSettings
 from synth.private_diffusion import PrivateDescent, steps_of
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
 from common.settings.real import RealSettings
-from common.wire import SyntheticImages, Weights
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from synth.distribution_matching import real_start
 
 

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
+from common.learning.training import Local, Trained, mean_gradient
 from common.settings.scaffold import ScaffoldSettings
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
-from common.training import Local, Trained, mean_gradient
-from common.wire import Bundle, Weights
+from common.wire.bundle import Bundle
+from common.wire.weights import Weights
 
 
 class ScaffoldClient(DeviceClient):

@@ -13,21 +13,23 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from client_app.allowed_imports import allowed_imports, judge_of
-from client_app.ledger import Account, Budget
 from client_app.membership import divided, key_of
-from client_app.node_config import absolute, check_keys, number, switch
 from client_app.noise import is_seeded, refuse_seeded
-from client_app.review import Review
+from client_app.owner.allowed_imports import allowed_imports, judge_of
+from client_app.owner.ledger import Account, Budget
+from client_app.owner.node_config import absolute, check_keys, number, switch
+from client_app.owner.review import Review
+from client_app.owner.vetoes import Vetoes, check_size
 from client_app.state import SHELF, ContextState, DeviceState, DirectoryState
-from client_app.vetoes import Vetoes, check_size
-from common.compute import torch_device
-from common.config import load
+from common.config.loading import load
 from common.config.problems import COMMAND_LINE
-from common.data import Dataset, Samples, samples
 from common.data.bounds import Bounds
+from common.division import Division
 from common.errors import ConfigError, FederationError
-from common.run import Run
+from common.learning.compute import torch_device
+from common.learning.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings
 from common.settings.sections import ComputeSettings
 from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, site_name
@@ -98,8 +100,8 @@ class Owner:
             budget=budget,
         )
 
-    def bounded(self, run: Run) -> Run:
-        """Return ``run`` within these bounds.
+    def bounded(self, division: Division) -> Division:
+        """Return ``division`` within these bounds.
 
         Raises
         ------
@@ -108,19 +110,20 @@ class Owner:
         DataError
             If it names a place outside of the data root.
         """
-        self.vetoes.check_settings(run.config)
+        config = division.config
+        self.vetoes.check_settings(config)
         if self.budget is not None:
-            self.budget.check_settings(run.config)
+            self.budget.check_settings(config)
         root = self.root or load({}).data_dir
-        config, bounds = run.config, Bounds(root, self.download, self.keep)
+        bounds = Bounds(root, self.download, self.keep)
         if self.own_data:
             config = replace(config, data_dir=root, images=_without_places(config.images))
         elif config.origin.get("data-dir") != COMMAND_LINE and self.root is not None:
             config = replace(config, data_dir=root)
         bounds.inside(config.data_dir, "data-dir")
-        bounded = Run(config, bounds)
+        bounded = Division(config, bounds)
         if self.vetoes.parameters is not None:
-            self.vetoes.check_parameters(bounded.parameters)
+            self.vetoes.check_parameters(bounded.run.parameters)
         return bounded
 
 
@@ -129,17 +132,19 @@ def _without_places(images: ImagesSettings) -> ImagesSettings:
 
 
 @lru_cache(maxsize=4)
-def _run(items: RunItems, device: str | None, cores: int | None, owner: Owner | None) -> Run:
+def _division(
+    items: RunItems, device: str | None, cores: int | None, owner: Owner | None
+) -> Division:
     config = load(dict(items), judge=None if owner is None else judge_of(owner.imports))
     compute = config.compute.model_dump()
     compute |= {} if device is None else {"device": device}
     compute |= {} if cores is None else {"client_cores": cores}
-    run = Run(replace(config, compute=ComputeSettings.model_validate(compute)))
-    return run if owner is None else owner.bounded(run)
+    division = Division(replace(config, compute=ComputeSettings.model_validate(compute)))
+    return division if owner is None else owner.bounded(division)
 
 
-def run_of(context: Context) -> Run:
-    """Return the run that ``context`` configures, the same object for equal configurations.
+def division_of(context: Context) -> Division:
+    """Return the run that ``context`` configures and its data, the same object for equal configurations.
 
     A site's own ``device`` and ``cores`` stand over the run's ``compute.device`` and ``compute.client_cores``. A
     simulation imports, reads and computes whatever the run names; it is its user's own machine. A real site's run is
@@ -156,7 +161,7 @@ def run_of(context: Context) -> Run:
     if owner is not None:
         check_size(context.run_config)
     items = tuple(sorted(context.run_config.items()))
-    return _run(items, _own_device(context), number(context.node_config, "cores", 1), owner)
+    return _division(items, _own_device(context), number(context.node_config, "cores", 1), owner)
 
 
 def _own_device(context: Context) -> str | None:
@@ -252,29 +257,29 @@ def own_folder(run: Run, context: Context) -> Path | None:
 
 @lru_cache(maxsize=1024)
 def _partition_samples(
-    run: Run, site: str, key: bytes, index: int, number: int
+    division: Division, site: str, key: bytes, index: int, number: int
 ) -> tuple[Samples, Samples]:
-    return _split(run, site, key, run.dataset, run.partition(number)[index])
+    return _split(division, site, key, division.dataset, division.partition(number)[index])
 
 
 @lru_cache(maxsize=1024)
 def _folder_samples(
-    run: Run, site: str, key: bytes, folder: Path, keep: Path | None
+    division: Division, site: str, key: bytes, folder: Path, keep: Path | None
 ) -> tuple[Samples, Samples]:
-    dataset = run.site_dataset(folder, keep)
-    return _split(run, site, key, dataset, np.arange(len(dataset.train)))
+    dataset = division.site_dataset(folder, keep)
+    return _split(division, site, key, dataset, np.arange(len(dataset.train)))
 
 
 def _split(
-    run: Run, site: str, key: bytes, dataset: Dataset, indices: NDArray[np.int64]
+    division: Division, site: str, key: bytes, dataset: Dataset, indices: NDArray[np.int64]
 ) -> tuple[Samples, Samples]:
     """Return a site's images at ``indices``: those to learn from, and those it holds out."""
-    parts = divided(run, site, dataset, indices, key)
+    run, parts = division.run, divided(division, site, dataset, indices, key)
     train, holdout = (samples(dataset.train, run.info, part) for part in parts)
     return train.to(run.device), holdout.to(run.device)
 
 
-def site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Samples]:
+def site_samples(division: Division, site: str, context: Context) -> tuple[Samples, Samples]:
     """Return the site's images to learn from and those it holds out, kept in the process.
 
     They are all of its own folder, where its node config names one as ``data``, else its partition.
@@ -287,22 +292,25 @@ def site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Sample
         If the node config names neither a partition nor a folder, or both; the site has too few images of a class
         for its owner to let them be distilled; or it has a folder, and the run asks it for seeded noise.
     """
-    train, holdout = _site_samples(run, site, context)
+    train, holdout = _site_samples(division, site, context)
     if not is_simulated(context):
+        run = division.run
         counts = run.task.class_counts(train.labels)
         Vetoes.of(context.node_config).check_classes(run.config, counts)
     return train, holdout
 
 
-def _site_samples(run: Run, site: str, context: Context) -> tuple[Samples, Samples]:
+def _site_samples(division: Division, site: str, context: Context) -> tuple[Samples, Samples]:
+    run = division.run
     folder = own_folder(run, context)
     refuse_seeded(run.config, folder is not None)
     key = _holdout_key(run, site, context, own_data=folder is not None)
     if folder is None:
-        return _partition_samples(run, site, key, *partition_of(context))
+        return _partition_samples(division, site, key, *partition_of(context))
     if "data" not in context.node_config:
-        return _folder_samples(run, site, key, folder, run.config.data_dir)
-    return _folder_samples(run, site, key, folder, state_directory(context) or run.bounds.root)
+        return _folder_samples(division, site, key, folder, run.config.data_dir)
+    keep = state_directory(context) or division.bounds.root
+    return _folder_samples(division, site, key, folder, keep)
 
 
 def _holdout_key(run: Run, site: str, context: Context, *, own_data: bool) -> bytes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient
-from common.datasets import is_somebodys_own
 from common.errors import FederationError
+from common.settings.datasets import is_somebodys_own
 
 #: images of a class that a site must have at the least, where the run sets no number
 LEAST = 20

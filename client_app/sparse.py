@@ -8,8 +8,8 @@ from torch import Tensor
 from client_app.device import DeviceClient
 from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
-from common.updates import difference
-from common.wire import Weights
+from common.learning.updates import difference
+from common.wire.weights import Weights
 
 
 class SparseClient(DeviceClient):

@@ -20,10 +20,10 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
 
 from client_app.releases import ReleaseLog
-from common import tensor_file, tensors_apart
 from common.errors import FederationError
-from common.files import collect_leftovers
-from common.tensor_file import TensorFileError
+from common.storage import tensor_file, tensors_apart
+from common.storage.files import collect_leftovers
+from common.storage.tensor_file import TensorFileError
 
 logger = getLogger("flwr")
 

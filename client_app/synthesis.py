@@ -20,15 +20,14 @@ from client_app.generators import GENERATORS, Generator
 from client_app.noise import is_seeded
 from client_app.private_synthesis import charge_generator, descent_of, known_examples
 from client_app.state import Tensors
-from common import tensor_file
-from common.data import Samples
+from common.code.code_fingerprint import modules_fingerprint
 from common.errors import FederationError
-from common.fingerprint import modules_fingerprint
+from common.learning.steps import counted
+from common.samples.inputs import Samples
 from common.settings.generation import GenerationSettings
-from common.steps import counted
-from common.tensor_file import TensorFileError
-from common.wire import Pixels
-from common.wire.pixels import LEVELS
+from common.storage import tensor_file
+from common.storage.tensor_file import TensorFileError
+from common.wire.pixels import LEVELS, Pixels
 from synth.diffusion_samplers import labels_like
 
 if TYPE_CHECKING:

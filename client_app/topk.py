@@ -6,7 +6,8 @@ from client_app.device import phase
 from client_app.sparse import SparseClient
 from common.settings.topk import TopKSettings
 from common.specs.sparse import top_k_spec
-from common.wire import TopKUpdate, Weights
+from common.wire.top_k_update import TopKUpdate
+from common.wire.weights import Weights
 
 
 class TopKClient(SparseClient):

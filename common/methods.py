@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from common.code.imports import is_import_path, load
 from common.errors import ConfigError
-from common.imports import is_import_path, load
 from common.settings.base import Settings
 
 __all__ = [

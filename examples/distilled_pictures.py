@@ -29,11 +29,12 @@ from nearest_real import Held, Real, distances, nearness, of_class, real_nearnes
 from torch import Tensor, nn
 
 import nectar
-from common.data import Samples, samples
-from common.run import Run
-from common.seeding import generator
+from common.division import Division
+from common.draws.seeding import generator
+from common.learning.run import Run
+from common.learning.training import train
+from common.samples.inputs import Samples, samples
 from common.settings.training import TrainingSettings
-from common.training import train
 
 SHOWN, BESIDE = 5, 2
 _GREY, _PAPER = 0.5, 0.0
@@ -48,19 +49,20 @@ def in_range(run: Run, images: Tensor) -> Tensor:
 def distilled(record: str) -> tuple[Run, dict[str, Held]]:
     """Return a recorded run, and what its server made of each site in its last round."""
     past = nectar.open(record)
-    run = Run(past.config)
+    run = Division(past.config).run
     return run, {name: (in_range(run, s.images), s.labels) for name, s in past.images.items()}
 
 
 def real_of(run: Run) -> Real:
     """Return the run's real images."""
-    split, parts = run.dataset.train, run.partition(run.config.federation.clients)
+    division = Division(run.config)
+    split, parts = division.dataset.train, division.partition(run.config.federation.clients)
 
     def taken(which: Samples) -> Held:
         return which.raw.float() / run.info.scale, which.labels
 
     sites = {f"partition-{k}": taken(samples(split, run.info, p)) for k, p in enumerate(parts)}
-    return Real(sites, taken(samples(run.dataset.test, run.info)))
+    return Real(sites, taken(samples(division.dataset.test, run.info)))
 
 
 def reader(run: Run, real: Real) -> nn.Module:

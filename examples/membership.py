@@ -29,10 +29,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import nectar
-from common.data import Samples, samples
+from common.division import Division
 from common.models import Classifier
-from common.run import Run
-from nectar.recorded_run import RecordedRun
+from common.samples.inputs import Samples, samples
+from nectar.records.recorded_run import RecordedRun
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ class Scores:
         return float((self.members > threshold).double().mean())
 
 
-def had_and_left(run: Run) -> tuple[list[Samples], Samples]:
+def had_and_left(division: Division) -> tuple[list[Samples], Samples]:
     """Return each site's examples, and those that no site had: the rest of the training set, and the test set."""
-    train, test, info = run.dataset.train, run.dataset.test, run.info
-    parts = run.partition(run.config.federation.clients)
+    train, test = division.dataset.train, division.dataset.test
+    info = division.run.info
+    parts = division.partition(division.config.federation.clients)
     left = np.setdiff1d(np.arange(len(train.labels)), np.concatenate(parts))
     rest = samples(test, info)
     if len(left):
@@ -124,7 +125,7 @@ def nearness(points: Tensor, labels: Tensor, among: Tensor, classes: Tensor) -> 
 def attacked(record: str) -> dict[str, Scores]:
     """Return the scores of each attack that the record offers something for."""
     past = nectar.open(record)
-    had, left = had_and_left(Run(past.config))
+    had, left = had_and_left(Division(past.config))
     attacks = {"weights": by_loss, "images": by_image, "means": by_mean}
     found = {what: attack(past, had, left) for what, attack in attacks.items()}
     return {what: scores for what, scores in found.items() if scores is not None}

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from client_app.generators import Diffusion
-from common.config import load
-from common.data.digits import read_digits
-from common.seeding import generator
+from common.config.loading import load
+from common.data.published.digits import read_digits
+from common.draws.seeding import generator
 from common.settings.fedssyn import FedssynSettings
 
 SIZES, STEPS, DRAWN, SHOWN = (10, 30, 100, 300), (500, 1000, 2000), 200, 10

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.seeding import generator
+from common.draws.seeding import generator
 
 #: images [n, 1, H, W] and their classes, int64 [n]
 Held = tuple[Tensor, Tensor]

@@ -23,11 +23,13 @@ from PIL import Image
 from style_training import Plan, train_prior
 from torch import Tensor
 
-from common.data import Split, describe, load
+from common.data.loading import load
+from common.data.published.catalogue import describe
+from common.draws.seeding import generator
 from common.errors import NectarError
-from common.files import write_atomically
 from common.models import Classifier, build
-from common.seeding import generator
+from common.samples.dataset import Split
+from common.storage.files import write_atomically
 from synth.descent import Adam
 from synth.generators.style import Form, StyleNetwork
 from synth.generators.style_weights import encoded

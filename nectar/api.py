@@ -20,13 +20,13 @@ from nectar.class_list import with_class_list
 from nectar.compare.comparison import Comparison
 from nectar.compare.request import parse
 from nectar.compare.tables import Results, terminal
-from nectar.interrupt import Interrupted, Interrupts
-from nectar.local_run import run_here
-from nectar.named_record import record_at
-from nectar.past_run import PastRun
-from nectar.record_imports import judge_of
-from nectar.recorded_run import RecordedRun
-from nectar.resume import with_recorded
+from nectar.engines.interrupt import Interrupted, Interrupts
+from nectar.engines.local_run import run_here
+from nectar.records.named_record import record_at
+from nectar.records.past_run import PastRun
+from nectar.records.record_imports import judge_of
+from nectar.records.recorded_run import RecordedRun
+from nectar.records.resume import with_recorded
 from nectar.words import parse_words, typed
 
 

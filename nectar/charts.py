@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from common.errors import ConfigError
-from common.files import write_atomically
+from common.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

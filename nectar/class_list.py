@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from common.config import Config, Judge, load
+from common.config.loading import load
+from common.config.own_parts import Judge
+from common.config.resolved import Config
 from common.config.text import scalar_text
-from common.datasets import kind_of
+from common.settings.datasets import kind_of
 from nectar.words import RunConfig
 
 CLASSES_KEY = "images.classes"
@@ -39,7 +41,7 @@ def with_class_list(
 
 
 def _folders_of_classes(config: Config) -> list[str]:
-    from common.data.folder import class_folders
+    from common.data.folders.folder import class_folders
 
     folders = list(config.images.site_folders)
     if config.images.folder:

@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sentence := hidden():
         print(f"nectar: {sentence}", file=sys.stderr)
         return _REFUSED
+    from common.code.imports import search
     from common.errors import NectarError
-    from common.imports import search
 
     if argv is None:
         search(str(Path.cwd()))  # for the user's own models and methods

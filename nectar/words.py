@@ -10,10 +10,9 @@ import shlex
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from common.config.consistency import START_KEY
+from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
 from common.config.keys import CONFIG, PATH_KEYS, TYPED
 from common.config.layers import names
-from common.config.own_data import FILE_KEY, SITES_KEY
 from common.config.problems import nearest
 from common.config.text import from_home, scalar
 from common.errors import ConfigError

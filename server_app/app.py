@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,18 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
-from common.augmentation import check_augmentation
-from common.compute import use_threads
-from common.config import Config, load
 from common.config.keys import FETCH
-from common.copies import Copies
-from common.data import class_counts, report
+from common.config.loading import load
+from common.config.resolved import Config
+from common.data.division.counts import class_counts, report
+from common.division import Division
 from common.errors import DivergedError, FederationError, NectarError, one_line
+from common.learning.augmentation import check_augmentation
+from common.learning.compute import use_threads
+from common.learning.run import Run
 from common.methods import is_foreign
-from common.run import Run
 from common.sites import SUPERLINK, Site, engine_of
+from common.wire.copies import Copies
 from server_app import ledger_heads
 from server_app.continuing import standing_of
 from server_app.evaluation import server_judge
@@ -98,9 +100,10 @@ def serve(
         Told the sites that take part, at the start and behind each round.
     """
     use_threads(config.compute.server_cores)
-    run = Run(config)
+    division = Division(config)
+    run = division.run
     start = None if config.resume else starting_weights(run)
-    judge = server_judge(run)
+    judge = server_judge(division)
     strategy = make_strategy(run)
     strategy.members.spending.heads = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
@@ -116,8 +119,8 @@ def serve(
         with record.writing():
             record.note(engine=engine_of(strategy.sites))
         if checkpoint is None:
-            partition = describe_partition(run, strategy.sites, strategy.members.left_out)
-            data = _checksum(run)
+            partition = describe_partition(division, strategy.sites, strategy.members.left_out)
+            data = _checksum(division)
             with record.writing():
                 record.partition(partition)
                 record.note(data=data, **_start(run))
@@ -221,7 +224,7 @@ def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
         "the federation has %d nodes, the configuration says %d: running with %d. For %d, %s",
         *(found, wanted, found, wanted, how),
     )
-    return Run(run.config.with_clients(found))
+    return replace(run, config=run.config.with_clients(found))
 
 
 def nodes_counted_on(run: Run, sites: list[Site]) -> int:
@@ -230,13 +233,14 @@ def nodes_counted_on(run: Run, sites: list[Site]) -> int:
 
 
 def describe_partition(
-    run: Run, sites: list[Site], left_out: Mapping[int, str] | None = None
+    division: Division, sites: list[Site], left_out: Mapping[int, str] | None = None
 ) -> dict[str, Any]:
     """Return what the record says about who holds what, and why nodes that were there take no part.
 
     Class counts stand there only where the server has the data itself, and the task tells classes apart. Of a large
     simulation there are sizes alone (`server_app.unlisted`).
     """
+    run = division.run
     classes = list(run.info.classes) if run.task.by_class else []
     told = {"left_out": {str(i): why for i, why in left_out.items()}} if left_out else {}
     about = {"classes": classes, "simulated": bool(sites) and engine_of(sites) != SUPERLINK}
@@ -244,13 +248,14 @@ def describe_partition(
     summed_up = None if own else unlisted(sites, told=told_sizes)
     if summed_up is not None:
         return {**about, "sites": {}, "unlisted": summed_up, **told}
-    return {**about, "sites": _rows(run, sites), **told}
+    return {**about, "sites": _rows(division, sites), **told}
 
 
-def _rows(run: Run, sites: list[Site]) -> dict[str, dict[str, Any]]:
+def _rows(division: Division, sites: list[Site]) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {s.name: {"examples": s.examples} for s in sites}
+    run = division.run
     if sites and sites[0].partitions and run.task.by_class and _data_at_hand(run):
-        counts = _counts(run, sites[0].partitions)
+        counts = _counts(division, sites[0].partitions)
         for site in sites:
             rows[site.name] |= {
                 "partition": site.partition,
@@ -268,13 +273,13 @@ def _data_at_hand(run: Run) -> bool:
     return bool(run.config.images.sites) or run.config.evaluation.on in ("server", "both")
 
 
-def _counts(run: Run, sites: int) -> NDArray[np.int64]:
+def _counts(division: Division, sites: int) -> NDArray[np.int64]:
     """Return the number of images of each class in each partition or folder, int64 [sites, classes]."""
-    classes = len(run.info.classes)
-    if run.config.images.sites:
-        held = [dataset.train.labels for dataset in run.site_datasets.values()]
+    classes = len(division.run.info.classes)
+    if division.config.images.sites:
+        held = [dataset.train.labels for dataset in division.site_datasets.values()]
         return np.stack([np.bincount(labels, minlength=classes) for labels in held])
-    return class_counts(run.dataset.train.labels, run.partition(sites), classes)
+    return class_counts(division.dataset.train.labels, division.partition(sites), classes)
 
 
 def _start(run: Run) -> dict[str, str]:
@@ -283,6 +288,9 @@ def _start(run: Run) -> dict[str, str]:
     return {"start": checksum} if checksum else {}
 
 
-def _checksum(run: Run) -> dict[str, str]:
-    on_server = run.config.evaluation.on in ("server", "both")
-    return {"name": run.config.dataset, "sha256": run.dataset.checksum if on_server else ""}
+def _checksum(division: Division) -> dict[str, str]:
+    on_server = division.config.evaluation.on in ("server", "both")
+    return {
+        "name": division.config.dataset,
+        "sha256": division.dataset.checksum if on_server else "",
+    }

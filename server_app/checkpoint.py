@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from common import tensor_file, tensors_apart
 from common.errors import ConfigError, FederationError, one_line
-from common.tensor_file import TensorFileError
-from common.tensor_tree import pack, unpack
+from common.storage import tensor_file, tensors_apart
+from common.storage.tensor_file import TensorFileError
+from common.storage.tensor_tree import pack, unpack
 from strategies.base import GLOBAL, LEARNED
 
 SCHEMA = 1

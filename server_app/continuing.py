@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from logging import getLogger
 from typing import Any
 
-from common.config import Config
+from common.config.resolved import Config
 from common.errors import FederationError
-from common.files import collect_leftovers
+from common.storage.files import collect_leftovers
 from server_app.checkpoint import Checkpoint
 from server_app.going_back import best_until, chosen, go_back
 from server_app.record import Record

@@ -9,15 +9,15 @@ from types import MappingProxyType
 
 from flwr.app import ArrayRecord
 
-from common.data import Samples, samples
+from common.division import Division
+from common.learning.task import Evaluation
+from common.learning.training import evaluate
 from common.models import Classifier
-from common.run import Run
-from common.task import Evaluation
-from common.training import evaluate
+from common.samples.inputs import Samples, samples
 from server_app.loop import Judge, Judgement
 
 
-def server_judge(run: Run) -> Judge:
+def server_judge(division: Division) -> Judge:
     """Return what evaluates weights after a round; it loads its data at once, so that a lack shows early.
 
     Raises
@@ -25,10 +25,11 @@ def server_judge(run: Run) -> Judge:
     DataError
         If the server is to evaluate and the data set is not there.
     """
+    run = division.run
     if run.config.evaluation.on not in ("server", "both"):
         return lambda learned, beside: Judgement()
-    test = samples(run.dataset.test, run.info).to(run.device)
-    held = samples(run.dataset.train, run.info, run.validation).to(run.device)
+    test = samples(division.dataset.test, run.info).to(run.device)
+    held = samples(division.dataset.train, run.info, division.validation).to(run.device)
     settings = run.config
 
     @cache

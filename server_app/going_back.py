@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.config.keys import BEST, ROUND
 from common.errors import FederationError
-from common.files import write_atomically
+from common.storage.files import write_atomically
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

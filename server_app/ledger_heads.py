@@ -12,8 +12,8 @@ from dataclasses import asdict
 from logging import getLogger
 from pathlib import Path
 
-from common.files import read_regular, write_json
-from common.privacy.ledger import Head
+from common.privacy.head import Head
+from common.storage.files import read_regular, write_json
 
 logger = getLogger("flwr")
 

@@ -14,11 +14,11 @@ from typing import TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
-from common.compute import return_freed_memory
 from common.errors import FederationError
+from common.learning.compute import return_freed_memory
+from common.learning.task import Evaluation
 from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
-from common.task import Evaluation
 from strategies.base import Strategy
 from strategies.exchange.naming import said_of_silent
 from strategies.exchange.replies import Outcome

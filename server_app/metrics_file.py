@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import FederationError
-from common.files import write_atomically
+from common.storage.files import write_atomically
 
 Line = dict[str, Any]
 

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.data import DatasetInfo
-from common.display_contrast import Contrast
-from common.files import write_atomically
-from common.wire import SyntheticImages
+from common.samples.dataset import DatasetInfo
+from common.storage.files import write_atomically
+from common.wire.display_contrast import Contrast
+from common.wire.synthetic_images import SyntheticImages
 from server_app.screen import hard, in_bytes
 
 #: the shortest side an image is drawn with, in pixels

@@ -25,16 +25,17 @@ import torch
 import yaml
 from safetensors import SafetensorError
 
-from common.compute import torch_device
-from common.config import Config
+from common.code.code_fingerprint import code_fingerprint
+from common.code.fingerprint import source_fingerprint
 from common.config.keys import ROUND, TYPED
+from common.config.resolved import Config
 from common.config.text import dotted
-from common.datasets import as_file_name
 from common.errors import FederationError
-from common.files import write_json, write_text
-from common.fingerprint import code_fingerprint, source_fingerprint
+from common.learning.compute import torch_device
+from common.settings.datasets import as_file_name
 from common.settings.describe import operational
-from common.tensor_file import reason_of
+from common.storage.files import write_json, write_text
+from common.storage.tensor_file import reason_of
 from server_app.checkpoint import Checkpoint
 from server_app.metrics_file import MetricsFile
 from server_app.redaction import redacted

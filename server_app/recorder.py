@@ -12,14 +12,15 @@ from typing import Any
 
 from flwr.app import MetricRecord
 
-from common.copies import FIGURES, Copies
 from common.errors import FederationError
-from common.files import write_atomically
+from common.storage.files import write_atomically
+from common.wire.copies import FIGURES, Copies
 from server_app import ledger_heads
 from server_app.checkpoint import Checkpoint
 from server_app.loop import RoundResult, SitesFigures
 from server_app.pictures import save_grids
 from server_app.record import Record
+from server_app.spent import lines_of
 from server_app.synthetic_sets import save_sets
 from strategies.base import Strategy
 from strategies.exchange.replies import Outcome
@@ -103,7 +104,7 @@ class Recorder:
         spending, delta = self.strategy.members.spending, self.strategy.run.config.privacy.delta
         many = len(spending.events) > MOST_TOLD
         asked = {*outcome.accepted, *outcome.rejected} if many else None
-        spent = spending.lines(delta, asked)
+        spent = lines_of(spending, delta, asked)
         return {**self.strategy.notes(), **({SPENT: spent} if spent else {})}
 
     def judged(self, figures: SitesFigures) -> None:

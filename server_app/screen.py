@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from common.data import DatasetInfo
-from common.display_contrast import Contrast
+from common.samples.dataset import DatasetInfo
+from common.wire.display_contrast import Contrast
 
 
 def on_screen(images: Tensor, info: DatasetInfo, contrast: Contrast = "pixels") -> Tensor:

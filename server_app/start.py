@@ -11,10 +11,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from common.config import Config
+from common.config.resolved import Config
 from common.errors import ConfigError, one_line
+from common.learning.run import Run
 from common.models import Classifier
-from common.run import Run
 
 logger = getLogger("flwr")
 

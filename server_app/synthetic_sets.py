@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from common import tensor_file
-from common.display_contrast import CONTRASTS, Contrast
 from common.errors import FederationError, one_line
-from common.tensor_file import TensorFileError
-from common.wire import SyntheticImages
+from common.storage import tensor_file
+from common.storage.tensor_file import TensorFileError
+from common.wire.display_contrast import CONTRASTS, Contrast
+from common.wire.synthetic_images import SyntheticImages
 
 SCHEMA = 1
 

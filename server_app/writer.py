@@ -12,7 +12,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from common.errors import FederationError, one_line
-from common.files import write_json
+from common.storage.files import write_json
 
 #: held by the process that writes the record; beside it stands who that is. Names with a dot never leave the machine
 LOCK, _NOTE = ".writer.lock", ".writer.json"

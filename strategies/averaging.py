@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from common.pieces import pieces
+from common.learning.pieces import pieces
 from common.settings.base import Settings
 from common.settings.fedavg import FedAvgSettings
 from common.sites import Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 
 

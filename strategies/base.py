@@ -26,20 +26,24 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from common.display_contrast import Contrast
+from common.draws.seeding import generator
 from common.errors import ConfigError, DivergedError, FederationError, PayloadError
-from common.flower_arrays import filled
-from common.memory import TAKEN
+from common.learning.run import Run
 from common.methods import load, resolve
 from common.privacy.told import HEAD, RECORD, written
-from common.run import Run
-from common.seeding import generator
 from common.sites import Site
-from common.wire import Bundle, Payload, Spec, SyntheticImages, Weights, npy
-from common.wire.codec import is_finite
+from common.wire import npy
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload, Spec, is_finite
+from common.wire.display_contrast import Contrast
+from common.wire.flower_arrays import filled
 from common.wire.lent import Lent, view_of
+from common.wire.memory import TAKEN
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.bounds import Bound, held_beside, require_believable, unbounded
 from strategies.exchange.gathering import wait_for_sites
+from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, Trials, group_sizes
 from strategies.exchange.matching import matched
 from strategies.exchange.memory import require_memory, tell_memory
 from strategies.exchange.replies import (
@@ -54,7 +58,6 @@ from strategies.exchange.replies import (
 from strategies.exchange.roll_call import Question
 from strategies.exchange.serialising import Serialiser
 from strategies.exchange.spending import told_with
-from strategies.judging import TOGETHER, Judge, Led, Shortening, Trials, group_sizes
 from strategies.members import Members
 from strategies.plausible import absurd_losses
 from strategies.server_optimizer import ServerOptimizer

@@ -13,13 +13,24 @@ from typing import Any
 
 from torch import Tensor
 
-from common.data.dataset import DatasetInfo
 from common.errors import PayloadError
-from common.run import Run
+from common.learning.run import Run
+from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
-from common.wire import Bundle, BundleSpec, LatentMeans, SyntheticBatches, SyntheticImages, Weights
+from common.wire.bundle import Bundle, BundleSpec
+from common.wire.codec import CarriesExamples
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
+from strategies.exchange.judging import Led
 from strategies.exchange.replies import Upload
-from strategies.judging import Led
+
+#: the ``wire`` setting that says how the values of a payload of a kind travel
+_SETTINGS = {
+    "weights": "weights",
+    "latent-means": "latents",
+    "synthetic-images": "images",
+    "synthetic-batches": "images",
+}
 
 #: how far rounding may take a value beyond its bound: float16 keeps eleven bits
 _ROUNDED = 2e-3
@@ -85,7 +96,7 @@ def images(run: Run, reaches: str, stays: str, *, means: bool = False) -> Bound:
     times = f"federation.max_pixel={factor:g} times " if factor and not means else ""
     factor = min(factor, 1.0) if means else factor
 
-    def require(_: Weights, __: Upload, sent: SyntheticImages | SyntheticBatches) -> None:
+    def require(_: Weights, __: Upload, sent: CarriesExamples) -> None:
         _require_in_range(sent.examples, run.info, factor, times)
         if isinstance(sent, SyntheticImages) and sent.labels.is_floating_point():
             _require_shares(sent.labels)
@@ -192,12 +203,7 @@ def require_believable(
 
 def _require_codec(part: Any, wire: WireSettings, codec: str) -> None:
     """Refuse values in another codec than the run's: the server could not send on what only a wider one holds."""
-    setting = {
-        Weights: "weights",
-        LatentMeans: "latents",
-        SyntheticImages: "images",
-        SyntheticBatches: "images",
-    }.get(type(part))
+    setting = _SETTINGS.get(part.kind)
     expected = codec or (getattr(wire, setting) if setting else "")
     found = getattr(part, "codec", expected)
     if expected and found != expected:

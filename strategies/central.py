@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from common.data import Samples, samples
+from common.division import Division
+from common.draws.seeding import generator
 from common.errors import FederationError
-from common.seeding import generator
+from common.learning.training import train
+from common.samples.inputs import Samples, samples
 from common.settings.central import CentralSettings
 from common.sites import Site
-from common.training import train
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound
 from strategies.exchange.replies import Upload
@@ -72,9 +73,9 @@ class Central(Strategy):
 
     def _union(self) -> Samples:
         """Return what the sites of this round learn from, in the order of the sites."""
-        run, number = self.run, self.sites[0].partitions
-        shares = run.partition(number)
+        run, division, number = self.run, Division(self.run.config), self.sites[0].partitions
+        dataset, shares = division.dataset, division.partition(number)
         positions = [
-            run.share(site.name, run.dataset, shares[site.partition])[0] for site in self.sites
+            division.share(site.name, dataset, shares[site.partition])[0] for site in self.sites
         ]
-        return samples(run.dataset.train, run.info, np.concatenate(positions)).to(run.device)
+        return samples(dataset.train, run.info, np.concatenate(positions)).to(run.device)

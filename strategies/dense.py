@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, DivergedError
+from common.learning.run import Run
 from common.models import Classifier
-from common.run import Run
-from common.seeding import generator, process_wide
 from common.settings.dense import DENSESettings
 from common.sites import ALL_SITES
-from common.wire import SyntheticImages, Weights
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from synth.dense_generator import start

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from common.sites import Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.averaging import Mean, share_of
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound, model

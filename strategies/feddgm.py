@@ -11,13 +11,14 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from common.data import Samples
 from common.errors import PayloadError
-from common.run import Run
+from common.learning.run import Run
+from common.learning.training import Local
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.feddgm import settings_of, surrogate_of
-from common.training import Local
-from common.wire import SyntheticImages, Weights
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload

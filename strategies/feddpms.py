@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from common.errors import PayloadError
+from common.learning.run import Run
 from common.models.encoder import Decoder
-from common.privacy import Event, epsilon, latent_sensitivity
-from common.run import Run
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
+from common.privacy.sensitivity import latent_sensitivity
 from common.sites import Site
 from common.specs.feddpms import (
     DECODER,
@@ -32,7 +34,11 @@ from common.specs.feddpms import (
     settings_of,
 )
 from common.specs.fedvae import SECONDARY, start_decoder
-from common.wire import Bundle, ClassList, LatentMeans, SyntheticImages, Weights
+from common.wire.bundle import Bundle
+from common.wire.class_list import ClassList
+from common.wire.latent_means import LatentMeans
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.averaging import Mean
 from strategies.base import Instruction, State
 from strategies.bounds import Bound, beside, form, model, vectors

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from common.run import Run
+from common.learning.run import Run
 from common.settings.feddyn import FedDynSettings
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.averaging import Mean, shares_of
 from strategies.base import State
 from strategies.exchange.replies import Upload

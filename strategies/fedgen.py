@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.draws.seeding import generator
 from common.errors import DivergedError
-from common.run import Run
-from common.seeding import generator
+from common.learning.run import Run
 from common.sites import Site
 from common.specs.fedgen import (
     CLASSES,
@@ -21,7 +21,9 @@ from common.specs.fedgen import (
     new_generator,
     settings_of,
 )
-from common.wire import Bundle, ClassList, Weights
+from common.wire.bundle import Bundle
+from common.wire.class_list import ClassList
+from common.wire.weights import Weights
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg

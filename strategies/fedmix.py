@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from common.run import Run
+from common.learning.run import Run
 from common.sites import Site, site_order
 from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, reply_spec
-from common.wire import Bundle, SyntheticImages, Weights
+from common.wire.bundle import Bundle
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.averaging import Mean
 from strategies.base import Instruction, State
 from strategies.bounds import Bound, images, model

@@ -10,7 +10,7 @@ import torch
 from common.errors import PayloadError
 from common.settings.fednova import FedNovaSettings
 from common.specs.fednova import NORMALIZER, normalizer_of
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.averaging import Mean
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg

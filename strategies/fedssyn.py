@@ -13,10 +13,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from common.data import Samples
+from common.draws.seeding import generator
 from common.errors import FederationError, PayloadError
-from common.run import Run
-from common.seeding import generator
+from common.learning.run import Run
+from common.learning.training import mean_gradient
+from common.samples.inputs import Samples
 from common.sites import SUPERLINK, Site, engine_of
 from common.specs.fedssyn import (
     DONE,
@@ -34,8 +35,12 @@ from common.specs.fedssyn import (
     settings_of,
 )
 from common.specs.generation import require_buildable
-from common.training import mean_gradient
-from common.wire import Bundle, Numbers, Payload, Pixels, SyntheticImages, Weights
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload
+from common.wire.numbers import Numbers
+from common.wire.pixels import Pixels
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, form
 from strategies.central import Central

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
 from common.specs.fedsynth import as_batches, spec_of
-from common.wire import SyntheticBatches, SyntheticImages, Weights
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound, images, model

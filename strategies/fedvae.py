@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedvae import FedVAESettings
 from common.sites import Site
 from common.specs.fedvae import PRELIMINARY, SECONDARY, network, shared_spec
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.averaging import Mean
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload

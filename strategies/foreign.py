@@ -17,14 +17,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp import Grid, exception
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
+from common.code.imports import load
 from common.config.strategy import constructor_parameters
+from common.draws.seeding import derive
 from common.errors import ConfigError, FederationError, PayloadError, one_line
-from common.imports import load
-from common.run import Run
-from common.seeding import derive
+from common.learning.run import Run
 from common.sites import Site
 from common.specs.foreign import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
 from strategies.base import Instruction, State, Strategy
 from strategies.bounds import Bound, model, require_believable

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 
 from flwr.app import ArrayRecord
 
-from common.data import Samples
+from common.draws.seeding import generator
 from common.errors import ConfigError
+from common.learning.run import Run
+from common.learning.training import Local, train
 from common.models import couples_samples
-from common.run import Run
-from common.seeding import generator
+from common.samples.inputs import Samples
 from common.settings.global_models import GlobalModelsSettings
 from common.settings.training import TrainingSettings
-from common.training import Local, train
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.base import GLOBAL, State
 
 #: the name under which the model that travels is judged beside the global ones

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from common.specs.fedssyn import MIXED, MIXED_NOISE, OWN, OWN_NOISE
-from common.wire import Bundle, Weights
+from common.wire.bundle import Bundle
+from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from synth.dissimilarity import distribution_shift, gradient_dissimilarity
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.run import Run
 from common.specs.feddgm import settings_of
 from strategies.generator_file import own_prior
 from strategies.stylegan_file import stylegan_xl

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
-from common.memory import MEMORY_LOST
 from common.sites import site_order
-from common.wire import LatentMeans
+from common.wire.latent_means import LatentMeans
+from common.wire.memory import MEMORY_LOST
 from strategies.base import State
 from strategies.exchange.replies import Outcome
 from synth.latent_sharing import best_match

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from flwr.app import ArrayRecord
 
 from common.errors import ConfigError
-from common.run import Run
-from common.wire import Weights
+from common.learning.run import Run
+from common.wire.weights import Weights
 from strategies.base import LEARNED, State
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload

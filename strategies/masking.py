@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from common.run import Run
+from common.learning.run import Run
 from common.specs.sparse import masked_spec
-from common.wire import MaskedUpdate, MaskedUpdateSpec
+from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
 from strategies.exchange.replies import Upload
 from strategies.sparse import SparseAverage
 

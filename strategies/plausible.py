@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import torch
 
-from common.pieces import pieces
-from common.wire import Weights
+from common.learning.pieces import pieces
+from common.wire.weights import Weights
 
 #: updates of which the middle one is taken for what is usual
 ENOUGH = 3

@@ -10,19 +10,20 @@ from logging import getLogger
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.private_training import local_steps
-from common.run import Run
+from common.learning.private_training import local_steps
+from common.learning.run import Run
 from common.settings.scaffold import ScaffoldSettings
 from common.sites import Site
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
-from common.wire import Bundle, Weights
+from common.wire.bundle import Bundle
 from common.wire.codec import is_finite
+from common.wire.weights import Weights
 from strategies.averaging import Mean, shares_of
 from strategies.base import Instruction, State
 from strategies.bounds import Bound, model
+from strategies.exchange.judging import Led, Shortening
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
-from strategies.judging import Led, Shortening
 
 logger = getLogger("flwr")
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from common.settings.base import Settings
-from common.wire import Weights, WeightsSpec
+from common.wire.weights import Weights, WeightsSpec
 
 #: beta_1 and beta_2 of adam and yogi, as in the paper
 _BETAS = 0.9, 0.99

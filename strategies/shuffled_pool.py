@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from common.sites import site_order
-from common.wire import Pixels
+from common.wire.pixels import Pixels
 from synth.shuffling import equal_shares
 
 _IMAGES, _LABELS, _CUTS, _OWNERS = "images", "labels", "cuts", "owners"

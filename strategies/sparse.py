@@ -9,16 +9,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from common.learning.updates import length, plus
 from common.settings.masking import MaskingSettings
 from common.settings.topk import TopKSettings
 from common.sites import Site
-from common.updates import length, plus
-from common.wire import MaskedUpdate, Spec, TopKUpdate, Weights
+from common.wire.codec import Spec
+from common.wire.masked_update import MaskedUpdate
+from common.wire.top_k_update import TopKUpdate
+from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound, model
+from strategies.exchange.judging import Shortening
 from strategies.exchange.replies import Upload
-from strategies.judging import Shortening
 
 
 class SparseAverage(Strategy):

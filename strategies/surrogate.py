@@ -9,14 +9,15 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from common.data import Samples
-from common.run import Run
-from common.seeding import generator
+from common.draws.seeding import generator
+from common.learning.run import Run
+from common.learning.training import Local, Objective, train, weighted
+from common.samples.inputs import Samples
 from common.settings.surrogate import SurrogateServerSettings
 from common.settings.training import TrainingSettings
 from common.sites import Site
-from common.training import Local, Objective, train, weighted
-from common.wire import SyntheticImages, SyntheticImagesSpec, Weights
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, images
 from strategies.exchange.replies import Upload

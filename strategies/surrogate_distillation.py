@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from common.draws.seeding import generator
 from common.errors import ConfigError
-from common.run import Run
-from common.seeding import generator
+from common.learning.run import Run
 from common.sites import Site
 from common.specs.feddgm import settings_of
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.base import State
 from strategies.image_generators import image_generator
 from synth import augmentation

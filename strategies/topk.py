@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from common.run import Run
+from common.learning.run import Run
 from common.specs.sparse import top_k_spec
-from common.wire import TopKUpdate, TopKUpdateSpec
+from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec
 from strategies.exchange.replies import Upload
 from strategies.sparse import SparseAverage
 

@@ -1,7 +1,1 @@
-"""The configuration of a run: ``load`` merges and validates it, ``Config`` is the frozen result."""
-
-from common.config.loading import load
-from common.config.own_parts import Judge
-from common.config.resolved import Config
-
-__all__ = ["Config", "Judge", "load"]
+"""The configuration of a run: ``loading.load`` merges and validates it, ``resolved.Config`` is the frozen result."""

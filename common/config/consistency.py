@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+from collections import Counter
+from pathlib import Path, PurePath
 
 from common.errors import ConfigError
+from common.methods import METHODS, resolve, section
+from common.settings.base import Settings
+from common.settings.datasets import FILE, is_somebodys_own, kind_of
 from common.settings.disclosure import Disclosure
+from common.settings.images import ImagesSettings
 from common.settings.sections import (
     DataSettings,
     EvaluationSettings,
     FederationSettings,
     ModelSettings,
+    PrivacySettings,
 )
 
-START_KEY = "model.start"
+START_KEY, FILE_KEY, SITES_KEY = "model.start", "data.file", "images.sites"
+
+#: the settings of ``images`` that say how files of a folder are read
+_OF_FOLDERS = ("folder", "sites", "size", "channels", "bits")
 
 
 def check_federation(federation: FederationSettings) -> None:
@@ -106,4 +115,162 @@ def check_model(model: ModelSettings) -> None:
         raise ConfigError(
             f"{START_KEY}={model.start} must be an absolute path to a .safetensors file, as "
             "safetensors.torch.save_file writes a state_dict."
+        )
+
+
+def check_images(images: ImagesSettings) -> None:
+    """Refuse a folder of images that could never be read; without a class list there is none.
+
+    Raises
+    ------
+    ConfigError
+        A class list with a name twice or a name that no folder can have, or constants that do not fit the
+        channels.
+    """
+    if not images.classes:
+        return
+    _check_names(images.names)
+    for name in ("mean", "std"):
+        try:
+            values = images.constants(name)
+        except ValueError:
+            values = ()
+        if not values or (name == "std" and min(values) <= 0):
+            above = " above 0" if name == "std" else ""
+            raise ConfigError(
+                f"images.{name}={getattr(images, name)} must be one number{above}, or {images.channels} with "
+                f"commas between them for images.channels={images.channels}."
+            )
+
+
+def _check_names(names: tuple[str, ...]) -> None:
+    if len(names) < 2:
+        raise ConfigError(
+            f"images.classes={names[0]} is one class: name two or more, with commas between them."
+        )
+    for name in names:
+        if not name or name.startswith(".") or any(mark in name for mark in "/\\\0"):
+            raise ConfigError(
+                f"images.classes holds {name!r}, which cannot be a class: names of folders, with commas between "
+                "them, none empty, none that begins with a dot."
+            )
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
+    if twice:
+        raise ConfigError(f"images.classes names {twice[0]} more than once: name each class once.")
+
+
+def check_own_data(dataset: str, data: DataSettings, images: ImagesSettings) -> None:
+    """Refuse settings of a set of one's own that do not fit together.
+
+    Raises
+    ------
+    ConfigError
+        ``dataset=file`` without ``data.file`` or the reverse, a path that cannot be used, a setting that is another
+        kind of set's.
+    """
+    kind = kind_of(dataset)
+    if data.file and kind != FILE:
+        raise ConfigError(
+            f"{FILE_KEY}={data.file} is a data set of its own and dataset={dataset} another: leave one out."
+        )
+    if kind == FILE:
+        _check_file(data.file)
+    if data.size and (kind is None or kind == FILE):
+        raise ConfigError(
+            f"data.size={data.size} is for sets of pictures (torchvision:, hf:, package.module:callable), not for "
+            f"dataset={dataset}{'' if kind else ', whose images have their size: a folder has images.size'}."
+        )
+    for name in _OF_FOLDERS if kind else ():
+        if getattr(images, name) != type(images).model_fields[name].default:
+            hint = "; data.size brings pictures to a size" if name == "size" else ""
+            raise ConfigError(
+                f"images.{name}={getattr(images, name)} is for folders of images, which dataset={dataset} is "
+                f"not: leave it out{hint}."
+            )
+
+
+def _check_file(file: str) -> None:
+    if not file:
+        raise ConfigError(f"dataset=file names no file: set {FILE_KEY}=x.npz.")
+    if not file.endswith(".npz"):
+        raise ConfigError(f"{FILE_KEY}={file} must be a .npz file of NumPy's (numpy.savez).")
+    if not Path(file).is_absolute():
+        raise ConfigError(f"{FILE_KEY}={file} must be an absolute path: {Path.cwd() / file}?")
+
+
+def check_originals(
+    method: str, disclosed: Disclosure | None, dataset: str, data: DataSettings
+) -> None:
+    """Refuse to send pictures that may be somebody's own as they are, unless that is asked for.
+
+    Raises
+    ------
+    ConfigError
+        If real examples leave unchanged, the set is not public, and ``data.send_originals`` is off.
+    """
+    if disclosed is None or not disclosed.unchanged:
+        return
+    if is_somebodys_own(dataset) and not data.send_originals:
+        raise ConfigError(
+            f"method={method} with these settings sends real pictures as they are, and those of dataset={dataset} are "
+            "taken for somebody's own: add data.send_originals=on if they may leave, or choose feddm with "
+            "feddm.start=noise."
+        )
+
+
+def check_site_folders(images: ImagesSettings, federation: FederationSettings) -> None:
+    """Refuse simulated sites' folders that cannot be one a site.
+
+    Raises
+    ------
+    ConfigError
+        A relative path, a folder twice, or another number of them than there are sites.
+    """
+    folders = images.site_folders
+    for folder in folders:
+        if not folder.is_absolute():
+            raise ConfigError(
+                f"{SITES_KEY} names {str(folder)!r}: give absolute paths with commas between them."
+            )
+        if folders.count(folder) > 1:
+            raise ConfigError(
+                f"{SITES_KEY} names {folder} twice: each site has a folder of its own."
+            )
+    if folders and len(folders) != federation.clients:
+        raise ConfigError(
+            f"{SITES_KEY} names {len(folders)} folders, one a site, and federation.clients={federation.clients}: "
+            "leave federation.clients out, or make them equal."
+        )
+
+
+def check_privacy(privacy: PrivacySettings, method: str, settings: Settings) -> None:
+    """Refuse differential privacy where something would leave the sites past its noise.
+
+    Raises
+    ------
+    ConfigError
+        If the method has no mechanism, or not under these settings, or if it tells private counts of classes.
+    """
+    sent = settings.disclosure()
+    if not privacy.active:
+        if resolve(method).private and sent is not None and sent.differentially_private:
+            raise ConfigError(
+                f"{section(method)}.mechanism promises noise, and privacy.noise_multiplier is 0: set it above 0, such "
+                "as 1."
+            )
+        return
+    asked = f"privacy.noise_multiplier={privacy.noise_multiplier:g}"
+    if why := settings.unprotected(privacy):
+        why = why.replace("{section}", section(method))
+        raise ConfigError(f"{asked} cannot hold under method={method}: {why}.")
+    if not resolve(method).private:
+        named = ", ".join(name for name, known in METHODS.items() if known.private)
+        raise ConfigError(
+            f"{asked} asks for differential privacy, which method={method} does not have: choose one of {named}, or "
+            "leave it at 0."
+        )
+    if sent is not None and sent.class_counts and privacy.counts != "public":
+        raise ConfigError(
+            f"{asked} cannot hold under method={method}, whose sites tell their number of examples of every class: "
+            "set privacy.counts=public where these are no secret, or choose another method."
         )

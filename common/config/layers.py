@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.code.imports import is_import_path
 from common.config.keys import INTERNAL_KEYS, RUN_KEYS, STRATEGY, Leaf
 from common.config.problems import COMMAND_LINE, show, unknown, where_phrase
 from common.config.text import parse_set, read_yaml
-from common.datasets import forms_in_words
 from common.errors import ConfigError
-from common.imports import is_import_path
 from common.methods import METHODS
+from common.settings.datasets import forms_in_words
 from common.settings.sections import SECTIONS, RunSettings
 
 CONF = Path(__file__).parents[2] / "conf"

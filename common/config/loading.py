@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from common.code.imports import is_import_path
+from common.config.consistency import SITES_KEY
 from common.config.keys import (
     BEST,
     CONFIG,
@@ -28,7 +30,7 @@ from common.config.layers import (
     read_run_config,
     run_config_layers,
 )
-from common.config.own_data import SITES_KEY, chosen_by_file, dataset_of_ones_own
+from common.config.own_data import chosen_by_file, dataset_of_ones_own
 from common.config.own_file import OwnFile, read_own_file
 from common.config.own_parts import Judge, chosen_method, judge_all, model_problems
 from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phrase
@@ -37,7 +39,6 @@ from common.config.schema import build, section_classes, taken_over, unknown_pro
 from common.config.strategy import check_arguments, check_strategy
 from common.config.text import Scalar, from_home
 from common.errors import ConfigError
-from common.imports import is_import_path
 from common.methods import FOREIGN_CLIENT, METHODS, Method, section, settings_of
 from common.settings.base import Settings
 from common.settings.sections import SECTIONS, RunSettings

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from common.code.imports import is_import_path
 from common.config.keys import RUN_KEYS, STRATEGY, Leaf
 from common.config.problems import nearest, show, where_phrase
-from common.datasets import module_of
 from common.errors import ConfigError
-from common.imports import is_import_path
 from common.methods import METHODS, Method, own_method
 from common.models.registry import MODELS
+from common.settings.datasets import module_of
 from common.settings.sections import SECTIONS
 
 Judge = Callable[[str, str], None]

@@ -13,14 +13,16 @@ from typing import Any
 from common.config.consistency import (
     check_evaluation,
     check_federation,
+    check_images,
     check_model,
+    check_originals,
+    check_own_data,
+    check_privacy,
     check_private,
+    check_site_folders,
     check_statistics,
 )
-from common.config.images import check_images
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
-from common.config.own_data import check_originals, check_own_data, check_site_folders
-from common.config.private import check_privacy
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section

@@ -9,11 +9,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from common.code.imports import load
 from common.config.keys import STRATEGY, Leaf
 from common.config.problems import nearest, show, where_phrase
 from common.config.text import Scalar
 from common.errors import ConfigError
-from common.imports import load
 from common.settings.describe import Description
 
 _SCALARS = (int, float, str, bool, types.NoneType)

@@ -7,18 +7,18 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 
 from common.data.bounds import ANYWHERE, Bounds
-from common.data.catalogue import NAMES, describe
-from common.data.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
-from common.data.digits import read_digits
-from common.data.download import ensure_files
-from common.data.files import Source
-from common.data.holdout import Holdout
-from common.data.image_sets import read_central, read_site
+from common.data.folders.files import Source
+from common.data.folders.holdout import Holdout
+from common.data.folders.image_sets import read_central, read_site
 from common.data.own.reading import read_own
-from common.data.sources import SOURCES
+from common.data.published.catalogue import NAMES, describe
+from common.data.published.digits import read_digits
+from common.data.published.download import ensure_files
+from common.data.published.sources import SOURCES
 from common.data.store import Contents, shared, store_roots
-from common.datasets import kind_of
 from common.errors import DataError
+from common.samples.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
+from common.settings.datasets import kind_of
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings
 
@@ -43,8 +43,8 @@ def load(
     Arrays are read-only.
 
     Args:
-        name: one of ``catalogue.NAMES``, or a form of ``common.datasets``; any other one where ``images`` describes
-            a folder.
+        name: one of ``catalogue.NAMES``, or a form of ``common.settings.datasets``; any other one where ``images``
+            describes a folder.
         data_dir: the data directory; without permission to write there, the store goes to the
             user's cache.
         images: the run's settings of that name; None where there can only be a name.

@@ -21,8 +21,8 @@ import numpy as np
 from filelock import FileLock
 
 from common.data.bounds import ANYWHERE, Bounds
-from common.data.dataset import Skipped, Split, array_digest, combined_checksum
 from common.errors import DataError
+from common.samples.dataset import Skipped, Split, array_digest, combined_checksum
 
 log = logging.getLogger("flwr")
 

@@ -30,6 +30,10 @@ Adjacency = Literal["add-remove", "replace-one"]
 _LONGEST = 80
 
 
+UNIT = "example"
+"""Whose privacy an epsilon is: one example's."""
+
+
 @dataclass(frozen=True)
 class Event:
     """Gaussian noise on a sum over examples, of all of them or of Poisson samples, once or several times.

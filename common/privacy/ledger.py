@@ -15,7 +15,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,21 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import FederationError
-from common.files import open_regular, read_regular, write_json
-from common.privacy.events import Event
+from common.privacy.events import UNIT, Event
+from common.privacy.head import Head
+from common.storage.files import open_regular, read_regular, write_json
 
 LEDGER, HEAD = "privacy.jsonl", "privacy.head.json"
 """The files' names in the site's state directory."""
-
-UNIT = "example"
-"""Whose privacy an epsilon is: one example's."""
 
 PATIENCE = 60.0
 """Seconds that a charge waits for another one's end; each takes milliseconds."""
 
 _PAUSE = 0.02
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _CHAIN, _BEFORE = "sha256", "before"
 
 
@@ -49,25 +45,6 @@ class LedgerError(FederationError):
         super().__init__(
             sentence, told="this site's privacy ledger cannot be used, and its log says why"
         )
-
-
-@dataclass(frozen=True)
-class Head:
-    """How many lines a ledger has, and the last one's checksum; that of none is all zeros."""
-
-    length: int = 0
-    sha256: str = "0" * 64
-
-    def __post_init__(self) -> None:
-        if type(self.length) is not int or self.length < 0 or not _SHA256.fullmatch(self.sha256):
-            raise ValueError(f"{self.length}, {str(self.sha256)[:80]!r} is no head of a ledger")
-
-    @classmethod
-    def read(cls, recorded: object) -> Head:
-        """Return what ``asdict`` gave; ValueError if it is none."""
-        if not isinstance(recorded, Mapping) or set(recorded) != {"length", "sha256"}:
-            raise ValueError(f"{str(recorded)[:80]} is no head of a ledger")
-        return cls(recorded["length"], str(recorded["sha256"]))
 
 
 @dataclass(frozen=True)

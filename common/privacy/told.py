@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from common.privacy.events import Event
-from common.privacy.ledger import Head
+from common.privacy.head import Head
 
 RECORD = "privacy"
 """The name of the record in a reply."""

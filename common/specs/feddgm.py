@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.errors import FederationError
-from common.run import Run
+from common.learning.run import Run
 from common.settings.feddgm import FedDGMSettings, surrogate
 
 

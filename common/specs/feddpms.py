@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from common.run import Run
+from common.learning.run import Run
 from common.settings.feddpms import FedDPMSSettings
 from common.specs.fedvae import decoder_spec, network, shared_spec
-from common.wire import BundleSpec, ClassListSpec, LatentMeansSpec, Spec
+from common.wire.bundle import BundleSpec
+from common.wire.class_list import ClassListSpec
+from common.wire.codec import Spec
+from common.wire.latent_means import LatentMeansSpec
 
 WEIGHTS, DECODER, SCARCE, MEANS = "weights", "decoder", "scarce", "means"
 

@@ -8,11 +8,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from common.draws.seeding import generator
 from common.errors import ConfigError
-from common.run import Run
-from common.seeding import generator
+from common.learning.run import Run
 from common.settings.fedgen import FedGENSettings
-from common.wire import BundleSpec, ClassListSpec, Spec, Weights, WeightsSpec
+from common.wire.bundle import BundleSpec
+from common.wire.class_list import ClassListSpec
+from common.wire.codec import Spec
+from common.wire.weights import Weights, WeightsSpec
 from synth.feature_generator import FeatureGenerator, start
 
 #: parts of an instruction: the last one names the classes that the generator has learned to draw

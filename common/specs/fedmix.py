@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedmix import FedMixSettings
-from common.wire import BundleSpec, SyntheticImagesSpec
+from common.wire.bundle import BundleSpec
+from common.wire.synthetic_images import SyntheticImagesSpec
 
 WEIGHTS, MEANS = "weights", "means"
 

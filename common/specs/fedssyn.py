@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from common.errors import FederationError
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedssyn import FedssynSettings
-from common.wire import Bundle, BundleSpec, NumbersSpec, Payload, PixelsSpec, Spec, Weights
+from common.wire.bundle import Bundle, BundleSpec
+from common.wire.codec import Payload, Spec
+from common.wire.numbers import NumbersSpec
+from common.wire.pixels import PixelsSpec
+from common.wire.weights import Weights
 
 #: the phase in which a site makes images; all others are the inner method's
 SYNTHESIZE = "make-images"

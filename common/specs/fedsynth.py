@@ -8,11 +8,11 @@ from fractions import Fraction
 import torch
 
 from common.errors import ConfigError
+from common.learning.run import Run
 from common.models import Classifier
 from common.models.registry import names
-from common.run import Run
 from common.settings.fedsynth import FedSynthSettings
-from common.wire import SyntheticBatches, SyntheticBatchesSpec
+from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from synth.synthetic_updates import Batches
 
 #: a learned step size may grow by this factor at most

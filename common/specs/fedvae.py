@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from common.draws.seeding import generator
 from common.errors import ConfigError
+from common.learning.run import Run
 from common.models.building import drawn
 from common.models.encoder import Decoder, VAEEncoder
-from common.run import Run
-from common.seeding import generator
-from common.wire import WeightsSpec
+from common.wire.weights import WeightsSpec
 
 #: the phases of the two stages: with the VAE's loss, and with the cross-entropy alone
 PRELIMINARY, SECONDARY = "preliminary", "secondary"

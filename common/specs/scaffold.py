@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.run import Run
 from common.settings.scaffold import ScaffoldSettings
-from common.wire import BundleSpec, WeightsSpec
+from common.wire.bundle import BundleSpec
+from common.wire.weights import WeightsSpec
 
 WEIGHTS, CONTROL = "weights", "control"
 

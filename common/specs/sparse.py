@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.run import Run
+from common.learning.updates import length
 from common.settings.masking import MaskingSettings
 from common.settings.topk import TopKSettings
-from common.updates import length
-from common.wire import MaskedUpdateSpec, TopKUpdateSpec
-from common.wire.top_k_update import k_for, largest_rate
+from common.wire.masked_update import MaskedUpdateSpec
+from common.wire.top_k_update import TopKUpdateSpec, k_for, largest_rate
 
 
 def masked_spec(run: Run) -> MaskedUpdateSpec:

@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from common.privacy import Adjacency, Event, epsilon
+from common.privacy.accounting import epsilon
+from common.privacy.events import Adjacency, Event
 from nectar.audit.bound import Bound, lower_bound
 
 STATISTICS = ("itself", "less a neighbour's", "less an earlier one", "its spread")

@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from common.entropy import system_normal, system_uniform
-from common.privacy import Adjacency, Event
+from common.draws.entropy import system_normal, system_uniform
+from common.privacy.events import Adjacency, Event
 from synth.private_gradients import clipped_sum, noisy_mean
 from synth.private_release import Gaussian
 

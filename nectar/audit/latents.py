@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.entropy import system_normal
-from common.privacy import Adjacency, Event, latent_sensitivity
+from common.draws.entropy import system_normal
+from common.privacy.events import Adjacency, Event
+from common.privacy.sensitivity import latent_sensitivity
 from synth.latent_sharing import class_means, clipped
 
 #: releases in a call

@@ -8,10 +8,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from common.entropy import system_normal, system_uniform
+from common.draws.entropy import system_normal, system_uniform
+from common.draws.seeding import generator
 from common.models import Classifier, build
-from common.privacy import Adjacency, Event
-from common.seeding import generator
+from common.privacy.events import Adjacency, Event
 from synth.matching_parts import features
 from synth.poisson_classes import PoissonClasses
 from synth.private_matching import Mechanism

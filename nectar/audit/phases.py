@@ -18,14 +18,16 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 from torch import Tensor
 
-from common.config import load
-from common.data import Samples, samples
-from common.imports import load as load_path
+from common.code.imports import load as load_path
+from common.config.loading import load
+from common.division import Division
+from common.learning.run import Run
 from common.methods import resolve
-from common.privacy import Event, epsilon
-from common.run import Run
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
+from common.samples.inputs import Samples, samples
 from common.sites import Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.base import Instruction, Strategy, strategy_class
 from strategies.exchange.replies import Upload
 from synth.private_release import Gaussian
@@ -76,7 +78,7 @@ class Phase:
         own = " ".join(f"{self.method}.{word}" for word in self.words.split())
         private = f"privacy.noise_multiplier=1 privacy.clip={_CLIP} privacy.counts=public"
         text = f"{own} {self.beside} {private} federation.clients=2"
-        return Run(load({"method": self.method, "rounds": self.rounds, "set": text}))
+        return Division(load({"method": self.method, "rounds": self.rounds, "set": text})).run
 
 
 _INNER = "fedavg.batch=1000 fedavg.epochs=1 fedavg.augment=flip_crop"
@@ -211,7 +213,7 @@ class Federation:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        train = samples(run.dataset.train, run.info)
+        train = samples(Division(run.config).dataset.train, run.info)
         self.own = train.at(torch.arange(_EXAMPLES))
         self._other = train.at(torch.arange(_EXAMPLES, 2 * _EXAMPLES))
         rest = range(2 * _EXAMPLES, 2 * _EXAMPLES + _CANARIES)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.entropy import system_normal
-from common.privacy import Adjacency, Event
+from common.draws.entropy import system_normal
+from common.privacy.events import Adjacency, Event
 from nectar.audit.matching import MatchingReleases
 from synth.private_release import Gaussian
 

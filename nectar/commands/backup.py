@@ -30,7 +30,7 @@ whenever it changes, since a restore unregisters again whoever is on it.
 
 def main(words: list[str]) -> int:
     """Write the backup; return the exit code."""
-    from nectar.keys.backup import write_backup
+    from nectar.operate.keys.backup import write_backup
 
     flag = "--without-authority"
     options, rest = take_options(words, flags=(flag,), values=("--database", "--keys"))

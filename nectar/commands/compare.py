@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nectar.compare.request import parse
-from nectar.flower.app import project
-from nectar.interrupt import Interrupted, Interrupts
+from nectar.engines.flower.app import project
+from nectar.engines.interrupt import Interrupted, Interrupts
 
 SUMMARY = "run methods over seeds, what is not there yet, and set them side by side"
 

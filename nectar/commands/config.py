@@ -5,22 +5,22 @@ from __future__ import annotations
 import inspect
 import textwrap
 
-from common.config import load
+from common.code.imports import is_import_path
 from common.config.keys import STRATEGY, Leaf
 from common.config.layers import CONF, names
+from common.config.loading import load
 from common.config.own_parts import chosen_method
 from common.config.problems import COMMAND_LINE, unknown
 from common.config.schema import section_classes
 from common.config.strategy import check_strategy, describe_arguments
 from common.config.text import scalar_text
-from common.datasets import FORMS
-from common.imports import is_import_path
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.base import Settings
+from common.settings.datasets import FORMS
 from common.settings.describe import Description, describe
 from common.settings.sections import SECTIONS, RunSettings
 from nectar.class_list import with_class_list
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from nectar.words import parse_words, with_file_as_word
 
 SUMMARY = "print the resolved configuration and where each value was given"

@@ -6,17 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.config import Config, load
+from common.config.loading import load
+from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError
-from common.files import write_atomically
+from common.storage.files import write_atomically
 from nectar.class_list import with_class_list
-from nectar.record_imports import OPTION, judge_of
-from nectar.resume import with_recorded
+from nectar.records.record_imports import OPTION, judge_of
+from nectar.records.resume import with_recorded
 from nectar.words import parse_words, take_options, with_file_as_word
 
 if TYPE_CHECKING:
-    from common.data import Dataset
+    from common.samples.dataset import Dataset
     from nectar.dataset.account import Holdings
 
 SUMMARY = "prepare a data set, count its classes by site, check a folder of images"
@@ -67,8 +68,8 @@ def main(words: list[str]) -> int:
 
 
 def _need_images(config: Config) -> None:
-    from common.data import describe
-    from common.datasets import kind_of
+    from common.data.published.catalogue import describe
+    from common.settings.datasets import kind_of
 
     if not kind_of(config.dataset) and not describe(config.dataset, config.images).has_images:
         raise ConfigError(f"--samples draws images, and {config.dataset} is text: leave it out.")
@@ -76,7 +77,7 @@ def _need_images(config: Config) -> None:
 
 def _run(config: Config) -> tuple[Dataset, Holdings]:
     """Describe the run's data set and how it is divided, or the folders of simulated sites."""
-    from common.run import Run
+    from common.division import Division
     from nectar.dataset.account import (
         describe_dataset,
         describe_partition,
@@ -86,23 +87,23 @@ def _run(config: Config) -> tuple[Dataset, Holdings]:
         some_of_each_site,
     )
 
-    run = Run(config)
+    division = Division(config)
     if config.images.sites:
-        holdings = held_by_sites(run)
-        print(describe_sites(run, holdings))
-        return some_of_each_site(run), holdings
-    print(describe_dataset(run.dataset), flush=True)
-    holdings = partitioned(run)
-    print(f"\n{describe_partition(run, holdings)}")
-    return run.dataset, holdings
+        holdings = held_by_sites(division)
+        print(describe_sites(division, holdings))
+        return some_of_each_site(division), holdings
+    print(describe_dataset(division.dataset), flush=True)
+    holdings = partitioned(division)
+    print(f"\n{describe_partition(division, holdings)}")
+    return division.dataset, holdings
 
 
 def _site(config: Config, folder: Path) -> tuple[Dataset, Holdings]:
     """Describe a site's own folder, as the site would read it."""
-    from common.run import Run
+    from common.division import Division
     from nectar.dataset.account import describe_dataset, describe_own, own
 
-    dataset = Run(config).site_dataset(folder, None)
+    dataset = Division(config).site_dataset(folder, None)
     print(f"{describe_dataset(dataset)}\n\nimages of each class below {folder}:")
     print(describe_own(dataset))
     return dataset, own(folder.name, dataset)

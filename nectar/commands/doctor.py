@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.config import load
+from common.config.loading import load
 from common.config.text import from_home
 from common.errors import ConfigError
-from nectar.remote.order import Order
+from nectar.engines.remote.order import Order
 from nectar.words import parse_words, take_options, with_file_as_word
 
 if TYPE_CHECKING:
-    from nectar.doctor.check import Check
+    from nectar.operate.doctor.check import Check
 
 SUMMARY = "check this machine, its keys and its connection before a run"
 
@@ -47,7 +47,7 @@ A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; set
 
 def main(words: list[str]) -> int:
     """Check what ``words`` say; return 1 if something fails."""
-    from nectar.doctor.check import shown
+    from nectar.operate.doctor.check import shown
 
     options, rest = take_options(
         with_file_as_word(words),
@@ -75,7 +75,7 @@ def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _checks(order: Order, name: str | None, options: dict[str, str]) -> Iterator[Check]:
-    from nectar.doctor import data, ledger, machine, node_config
+    from nectar.operate.doctor import data, ledger, machine, node_config
 
     site, config = "--site" in options, order.config
     node: Mapping[str, Any] = {}
@@ -104,13 +104,13 @@ def _checks(order: Order, name: str | None, options: dict[str, str]) -> Iterator
 
 
 def _connected(name: str | None, options: dict[str, str]) -> Iterator[Check]:
-    from nectar.doctor.check import Check
-    from nectar.doctor.key_files import keys
-    from nectar.doctor.link import link
-    from nectar.doctor.machine import flower_wanted
-    from nectar.doctor.registration import registration
-    from nectar.flower.connecting import connect
-    from nectar.flower.job import LaunchError
+    from nectar.engines.flower.connecting import connect
+    from nectar.engines.flower.job import LaunchError
+    from nectar.operate.doctor.check import Check
+    from nectar.operate.doctor.key_files import keys
+    from nectar.operate.doctor.link import link
+    from nectar.operate.doctor.machine import flower_wanted
+    from nectar.operate.doctor.registration import registration
 
     site = "--site" in options
     directory = _path(options["--keys"]) if "--keys" in options else None

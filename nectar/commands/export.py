@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.config import Config
-from common.config.own_data import FILE_KEY
+from common.config.consistency import FILE_KEY
+from common.config.resolved import Config
 from common.errors import ConfigError, DataError
-from nectar.named_record import record_at
-from nectar.outputs import output_folder
-from nectar.record_imports import OPTION, judge_of
+from nectar.records.named_record import record_at
+from nectar.records.outputs import output_folder
+from nectar.records.record_imports import OPTION, judge_of
 from nectar.words import take_options
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def main(words: list[str]) -> int:
 
     formats = read_formats(options["--format"]) if "--format" in options else ()
     from nectar.export.bundle import export
-    from nectar.past_run import PastRun
+    from nectar.records.past_run import PastRun
     from nectar.report.text import share
 
     past = PastRun.open(record_at(rest[0]), judge_of(options.get(OPTION, "")))
@@ -100,7 +100,7 @@ def _unseen(config: Config) -> str:
         return shlex.quote(f"{FILE_KEY}={config.data.file}")
     if not is_folder(config):
         return "FOLDER-OF-PICTURES" if config.images.sites else f"dataset={config.dataset}"
-    from common.data.folder import split_folders
+    from common.data.folders.folder import split_folders
 
     folder = config.data_dir / Path(config.images.folder).expanduser()
     try:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
-from nectar.flower.app import app_folder
-from nectar.outputs import output_folder
+from nectar.engines.flower.app import app_folder
+from nectar.records.outputs import output_folder
 from nectar.words import next_step, refuse_repeats, take_options
 
 if TYPE_CHECKING:
-    from nectar.flower.connection import Connection
+    from nectar.engines.flower.connection import Connection
     from server_app.sending.request import Request
 
 SUMMARY = "bring a run's record from the server to this machine"
@@ -37,7 +37,7 @@ left out can be fetched later; files of your own beside the record's stay.
 
 def main(words: list[str]) -> int:
     """Fetch what ``words`` say; return the exit code."""
-    from nectar.flower.connecting import connect
+    from nectar.engines.flower.connecting import connect
     from server_app.sending.request import LATEST, Request, checked_record, parts_of
 
     options, rest = take_options(
@@ -79,8 +79,8 @@ def bring(
     NectarError
         If it did not come.
     """
-    from common.config import load
-    from nectar.remote.fetching import fetch
+    from common.config.loading import load
+    from nectar.engines.remote.fetching import fetch
 
     to = output or load({}).output_dir
     began = time.monotonic()

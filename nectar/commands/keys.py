@@ -61,8 +61,8 @@ def main(words: list[str]) -> int:
 
 
 def _ca(words: Sequence[str], options: dict[str, str]) -> int:
-    from nectar.keys.authority import CA_DAYS, make_authority
-    from nectar.keys.inventory import certificate_text
+    from nectar.operate.keys.authority import CA_DAYS, make_authority
+    from nectar.operate.keys.inventory import certificate_text
 
     (directory,) = _exactly_one(words, "ca")
     certificate = make_authority(directory, _days(options, CA_DAYS))
@@ -74,8 +74,8 @@ def _ca(words: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _server(words: Sequence[str], options: dict[str, str]) -> int:
-    from nectar.keys.authority import SERVER_DAYS, make_server
-    from nectar.keys.inventory import certificate_text
+    from nectar.operate.keys.authority import SERVER_DAYS, make_server
+    from nectar.operate.keys.inventory import certificate_text
 
     directory, hosts = _path(words[0]), words[1:]
     certificate = make_server(directory, hosts, _days(options, SERVER_DAYS))
@@ -87,7 +87,7 @@ def _server(words: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _node(words: Sequence[str], options: dict[str, str]) -> int:
-    from nectar.keys.nodes import fingerprint, make_nodes, read_public
+    from nectar.operate.keys.nodes import fingerprint, make_nodes, read_public
 
     if len(words) < 2:
         raise ConfigError("nectar keys node needs a directory and the names of sites.")
@@ -100,7 +100,7 @@ def _node(words: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _show(words: Sequence[str], options: dict[str, str]) -> int:
-    from nectar.keys.inventory import inventory
+    from nectar.operate.keys.inventory import inventory
 
     (directory,) = _exactly_one(words, "show")
     entries = inventory(directory)
@@ -113,8 +113,8 @@ def _show(words: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _register(words: Sequence[str], options: dict[str, str]) -> int:
-    from nectar.flower.connecting import connect
-    from nectar.keys.registry import register
+    from nectar.engines.flower.connecting import connect
+    from nectar.operate.keys.registry import register
 
     if len(words) < 2:
         raise ConfigError("nectar keys register needs a connection and the sites' .pub files.")
@@ -128,8 +128,8 @@ def _register(words: Sequence[str], options: dict[str, str]) -> int:
 
 
 def _unregister(words: Sequence[str], options: dict[str, str]) -> int:
-    from nectar.flower.connecting import connect
-    from nectar.keys.registry import unregister
+    from nectar.engines.flower.connecting import connect
+    from nectar.operate.keys.registry import unregister
 
     if len(words) < 2:
         raise ConfigError("nectar keys unregister needs a connection and .pub files or node ids.")
@@ -142,7 +142,7 @@ def _unregister(words: Sequence[str], options: dict[str, str]) -> int:
 
 def _warn(directory: Path) -> None:
     """Name a directory that was there already and is open to others: they could put keys of their own in it."""
-    from nectar.keys.inventory import mode_problem
+    from nectar.operate.keys.inventory import mode_problem
 
     if problem := mode_problem(directory):
         print(f"note: {directory}: {problem}")

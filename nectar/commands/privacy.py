@@ -85,7 +85,9 @@ def _plan(options: Mapping[str, str]) -> int:
     if "--noise" in options:
         return _rounds(target, delta, rate, steps, options)
     rounds = _whole(options, "--rounds", 1)
-    from common.privacy import Event, epsilon, noise_for
+    from common.privacy.accounting import epsilon
+    from common.privacy.events import Event
+    from common.privacy.planning import noise_for
 
     try:
         noise = noise_for(target, delta, rate, steps * rounds)
@@ -102,8 +104,9 @@ def _plan(options: Mapping[str, str]) -> int:
 def _rounds(
     target: float, delta: float, rate: float, steps: int, options: Mapping[str, str]
 ) -> int:
-    from common.privacy import Event, rounds_left
+    from common.privacy.events import Event
     from common.privacy.ledger import Ledger
+    from common.privacy.planning import rounds_left
 
     noise = _number(options, "--noise")
     spent = (

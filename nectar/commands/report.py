@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from common.errors import ConfigError
-from nectar.named_record import record_at
-from nectar.outputs import output_page
-from nectar.record_imports import OPTION, judge_of
+from nectar.records.named_record import record_at
+from nectar.records.outputs import output_page
+from nectar.records.record_imports import OPTION, judge_of
 from nectar.report.writing import NAME, write
 from nectar.words import take_options
 
@@ -52,7 +52,7 @@ def main(words: list[str]) -> int:
     if twice:
         raise ConfigError(f"{twice[0]} is named twice: name each run once.")
     to = _output(options.get("--output"), directories)
-    from nectar.past_run import PastRun
+    from nectar.records.past_run import PastRun
 
     judge = judge_of(options.get(OPTION, ""))
     write([PastRun.open(directory, judge) for directory in directories], to, "--output")

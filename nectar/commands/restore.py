@@ -34,8 +34,8 @@ here is kept beside it. Keys that are missing are put into DIR; none that is the
 def main(words: list[str]) -> int:
     """Put the backup back; return the exit code."""
     from nectar.commands.backup import needed
-    from nectar.keys.restore import restore, sites
-    from nectar.keys.revoked import LIST
+    from nectar.operate.keys.restore import restore, sites
+    from nectar.operate.keys.revoked import LIST
 
     options, rest = take_options(words, values=("--database", "--keys", "--revoked"))
     if len(rest) != 1 or "=" in rest[0]:
@@ -58,7 +58,7 @@ def main(words: list[str]) -> int:
 
 @contextlib.contextmanager
 def _opened(word: str) -> Iterator[BinaryIO]:
-    from nectar.keys.files import KeysError
+    from nectar.operate.keys.files import KeysError
 
     if word == "-":
         yield sys.stdin.buffer

@@ -7,10 +7,10 @@ from logging import getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.config import load
-from common.files import write_text
+from common.config.loading import load
+from common.storage.files import write_text
 from nectar.class_list import with_class_list
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from nectar.words import next_step, parse_words, take_options, typed, with_file_as_word
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def main(words: list[str]) -> int:
     options, settings = take_options(with_file_as_word(words), flags=(_DRY,), values=(_NOTE,))
     run_config = with_class_list(with_recorded(typed("run", words) | parse_words(settings)))
     config = load(run_config)  # refused, if it is, before torch is there
-    from nectar.local_run import run_here
-    from nectar.pool.grid import devices_asked
-    from nectar.preflight import check
-    from nectar.progress import Progress, shown
-    from nectar.rehearsal import rehearse
+    from nectar.engines.local_run import run_here
+    from nectar.engines.pool.grid import devices_asked
+    from nectar.engines.preflight import check
+    from nectar.engines.progress import Progress, shown
+    from nectar.engines.rehearsal import rehearse
 
     if not sys.stderr.isatty():
         _log_without_colours()

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from common.config import load
+from common.config.loading import load
 from common.config.problems import nearest
 from common.errors import ConfigError
+from nectar.records.run_list import OUTCOMES, ListedRun, chosen, remove, runs_below, sweep
 from nectar.report.text import MISSING, share, size
-from nectar.run_list import OUTCOMES, ListedRun, chosen, remove, runs_below, sweep
 from nectar.words import key_of, parse_words, refuse_repeats, take_options
 
 SUMMARY = "list the records of runs, newest first, or remove some"

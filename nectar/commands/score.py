@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.config.own_data import FILE_KEY
+from common.config.consistency import FILE_KEY
 from common.errors import ConfigError
-from nectar.record_imports import OPTION, judge_of
+from nectar.records.record_imports import OPTION, judge_of
 from nectar.words import parse_words, take_options
 
 SUMMARY = "judge an exported model on a folder of images or a test set"
@@ -43,10 +43,10 @@ def main(words: list[str]) -> int:
     to = Path(options["--json"]).expanduser() if "--json" in options else None
     if to and not to.parent.is_dir():
         raise ConfigError(f"--json={to}: there is no folder {to.parent}.")
-    from common.compute import torch_device, use_threads
-    from common.config import load
-    from common.data.folder import account
-    from common.files import write_json
+    from common.config.loading import load
+    from common.data.folders.folder import account
+    from common.learning.compute import torch_device, use_threads
+    from common.storage.files import write_json
     from nectar.export.by_part import UNKNOWN, as_dict, score_by_part, text_of
     from nectar.export.model import ExportedModel
     from nectar.export.scoring import score

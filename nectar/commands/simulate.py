@@ -6,15 +6,16 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from common.config import Config, load
+from common.config.loading import load
+from common.config.resolved import Config
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
 from nectar.class_list import with_class_list
-from nectar.cores import available_cores
-from nectar.flower.app import app_folder
-from nectar.flower.job import Job, LaunchError, Resources, Scalar
-from nectar.resume import with_recorded
-from nectar.simulation.simulate import simulate
+from nectar.engines.cores import available_cores
+from nectar.engines.flower.app import app_folder
+from nectar.engines.flower.job import Job, LaunchError, Resources, Scalar
+from nectar.engines.simulation.simulate import simulate
+from nectar.records.resume import with_recorded
 from nectar.words import parse_words, take_options, typed, with_file_as_word
 
 SUMMARY = "run a federation on Flower's simulation engine, Ray"
@@ -78,7 +79,7 @@ def job_of(run_config: Mapping[str, Scalar]) -> Job:
 
 
 def _check(job: Job) -> None:
-    from nectar.preflight import check  # torch with it
+    from nectar.engines.preflight import check  # torch with it
 
     check(load(job.run_config))
 
@@ -96,7 +97,7 @@ def _splits_devices(config: Config) -> bool:
     """Whether ``auto`` would put the server on a GPU and, Ray hiding it, the clients on the CPU."""
     if config.compute.device != "auto" or config.compute.client_gpus > 0 or not _may_have_gpu():
         return False
-    from common.compute import torch_device
+    from common.learning.compute import torch_device
 
     return torch_device("auto").type == "cuda"
 

@@ -73,6 +73,15 @@ def _become(programs: Path, bundle: Path | None, options: list[str]) -> NoReturn
     # A pinned app is all that runs, whatever PYTHONPATH says.
     safely = "-P" if bundle is None else "-I"
     pin = [] if bundle is None else [_PIN, str(bundle)]
-    command = [sys.executable, safely, "-m", "nectar.site", *pin, str(programs), "--", *options]
+    command = [
+        sys.executable,
+        safely,
+        "-m",
+        "nectar.engines.site",
+        *pin,
+        str(programs),
+        "--",
+        *options,
+    ]
     sys.stdout.flush()
     os.execv(command[0], command)

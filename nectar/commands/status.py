@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from nectar.words import take_options
 
 if TYPE_CHECKING:
-    from nectar.remote.standing import Member, Progress, Standing
+    from nectar.engines.remote.standing import Member, Progress, Standing
 
 SUMMARY = "say which sites of a federation are online, and how far its runs are"
 
@@ -48,10 +48,10 @@ _UNKNOWN = "–"
 
 def main(words: list[str]) -> int:
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
-    from nectar.flower.connecting import connect
-    from nectar.keys.inventory import certificate_problems
-    from nectar.keys.nodes import noted_sites
-    from nectar.remote.standing import standing
+    from nectar.engines.flower.connecting import connect
+    from nectar.engines.remote.standing import standing
+    from nectar.operate.keys.inventory import certificate_problems
+    from nectar.operate.keys.nodes import noted_sites
 
     options, rest = take_options(words, flags=("--json", "--insecure"), values=("--keys", "--ca"))
     if len(rest) != 1 or "=" in rest[0]:

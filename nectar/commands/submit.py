@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, NectarError
-from nectar.flower.app import app_folder
-from nectar.outputs import output_folder
+from nectar.engines.flower.app import app_folder
+from nectar.records.outputs import output_folder
 from nectar.words import take_options, to_flwr, typed, with_file_as_word
 
 if TYPE_CHECKING:
-    from nectar.flower.connection import Connection
-    from nectar.remote.order import Order
-    from nectar.remote.watching import Watched
+    from nectar.engines.flower.connection import Connection
+    from nectar.engines.remote.order import Order
+    from nectar.engines.remote.watching import Watched
 
 SUMMARY = "run a federation at a SuperLink and bring its record home"
 
@@ -54,9 +54,9 @@ _VALUES = ("--ca", "--output", "--without", "--follow", "--stop")
 
 def main(words: list[str]) -> int:
     """Submit what ``words`` say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
-    from nectar.flower.connecting import connect
-    from nectar.preflight import check_kind
-    from nectar.remote.order import order_of
+    from nectar.engines.flower.connecting import connect
+    from nectar.engines.preflight import check_kind
+    from nectar.engines.remote.order import order_of
     from server_app.sending.request import LATEST, parts_of
 
     options, rest = take_options(with_file_as_word(words), flags=_FLAGS, values=_VALUES)
@@ -98,7 +98,7 @@ def main(words: list[str]) -> int:
 
 
 def _submit(connection: Connection, order: Order) -> str:
-    from nectar.remote.order import described
+    from nectar.engines.remote.order import described
 
     connection.wait(0)
     if order.resumes:
@@ -114,10 +114,10 @@ def _resumed(connection: Connection, order: Order) -> Order:
     import io
     import zipfile
 
-    from nectar.preflight import check_kind
-    from nectar.remote.fetching import ask
-    from nectar.remote.order import resumed
-    from nectar.resume import recorded_config
+    from nectar.engines.preflight import check_kind
+    from nectar.engines.remote.fetching import ask
+    from nectar.engines.remote.order import resumed
+    from nectar.records.resume import recorded_config
     from server_app.sending.request import Request, checked_record
 
     folder, _, record = order.resumes.rstrip("/").rpartition("/")
@@ -131,7 +131,7 @@ def _resumed(connection: Connection, order: Order) -> Order:
 
 
 def _watch(connection: Connection, run: str, options: dict[str, str], name: str) -> Watched:
-    from nectar.remote.watching import watch
+    from nectar.engines.remote.watching import watch
 
     watched = watch(connection, run, verbose="--verbose" in options)
     if watched.outcome is None:

@@ -9,8 +9,6 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from common.errors import ConfigError
-from nectar.compare.archive import Archive
-from nectar.compare.figures import read_run
 from nectar.compare.files import write_all
 from nectar.compare.plan import Task, refuse_duplicates, tasks_of
 from nectar.compare.request import Request
@@ -19,6 +17,8 @@ from nectar.compare.run_scheduler import RunScheduler
 from nectar.compare.tables import Results
 from nectar.compare.tuning import Choice, Search, Trial, choose, searches_of
 from nectar.compare.variants import Variant
+from nectar.records.archive import Archive
+from nectar.records.figures import read_run
 
 Say = Callable[[str], None]
 

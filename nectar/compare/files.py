@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.config import Config
+from common.config.resolved import Config
 from common.config.text import dotted
-from common.files import write_json, write_text
+from common.storage.files import write_json, write_text
 from nectar.charts import Series, lines, save
-from nectar.compare.figures import RoundFigures, RunFigures
 from nectar.compare.rows import Row, describe, mean
 from nectar.compare.tables import Results, markdown
 from nectar.compare.tuning import Choice
+from nectar.records.figures import RoundFigures, RunFigures
 
 SCHEMA = 1
 

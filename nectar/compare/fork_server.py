@@ -56,9 +56,9 @@ def main(words: list[str]) -> int:
 def _import() -> None:
     """Import what every run needs, and read the source that its record states; no thread may begin here."""
     import server_app.app
-    from common.config import load
-    from common.fingerprint import code_fingerprint
-    from nectar.flower.app import client_app
+    from common.code.code_fingerprint import code_fingerprint
+    from common.config.loading import load
+    from nectar.engines.flower.app import client_app
 
     assert server_app.app
     client_app()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from common.config import Config, load
 from common.config.keys import TYPED
+from common.config.loading import load
+from common.config.resolved import Config
 from common.errors import ConfigError
 from nectar.class_list import with_class_list
-from nectar.compare.identity import Identity
 from nectar.compare.request import Request
 from nectar.compare.variants import Variant
-from nectar.preflight import check
+from nectar.engines.preflight import check
+from nectar.records.identity import Identity
 from nectar.words import parse_words
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nectar.compare.figures import RoundFigures, RunFigures
+from nectar.records.figures import RoundFigures, RunFigures
 
 #: share of the best row's accuracy that is the target where none is given
 TARGET_SHARE = 0.9

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from common.compute import torch_device
-from nectar.compare.archive import ALONE, Archive, Entry, read_entry
-from nectar.compare.identity import Identity
+from common.learning.compute import torch_device
 from nectar.compare.live_processes import others
 from nectar.compare.plan import Task
-from nectar.compare.run_start import RunStarter, Started
-from nectar.cores import available_cores
-from nectar.flower.log import plain
+from nectar.engines.cores import available_cores
+from nectar.engines.flower.log import plain
+from nectar.engines.run_start import RunStarter, Started
+from nectar.records.archive import ALONE, Archive, Entry, read_entry
+from nectar.records.identity import Identity
 from server_app.record import Record
 
 _POLL = 0.5

@@ -6,11 +6,11 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
+from common.code.imports import is_import_path
 from common.config.keys import PATH_KEYS, RUN_KEYS, STRATEGY
 from common.config.layers import names
 from common.config.problems import nearest
 from common.errors import ConfigError
-from common.imports import is_import_path
 from common.methods import METHODS, is_foreign, section
 from common.settings.sections import SECTIONS
 from nectar.words import key_of, refuse_repeats

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data import Dataset, DatasetInfo, Split, account, by_reason, class_counts, report
-from common.run import Run
+from common.data.division.counts import class_counts, report
+from common.data.folders.folder import account, by_reason
+from common.division import Division
+from common.samples.dataset import Dataset, DatasetInfo, Split
 
 #: files left out that are named one by one
 _NAMED = 20
@@ -69,26 +71,26 @@ def _left_out(dataset: Dataset) -> str:
     return f"{number:,} file{'s' if number > 1 else ''} ({by_reason(dataset.skipped)})"
 
 
-def partitioned(run: Run) -> Holdings:
-    """Return what each simulated site of ``run`` would hold.
+def partitioned(division: Division) -> Holdings:
+    """Return what each simulated site of ``division`` would hold.
 
     Raises
     ------
     DataError
         If the partition cannot be had; it says what to change.
     """
-    clients = run.config.federation.clients
-    sites, parts = tuple(f"partition-{i}" for i in range(clients)), run.partition(clients)
+    run, clients = division.run, division.config.federation.clients
+    sites, parts = tuple(f"partition-{i}" for i in range(clients)), division.partition(clients)
     if not run.task.by_class:
         counts = np.array([[len(part)] for part in parts])
         return Holdings(sites, (run.info.unit,), counts, run.info.unit)
-    counts = class_counts(run.dataset.train.labels, parts, len(run.info.classes))
+    counts = class_counts(division.dataset.train.labels, parts, len(run.info.classes))
     return Holdings(sites, run.info.classes, counts)
 
 
-def describe_partition(run: Run, holdings: Holdings) -> str:
+def describe_partition(division: Division, holdings: Holdings) -> str:
     """Say how the training samples are divided, as a table of class counts; of text, of sequences."""
-    settings = run.config.partition
+    run, settings = division.run, division.config.partition
     rule = {
         "dirichlet": f"dirichlet, alpha={settings.alpha:g}",
         "quantity": f"quantity, alpha={settings.alpha:g}",
@@ -97,39 +99,41 @@ def describe_partition(run: Run, holdings: Holdings) -> str:
     }.get(settings.kind, settings.kind)
     head = (
         f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); the server holds back "
-        f"{len(run.validation):,} {run.info.unit} for validation"
+        f"{len(division.validation):,} {run.info.unit} for validation"
     )
     return f"{head}\n{report(holdings.counts, holdings.classes, run.info.unit)}"
 
 
-def held_by_sites(run: Run) -> Holdings:
-    """Return what each simulated site of ``run`` holds in a folder of its own.
+def held_by_sites(division: Division) -> Holdings:
+    """Return what each simulated site of ``division`` holds in a folder of its own.
 
     Raises
     ------
     DataError
         If a folder cannot be used.
     """
-    each = [own(name, dataset) for name, dataset in run.site_datasets.items()]
+    each = [own(name, dataset) for name, dataset in division.site_datasets.items()]
     sites = tuple(name for held in each for name in held.sites)
-    return Holdings(sites, run.info.classes, np.concatenate([held.counts for held in each]))
+    return Holdings(
+        sites, division.run.info.classes, np.concatenate([held.counts for held in each])
+    )
 
 
-def describe_sites(run: Run, holdings: Holdings) -> str:
+def describe_sites(division: Division, holdings: Holdings) -> str:
     """Say what the simulated sites' own folders hold, and what of them cannot be used."""
     parts = [
         f"{folder}\n{describe_dataset(dataset)}"
         for folder, dataset in zip(
-            run.config.images.site_folders, run.site_datasets.values(), strict=True
+            division.config.images.site_folders, division.site_datasets.values(), strict=True
         )
     ]
-    table = report(holdings.counts, holdings.classes, run.info.unit, holdings.sites)
+    table = report(holdings.counts, holdings.classes, division.run.info.unit, holdings.sites)
     return "\n\n".join([*parts, f"{len(holdings.sites)} sites with folders of their own\n{table}"])
 
 
-def some_of_each_site(run: Run, each: int = 10) -> Dataset:
+def some_of_each_site(division: Division, each: int = 10) -> Dataset:
     """Return up to ``each`` images of every class from every simulated site's own folder, as one data set."""
-    datasets = list(run.site_datasets.values())
+    datasets = list(division.site_datasets.values())
     chosen = [examples(dataset, each) for dataset in datasets]
     images = np.concatenate([split.images[positions] for split, positions in chosen])
     labels = np.concatenate([split.labels[positions] for split, positions in chosen])

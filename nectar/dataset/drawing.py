@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from common.data import Dataset, samples
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
 from nectar import charts
 from nectar.dataset.account import Holdings, examples
 from server_app.pictures import grid

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.run import Run
+from common.learning.run import Run
 from nectar.export.formats import FORMATS
 from nectar.export.plain import MODEL_SCHEMA
 from nectar.export.source import COPY, Source
 from nectar.export.split import split_settings
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from server_app.checkpoint import Checkpoint
 
 

@@ -12,12 +12,14 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from common.data import DatasetInfo, decode
+from common.data.folders import decode
+from common.division import Division
 from common.errors import ConfigError
-from common.files import write_json, write_text
+from common.learning.run import Run
 from common.models import Classifier, building, classifier, initial, own, projected, registry
-from common.run import Run
-from common.wire import SyntheticImages
+from common.samples.dataset import DatasetInfo
+from common.storage.files import write_json, write_text
+from common.wire.synthetic_images import SyntheticImages
 from nectar.export import pictures, plain
 from nectar.export.about import about_model
 from nectar.export.check import check
@@ -27,7 +29,7 @@ from nectar.export.readme import nature_of_images, readme, who_made_images
 from nectar.export.source import COPY, Source, source_of
 from nectar.export.standalone import join
 from nectar.export.synthetic import require_fit, write_synthetic
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from server_app.screen import hard
 from server_app.synthetic_sets import contrast_of
 
@@ -112,9 +114,9 @@ def export(
         If the run has no such checkpoint, or something of the record that the export holds cannot be read.
     """
     require_packages(formats)
-    require_images(past, Run(past.config))
+    require_images(past, Division(past.config).run)
     checkpoint = checkpoint_of(past, best=best)
-    run = Run(past.config).with_model(checkpoint.named(model))
+    run = Division(past.config).run.with_model(checkpoint.named(model))
     which = f"-{model}" if model else ""
     name = f"{'best-' if best else ''}round-{checkpoint.server_round:03d}{which}"
     folder = _free(Path(output or past.directory / "export" / name))

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from common.data import DatasetInfo
 from common.errors import ConfigError
 from common.models import Classifier
+from common.samples.dataset import DatasetInfo
 from nectar.export.formats import FORMATS
 
 _IMAGES = 4

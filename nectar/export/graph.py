@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from common.data import DatasetInfo
 from common.errors import ConfigError
 from common.models import Classifier
+from common.samples.dataset import DatasetInfo
 from nectar.export.formats import FORMATS
 
 _LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from common.errors import ConfigError, FederationError
+from common.learning.run import Run
 from common.models import Classifier
-from common.run import Run
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from server_app.checkpoint import Checkpoint
 
 
@@ -56,7 +56,9 @@ def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
     """
     on_cpu = run.config.compute.model_copy(update={"device": "cpu"})
     name = checkpoint.named(name)
-    network = Run(replace(run.config, compute=on_cpu)).with_model(name).build_model()
+    network = (
+        replace(run, config=replace(run.config, compute=on_cpu)).with_model(name).build_model()
+    )
     weights = dict(checkpoint.model(name))
     try:
         network.load_state_dict(weights)

@@ -11,9 +11,9 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from common.config import Judge
+from common.code.imports import is_import_path
+from common.config.own_parts import Judge
 from common.errors import ConfigError
-from common.imports import is_import_path
 from nectar.export import plain
 from nectar.export.split import RunSplit
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from common.data.decode import read_image
+from common.data.folders.decode import read_image
 
 if TYPE_CHECKING:
     from common.settings.images import ImagesSettings

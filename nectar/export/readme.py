@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from common.config import Config
+from common.config.resolved import Config
 from common.sites import ALL_SITES
 from nectar.export.formats import SAFETENSORS
 from nectar.report.facts import facts_of, unknown

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from common.compute import autocast
-from common.task import Classification
+from common.learning.compute import autocast
+from common.learning.task import Classification
 from nectar.export.model import ExportedModel
 
 Batch = tuple[Tensor, Tensor]

@@ -11,7 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Literal
 
-from common.imports import is_import_path, load
+from common.code.imports import is_import_path, load
 
 COPY = "network.py"
 """The name that the copy of a user's own module has in an exported folder."""

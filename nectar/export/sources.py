@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from common.config import Config
+from common.config.resolved import Config
 from common.config.text import join_set, parse_set
-from common.data.dataset import Skipped
-from common.data.decode import Unreadable
-from common.data.folder import account, list_split
+from common.data.folders.decode import Unreadable
+from common.data.folders.folder import account, list_split
+from common.division import Division
 from common.errors import ConfigError, DataError
-from common.run import Run
+from common.samples.dataset import Skipped
 from nectar.export.model import ExportedModel
 from nectar.export.names import labels_by_folder
 from nectar.export.pictures import read
@@ -148,7 +148,7 @@ def split_batches(config: Config, exported: ExportedModel, size: int) -> Iterato
     ConfigError
         If its images or classes are not the model's.
     """
-    dataset = Run(config).dataset
+    dataset = Division(config).dataset
     info, split = dataset.info, dataset.test
     ours = (exported.shape, exported.classes, exported.scale)
     if (info.shape, info.classes, info.scale) != ours or not len(split):

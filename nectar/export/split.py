@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from common.config import Config
-from common.data import NAMES, subset, validation_split
-from common.data.dataset import Split
-from common.data.folder import PLAIN, TEST, TRAIN, split_folders
-from common.data.holdout import Holdout, test_split
-from common.data.image_sets import read_folder
+from common.config.resolved import Config
+from common.data.division.stratify import subset, validation_split
+from common.data.folders.folder import PLAIN, TEST, TRAIN, split_folders
+from common.data.folders.holdout import Holdout, test_split
+from common.data.folders.image_sets import read_folder
+from common.data.published.catalogue import NAMES
 from common.data.store import checksum_of
-from common.datasets import kind_of
 from common.errors import DataError
+from common.samples.dataset import Split
+from common.settings.datasets import kind_of
 from common.settings.images import ImagesSettings
 
 HELD_OUT, VALIDATION, TRAINED = "held out", "validation", "trained"

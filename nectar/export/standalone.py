@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from types import ModuleType
 
-from common.import_closure import PACKAGES
+from common.code.fingerprint import PACKAGES
 
 
 def join(modules: Sequence[ModuleType], title: str) -> str:

@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.data import DatasetInfo
-from common.display_contrast import Contrast
 from common.errors import FederationError
+from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES, SITE_NAME
-from common.wire import SyntheticImages
+from common.wire.display_contrast import Contrast
+from common.wire.synthetic_images import SyntheticImages
 from nectar.export.names import folder_names
 from server_app.screen import hard, in_bytes
 

@@ -13,11 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data import Dataset, class_counts, samples
+from common.data.division.counts import class_counts
 from common.data.own.reading import is_at_hand
-from common.data.sources import SOURCES
+from common.data.published.sources import SOURCES
+from common.division import Division
 from common.errors import NectarError
-from common.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
 from common.sites import ALL_SITES
 from nectar.report.view import View
 
@@ -217,11 +219,11 @@ def real_images(view: View) -> RealImages | str:
         if not is_at_hand(view.config.dataset, view.config.data_dir, view.config.data.size):
             return f"the data set {view.config.dataset} is not in the run's data directory"
         names = list(view.sites)
-        run = Run(view.config.with_clients(len(names)))
+        division = Division(view.config.with_clients(len(names)))
         recorded = view.past.provenance.get("data", {})
-        if run.dataset.checksum != recorded.get("sha256"):
+        if division.dataset.checksum != recorded.get("sha256"):
             return "the data set that lies in the run's data directory is another one today"
-        return _matched(view, run, names)
+        return _matched(view, division, names)
     except NectarError as error:
         return f"they could not be read ({error})"
 
@@ -233,11 +235,11 @@ def _partition_of(name: str, row: Mapping[str, Any]) -> int:
     return said if type(said) is int else -1
 
 
-def _matched(view: View, run: Run, names: Sequence[str]) -> RealImages | str:
+def _matched(view: View, division: Division, names: Sequence[str]) -> RealImages | str:
     """Give each site its part, if the parts are those of the record."""
-    dataset = run.dataset
-    parts = run.partition(len(names))
-    counts = class_counts(dataset.train.labels, parts, len(run.info.classes)).tolist()
+    dataset = division.dataset
+    parts = division.partition(len(names))
+    counts = class_counts(dataset.train.labels, parts, len(division.run.info.classes)).tolist()
     by_site: dict[str, NDArray[np.int64]] = {}
     for name in names:
         index = _partition_of(name, view.sites[name])

@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.data import DatasetInfo
-from common.display_contrast import Contrast
 from common.errors import NectarError
+from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES
-from common.wire import SyntheticImages
+from common.wire.display_contrast import Contrast
+from common.wire.synthetic_images import SyntheticImages
 from nectar.report.html import Markup, h, join, scroll
 from nectar.report.neighbours import Likest, Nearest, RealImages, real_images
 from nectar.report.text import plural

@@ -9,16 +9,18 @@ from typing import Any
 
 import yaml
 
-from common.config import Config
+from common.code.imports import is_import_path
+from common.config.resolved import Config
 from common.config.text import dotted
-from common.data import DatasetInfo, describe
+from common.data.published.catalogue import describe
+from common.division import Division
 from common.errors import ConfigError, NectarError
-from common.imports import is_import_path
 from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
+from common.samples.dataset import DatasetInfo
 from common.sites import SUPERLINK
-from nectar.past_run import PastRun
-from nectar.record_imports import NotNamed
+from nectar.records.past_run import PastRun
+from nectar.records.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of, recorded_disclosure
 from nectar.report.text import is_number
 
@@ -205,13 +207,12 @@ class View:
     @cached_property
     def info(self) -> DatasetInfo | None:
         """The data set's description, or None where this release knows it not."""
-        from common.run import Run
 
         try:
             return (
                 describe(str(self.settings["dataset"]))
                 if not self.config
-                else Run(self.config).info
+                else Division(self.config).run.info
             )
         except (NectarError, KeyError):
             return None

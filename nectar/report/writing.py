@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
-from common.files import write_text
+from common.storage.files import write_text
 
 if TYPE_CHECKING:
-    from nectar.past_run import PastRun
+    from nectar.records.past_run import PastRun
 
 NAME = "report.html"
 """What a run's report is called in its record."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from logging import getLogger
 from typing import Any
 
-from common.config import load
 from common.config.keys import FETCH
+from common.config.loading import load
 from server_app.sending.lines import LINE_BYTES, lines_of
 from server_app.sending.packing import pack
 from server_app.sending.request import Request

@@ -8,7 +8,7 @@ from logging import getLogger
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from common.fingerprint import source_fingerprint
+from common.code.fingerprint import source_fingerprint
 from common.sites import IN_PROCESS, Site, site_name
 from strategies.exchange.roll_call import Question, absurd
 

@@ -13,7 +13,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from common.errors import PayloadError, reason
 from common.sites import Site
-from common.wire import Payload, Spec, npy
+from common.wire import npy
+from common.wire.codec import Payload, Spec
 from strategies.exchange.inflating import MAX_BESIDE_BYTES, too_much_beside
 
 logger = getLogger("flwr")

@@ -10,9 +10,9 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from common.code.fingerprint import source_fingerprint
 from common.errors import FederationError, one_line
-from common.fingerprint import source_fingerprint
-from common.privacy.ledger import Head
+from common.privacy.head import Head
 from common.privacy.told import HEADS, all_written
 from common.sites import ENGINES, SITE_NAME, Site
 from strategies.exchange.replies import reason_of, require_records

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from common.compute import return_if_large
 from common.errors import PayloadError
+from common.learning.compute import return_if_large
 from common.specs.riding import SECONDS_LEFT
 from strategies.exchange.in_process import works_when_asked
 from strategies.exchange.inbox import Awaited, collect, pull

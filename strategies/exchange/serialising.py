@@ -7,8 +7,9 @@ from itertools import repeat
 
 from flwr.app import Array, ArrayRecord
 
-from common.flower_arrays import array_of, record_of
-from common.wire import Bundle, Payload
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload
+from common.wire.flower_arrays import array_of, record_of
 
 
 class Serialiser:

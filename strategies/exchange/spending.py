@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
-from typing import Any
 
 from flwr.app import Message
 
 from common.errors import PayloadError
-from common.privacy import Event, epsilon
-from common.privacy.ledger import UNIT, Head
+from common.privacy.events import Event
+from common.privacy.head import Head
 from common.privacy.told import MOST_EVENTS, RECORD, Told, merged
-
-#: places of the PRV accountant's grids that a round waits for, of all sites together: four seconds at the most
-_PLACES = 2**22
-
-#: what a kind of event costs beside them, in the same measure; each site may have two whatever the others have
-_PLACES_A_KIND = 2**11
 
 
 @dataclass
@@ -66,26 +57,6 @@ class Spending:
         if head is not None and head.length > self.heads.get(site, Head()).length:
             self.heads[site] = head
 
-    def lines(self, delta: float, sites: Container[str] | None = None) -> dict[str, dict[str, Any]]:
-        """Return for each site, or for those of ``sites``, what it has spent in this run, as plain data.
-
-        ``epsilon`` is None where there is no bound, where the site keeps its events to itself, and where it tells of so
-        many kinds of them that the round would wait. Sites that tell of the same events are one computation; the others
-        have equal shares of the time, and RDP's epsilon where PRV's would take more.
-        """
-        told = {s: each for s, each in self.events.items() if sites is None or s in sites}
-        share = _PLACES // max(1, len(set(told.values())))
-        return {
-            site: {
-                "epsilon": _finite(_epsilon(events, delta, share)) if events else None,
-                "delta": delta,
-                "unit": UNIT,
-                "seeded": self.seeded[site],
-                "events": [event.to_dict() for event in events],
-            }
-            for site, events in told.items()
-        }
-
     def state(self) -> dict[str, str]:
         """Return it as a checkpoint holds it; nothing where nothing was charged or seen."""
         if not self.events and not self.heads:
@@ -117,15 +88,3 @@ def told_with(reply: Message) -> Told | None:
         return Told.read(dict(reply.content.config_records[RECORD]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PayloadError(f"what it says of its privacy cannot be read ({error})") from None
-
-
-@lru_cache(maxsize=1024)
-def _epsilon(events: tuple[Event, ...], delta: float, places: int) -> float:
-    """Return it, by what can be computed within that many places; infinite where nothing can."""
-    if len(events) > max(2, places // _PLACES_A_KIND):
-        return math.inf
-    return epsilon(events, delta, most_places=places).value
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

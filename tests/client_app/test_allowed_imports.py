@@ -11,13 +11,13 @@ import pytest
 from flwr.app import Context, RecordDict
 from real_site import Site as RealSite
 
-from client_app.allowed_imports import allowed_imports, judge_of
 from client_app.app import app as client_app
-from client_app.site import run_of
+from client_app.owner.allowed_imports import allowed_imports, judge_of
+from client_app.site import division_of
 from common.config.own_parts import PART
 from common.errors import FederationError
 from common.sites import Site as Member
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.roll_call import Question, Refused, ask
 
 Small = Callable[..., dict[str, Any]]
@@ -61,7 +61,7 @@ NAMED: list[tuple[str, dict[str, str]]] = [
 def test_a_set_that_a_library_of_ours_reads_needs_no_word_of_the_site(
     small: Small, dataset: str
 ) -> None:
-    assert run_of(at_site(small(dataset=dataset))).config.dataset == dataset
+    assert division_of(at_site(small(dataset=dataset))).config.dataset == dataset
 
 
 @pytest.mark.parametrize(("key", "keys"), NAMED)
@@ -70,7 +70,7 @@ def test_what_the_site_does_not_name_is_refused_and_never_imported(
 ) -> None:
     sentence = rf"does not import the module 'strangers.parts', which the run names as {key}:.*"
     with pytest.raises(FederationError, match=sentence + r"allow-imports='strangers\.parts'"):
-        run_of(at_site(small(**keys), **{"allow-imports": "strangers.par, strangersx"}))
+        division_of(at_site(small(**keys), **{"allow-imports": "strangers.par, strangersx"}))
     assert not {"strangers", "strangers.parts"} & set(sys.modules)
 
 
@@ -83,7 +83,7 @@ def test_what_the_site_does_not_name_is_refused_and_never_imported(
         {"method": "strangers.parts:BORROWED"},
         {"method": "flwr.serverapp:ServerApp", "set": "strategy.x=antigravity:x"},
         {"dataset": "nectar.cli:main"},
-        {"dataset": "common.compute:use_threads"},
+        {"dataset": "common.learning.compute:use_threads"},
         {"method": "server_app.app:app"},
         {"dataset": "images", "set": "images.classes=a,b images.folder=. model.name=antigravity:x"},
         {"set": "model.name=convnet method=antigravity:x dataset=antigravity:x"},
@@ -123,26 +123,26 @@ def test_what_it_names_is_imported_and_a_package_stands_for_what_is_in_it(
     small: Small, allowed: str
 ) -> None:
     keys = small(method="strangers.parts:METHOD", set="model.name=strangers.parts:net")
-    run = run_of(at_site(keys, **{"allow-imports": allowed}))
+    run = division_of(at_site(keys, **{"allow-imports": allowed}))
     assert run.config.section == "borrowed"
-    assert [tuple(p.shape) for p in run.build_model().parameters()] == [(10, 64), (10,)]
+    assert [tuple(p.shape) for p in run.run.build_model().parameters()] == [(10, 64), (10,)]
 
 
 def test_a_method_s_own_parts_are_asked_after_too(small: Small) -> None:
     keys = small(method="strangers.parts:ELSEWHERE")
     with pytest.raises(FederationError, match=r"the module 'nowhere\.at_all'"):
-        run_of(at_site(keys, **{"allow-imports": "strangers"}))
+        division_of(at_site(keys, **{"allow-imports": "strangers"}))
 
 
 def test_a_strategy_of_flower_s_is_the_server_s_matter(small: Small) -> None:
     """Its arguments are the server's to judge: none of them is known where the class is not imported."""
     keys = small(method="flwr.serverapp.strategy:NotEvenThere", set="strategy.eta=0.5")
-    config = run_of(at_site(keys)).config
+    config = division_of(at_site(keys)).config
     assert (config.section, dict(config.strategy)) == ("fedavg", {"eta": 0.5})
 
 
 def test_a_simulation_is_its_user_s_own_machine(small: Small) -> None:
-    run_of(at_site(small(method="strangers.parts:METHOD"), simulated=True))
+    division_of(at_site(small(method="strangers.parts:METHOD"), simulated=True))
     assert "strangers.parts" in sys.modules
 
 
@@ -152,7 +152,7 @@ def test_nectar_s_own_networks_and_parts_need_no_leave_and_nothing_else_of_it() 
     judge_of(())(PART, "client_app.fedavg:FedAvgClient")
     for key in ("dataset", "method", "model.name"):
         with pytest.raises(FederationError, match=f"names as {key}"):
-            judge_of(())(key, "common.files:write_text")
+            judge_of(())(key, "common.storage.files:write_text")
     with pytest.raises(FederationError):
         judge_of(())("model.name", "commons:MLP")
     with pytest.raises(FederationError):  # as a method it is never imported, as a model it would be

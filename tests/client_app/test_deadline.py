@@ -20,13 +20,13 @@ from client_app.app import app as client_app_of_sites
 from client_app.deadline import Deadline
 from client_app.feddpms import FedDPMSClient
 from client_app.state import ContextState
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
 from common.errors import FederationError
-from common.run import Run
+from common.learning.run import Run
+from common.samples.inputs import Samples
 from common.specs.fedvae import start_decoder
 from common.specs.riding import SECONDS_LEFT
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.sending import exchange
 
 Small = Callable[..., dict[str, Any]]

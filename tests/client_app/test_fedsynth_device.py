@@ -17,11 +17,11 @@ from torch import Tensor
 from client_app import fedsynth as device_side
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import FederationError
-from common.run import Run
 from common.specs.fedsynth import spec_of
-from common.wire import Weights
+from common.wire.weights import Weights
 from synth.synthetic_updates import Batches
 
 # -- fidelity ---------------------------------------------------------------------------------------
@@ -33,14 +33,14 @@ def test_the_figures_compare_the_servers_replay_with_fedavgs_own_training(
 ) -> None:
     """FedAvg's device trains from the same weights with the same draws, in a run of its own."""
     run_ = made(small, words)
-    plain = Run(
+    plain = Division(
         load(
             small(
                 method="fedavg",
                 set="model.name=mlp model.width=50 fedavg.lr=0.1 fedavg.batch=32 fedavg.epochs=1",
             )
         )
-    )
+    ).run
     start = Weights.of(run_.build_model())
     device, data = client(run_), digits(run_)
     sent = device.synthesize(start)

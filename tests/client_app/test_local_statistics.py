@@ -13,23 +13,24 @@ from typing import Any
 import pytest
 import torch
 from federation import run
-from tiny import TinyRun
+from tiny import TinyRun, tiny_run
 from torch import Tensor, nn
 
 import client_app.device
 from client_app.fedavg import FedAvgClient
 from client_app.scaffold import ScaffoldClient
 from client_app.state import DirectoryState
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
+from common.learning.task import Evaluation
 from common.models import Classifier
-from common.run import Run
+from common.samples.inputs import Samples
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
-from common.task import Evaluation
-from common.wire import Bundle, Weights
+from common.wire.bundle import Bundle
+from common.wire.weights import Weights
 from nectar.export.learned import network_of
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 Small = Callable[..., dict[str, Any]]
 
@@ -66,7 +67,9 @@ class NormedRun(TinyRun):
 def settings(method: str) -> NormedRun:
     words = f"{method}.epochs=1 {method}.lr=1e-12 {method}.batch=2"
     fixed = f"{words} evaluation.on=none model.statistics=local"
-    return NormedRun(load({"method": method, "set": fixed}))
+    run = tiny_run(load({"method": method, "set": fixed}), NormedRun)
+    assert isinstance(run, NormedRun)
+    return run
 
 
 class One:
@@ -222,4 +225,4 @@ def test_there_is_no_whole_model_to_export(small: Small) -> None:
     words = f"{AT_SITES} model.norm=batch model.depth=1 model.width=4"
     past = PastRun.open(run(small(method="fedavg", rounds=1, set=words)).directory)
     with pytest.raises(ConfigError, match=r"each site's running statistics are its own"):
-        network_of(Run(past.config), past.checkpoint())
+        network_of(Division(past.config).run, past.checkpoint())

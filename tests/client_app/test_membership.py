@@ -14,10 +14,10 @@ from flwr.app import Context, RecordDict
 from client_app.membership import KEY, chosen, divided, key_of
 from client_app.partitions import sizes_of_all
 from client_app.site import site_samples
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
+from common.division import Division
 from common.errors import FederationError
-from common.run import Run
+from common.samples.inputs import Samples
 
 PRIVATE = "privacy.noise_multiplier=1 privacy.counts=public data.site_holdout=0.25"
 
@@ -47,7 +47,7 @@ def test_purposes_and_keys_choose_by_themselves_and_as_many_as_the_share() -> No
 
 
 def _key(directory: str, queue: multiprocessing.Queue[bytes]) -> None:
-    queue.put(key_of(Run(load({})), "north", Path(directory), seeded=False))
+    queue.put(key_of(Division(load({})).run, "north", Path(directory), seeded=False))
 
 
 def test_a_site_makes_its_key_once_for_its_owner_alone(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_site_makes_its_key_once_for_its_owner_alone(tmp_path: Path) -> None:
     found = {queue.get(timeout=60) for _ in racers}
     for racer in racers:
         racer.join()
-    found.add(key_of(Run(load({"seed": 5})), "north", tmp_path, seeded=False))
+    found.add(key_of(Division(load({"seed": 5})).run, "north", tmp_path, seeded=False))
     assert len(found) == 1
     assert len(found.pop()) == 32
     assert [path.name for path in tmp_path.iterdir()] == [KEY]
@@ -69,14 +69,14 @@ def test_a_site_makes_its_key_once_for_its_owner_alone(tmp_path: Path) -> None:
 
 def test_a_simulated_sites_key_is_the_seeds_and_its_own() -> None:
     def key(seed: int, site: str) -> bytes:
-        return key_of(Run(load({"seed": seed})), site, None, seeded=True)
+        return key_of(Division(load({"seed": seed})).run, site, None, seeded=True)
 
     assert key(1, "a") == key(1, "a")
     assert len({key(1, "a"), key(1, "b"), key(2, "a")}) == 3
 
 
 def test_a_real_site_without_a_place_for_it_is_refused(tmp_path: Path) -> None:
-    run = Run(load({}))
+    run = Division(load({})).run
     with pytest.raises(FederationError, match="names no state-dir"):
         key_of(run, "north", None, seeded=False)
     (tmp_path / KEY).write_bytes(b"half a key")
@@ -87,26 +87,27 @@ def test_a_real_site_without_a_place_for_it_is_refused(tmp_path: Path) -> None:
 def test_a_private_hold_out_is_each_examples_own_matter() -> None:
     """Of a site's examples without the first, those held out are the same but for it; not so by a drawn order."""
     private, plain = (
-        Run(load({"method": "fedavg", "set": text})) for text in (PRIVATE, "data.site_holdout=0.25")
+        Division(load({"method": "fedavg", "set": text}))
+        for text in (PRIVATE, "data.site_holdout=0.25")
     )
     part = private.partition(10)[0]
     held = {
-        run: [
-            set(divided(run, "partition-0", run.dataset, at, b"key")[1]) for at in (part, part[1:])
+        one: [
+            set(divided(one, "partition-0", one.dataset, at, b"key")[1]) for at in (part, part[1:])
         ]
-        for run in (private, plain)
+        for one in (private, plain)
     }
     assert held[private][0] - {part[0]} == held[private][1]
     assert held[plain][0] - {part[0]} != held[plain][1]
 
 
 def test_the_roll_call_counts_what_the_sites_hold() -> None:
-    run = Run(load({"method": "fedavg", "set": PRIVATE}))
-    told = sizes_of_all(run, 10, by_class=True, held_out=True)
+    run = Division(load({"method": "fedavg", "set": PRIVATE})).run
+    told = sizes_of_all(Division(run.config), 10, by_class=True, held_out=True)
     for index in range(10):
         node = {"partition-id": index, "num-partitions": 10, "simulated": True}
         train, holdout = site_samples(
-            run, f"partition-{index}", Context(1, 1, node, RecordDict(), {})
+            Division(run.config), f"partition-{index}", Context(1, 1, node, RecordDict(), {})
         )
         assert told["num-examples"][index] == len(train)
         assert told["num-held-out"][index] == len(holdout)

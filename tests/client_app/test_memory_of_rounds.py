@@ -13,9 +13,9 @@ from tiny import Tiny
 
 from client_app.device import DeviceClient, phase
 from client_app.state import ContextState, DeviceState, DirectoryState
-from common.data import Samples
 from common.errors import FederationError
-from common.wire import Weights
+from common.samples.inputs import Samples
+from common.wire.weights import Weights
 
 #: what the server is said to have gone back from
 WENT_BACK, LOST = "memory-went-back", "memory-lost"

@@ -13,18 +13,18 @@ from data_files import forget_loaded
 from flwr.app import Context, RecordDict
 from image_folders import CLASSES, paint
 from real_site import Site
-from tiny import TinyRun
+from tiny import tiny_run
 
 from client_app.device import DeviceClient, phase
 from client_app.noise import is_seeded
 from client_app.site import site_samples
 from client_app.state import DirectoryState
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
+from common.division import Division
 from common.errors import FederationError
-from common.privacy import Event
-from common.run import Run
-from common.wire import Weights
+from common.privacy.events import Event
+from common.samples.inputs import Samples
+from common.wire.weights import Weights
 
 Small = Callable[..., dict[str, Any]]
 
@@ -64,7 +64,7 @@ class Noises:
     """A site's noise and figures, drawn by a new client each time."""
 
     def __init__(self, directory: Path, **keys: Any) -> None:
-        self._run = TinyRun(load({"method": "fedavg", **keys}))
+        self._run = tiny_run(load({"method": "fedavg", **keys}))
         self._state = DirectoryState(directory, "record", "site")
 
     def fit(
@@ -99,7 +99,7 @@ def test_a_seeded_sample_is_of_seed_round_and_site_and_the_systems_of_nothing(
 
 def test_a_client_inside_another_charges_the_same_account(tmp_path: Path) -> None:
     """It draws for what its host charged, and its own charge goes along with the host's reply."""
-    run = TinyRun(load({"method": "fedssyn", "set": "fedssyn.inner=fedavg"}))
+    run = tiny_run(load({"method": "fedssyn", "set": "fedssyn.inner=fedavg"}))
     x = Samples.of(torch.ones(1, 1, 1, 1), torch.ones(1))
     host = Noisy(run, "a", x, x, DirectoryState(tmp_path, "record", "site"), own_data=False)
     inside = host.client_of("fedavg", x)
@@ -182,10 +182,10 @@ def test_a_site_with_a_folder_refuses_seeded_noise_before_it_looks_there(
 
 def test_so_does_a_simulated_one(machine: Path) -> None:
     text = f"{IMAGES} federation.clients=2 images.sites={machine}/own,{machine}/other {SEEDED}"
-    run = Run(load({"dataset": "images", "set": text}))
+    run = Division(load({"dataset": "images", "set": text})).run
     node = {"partition-id": 0, "num-partitions": 2, "simulated": True}
     with pytest.raises(FederationError, match=re.escape(SEEDED)):
-        site_samples(run, "own", Context(1, 1, node, RecordDict(), {}))
+        site_samples(Division(run.config), "own", Context(1, 1, node, RecordDict(), {}))
 
 
 def test_a_client_is_told_whether_the_data_are_the_sites_own(

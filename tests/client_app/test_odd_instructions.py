@@ -11,17 +11,17 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from real_site import RECORD, Site
 
 from client_app.reasons import reason_of
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import REASON_LENGTH, ConfigError
-from common.run import Run
-from common.wire import Weights
+from common.wire.weights import Weights
 
 Small = Callable[..., dict[str, Any]]
 
 
 def instruction(small: Small) -> RecordDict:
     """Return what an honest server asks."""
-    weights = Weights.of(Run(load(small(method="fedavg"))).build_model())
+    weights = Weights.of(Division(load(small(method="fedavg"))).run.build_model())
     fields = ConfigRecord({"server-round": 1, "phase": "train", "record": RECORD})
     return RecordDict({"arrays": ArrayRecord(weights.encode()), "config": fields})
 

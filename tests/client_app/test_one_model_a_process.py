@@ -15,12 +15,15 @@ from torch import nn
 from client_app import device
 from client_app.arrivals import Arrivals
 from common import models
-from common.flower_arrays import array_of, record_of
+from common.learning.run import Run
 from common.methods import METHODS
 from common.models.mould import Mould
-from common.run import Run
-from common.wire import Bundle, BundleSpec, Numbers, NumbersSpec, Weights, WeightsSpec, codec, npy
+from common.wire import codec, npy
+from common.wire.bundle import Bundle, BundleSpec
+from common.wire.flower_arrays import array_of, record_of
 from common.wire.lent import Lent
+from common.wire.numbers import Numbers, NumbersSpec
+from common.wire.weights import Weights, WeightsSpec
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]

@@ -14,7 +14,7 @@ from image_folders import CLASSES, paint
 from real_site import RECORD, Site
 
 from client_app.app import NO_LOG
-from client_app.private_files import for_the_owner_alone
+from client_app.owner.private_files import for_the_owner_alone
 from common.errors import FederationError
 
 Small = Callable[..., dict[str, Any]]

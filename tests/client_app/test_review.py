@@ -16,11 +16,16 @@ import torch
 from PIL import Image
 from real_site import Site
 
-import client_app.review
-from client_app.review import REFUSE, SEND, Review
-from common.data import DatasetInfo
+import client_app.owner.review
+from client_app.owner.review import REFUSE, SEND, Review
 from common.errors import FederationError
-from common.wire import Bundle, Numbers, Payload, Pixels, SyntheticBatches, SyntheticImages
+from common.samples.dataset import DatasetInfo
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload
+from common.wire.numbers import Numbers
+from common.wire.pixels import Pixels
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.synthetic_images import SyntheticImages
 
 Small = Callable[..., dict[str, Any]]
 
@@ -30,7 +35,7 @@ INFO = DatasetInfo("tiny", (1, 2, 2), ("a", "b"), MEAN, STD, 255.0)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_app.review, "_LOOK", 0.01)
+    monkeypatch.setattr(client_app.owner.review, "_LOOK", 0.01)
 
 
 def pixels(n: int = 3) -> Pixels:

@@ -14,15 +14,15 @@ from flwr.app import Context, RecordDict
 from image_folders import CLASSES, COLOURS, paint
 
 from client_app.site import site_of, site_samples
-from common.config import load
+from common.config.loading import load
 from common.config.text import parse_set
+from common.division import Division
 from common.errors import ConfigError, DataError, FederationError
-from common.run import Run
 from common.sites import folder_sites
 from nectar import cli
-from nectar.local_grid import LocalGrid
-from nectar.past_run import PastRun
-from nectar.preflight import check
+from nectar.engines.local_grid import LocalGrid
+from nectar.engines.preflight import check
+from nectar.records.past_run import PastRun
 from server_app.record import Record
 
 Small = Callable[..., dict[str, Any]]
@@ -143,13 +143,13 @@ def test_a_real_site_reads_no_folder_that_the_run_names(sites: str) -> None:
         return Context(1, 1, {"partition-id": 1, **node}, RecordDict(), {})
 
     simulated = context(**{"num-partitions": 3, "simulated": True})
-    assert site_of(Run(config), simulated) == "south"
-    train, _ = site_samples(Run(config), "south", simulated)
+    assert site_of(Division(config).run, simulated) == "south"
+    train, _ = site_samples(Division(config), "south", simulated)
     np.testing.assert_array_equal(train.labels.numpy(), np.full(15, 2))
     with pytest.raises(FederationError, match="this is no simulation: name the folder"):
-        site_of(Run(config), context(**{"num-partitions": 3}))
+        site_of(Division(config).run, context(**{"num-partitions": 3}))
     with pytest.raises(FederationError, match="names 3 folders, and there are 2 nodes"):
-        site_of(Run(config), context(**{"num-partitions": 2, "simulated": True}))
+        site_of(Division(config).run, context(**{"num-partitions": 2, "simulated": True}))
 
 
 @pytest.mark.slow

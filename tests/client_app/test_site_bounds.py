@@ -18,8 +18,8 @@ from image_folders import CLASSES, paint, paint_split
 from real_site import Site
 
 from client_app.reasons import reason_of
-from client_app.site import run_of
-from common.config import load
+from client_app.site import division_of
+from common.config.loading import load
 from common.errors import DataError
 from common.methods import METHODS, settings_class
 from common.settings.base import setting
@@ -160,7 +160,7 @@ def test_what_is_missing_is_fetched_where_the_owner_says_so(
             (data_dir / file.path).parent.mkdir(parents=True, exist_ok=True)
             (data_dir / file.path).write_bytes(content)
 
-    monkeypatch.setattr("common.data.download._download", fetch)
+    monkeypatch.setattr("common.data.published.download._download", fetch)
     run = small(dataset="mnist", set="data.test_share=0 partition.min_size=0")
     assert "this site downloads nothing" in Site(run).refusal()
     assert not Site(run, **{"allow-download": True}).roll_call().has_error()
@@ -395,7 +395,7 @@ def test_an_owner_raises_the_bounds_and_a_simulation_has_none(small: Small, mach
     paint(machine / "own", "red", 5)
     assert not Site(run, data=str(machine / "own"), **node).roll_call().has_error()
     asked = Context(0, 0, {"simulated": True}, RecordDict(), run)
-    assert run_of(asked).config.images.size == 300
+    assert division_of(asked).config.images.size == 300
 
 
 def test_class_names_cost_no_more_than_their_number() -> None:

@@ -14,9 +14,12 @@ from private_method import MULTIPLIER
 from real_site import RECORD, Site
 
 import client_app.private_draws
-from client_app.ledger import NO_BUDGET
-from common.privacy import Event, epsilon, rounds_left
-from common.privacy.ledger import LEDGER, Head, Ledger
+from client_app.owner.ledger import NO_BUDGET
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
+from common.privacy.head import Head
+from common.privacy.ledger import LEDGER, Ledger
+from common.privacy.planning import rounds_left
 from common.privacy.told import Told
 
 Small = Callable[..., dict[str, Any]]

@@ -11,8 +11,8 @@ from tiny import Tiny
 
 from client_app.device import DeviceClient, phase
 from client_app.state import ContextState, DeviceState, DirectoryState
-from common.data import Samples
-from common.wire import Weights
+from common.samples.inputs import Samples
+from common.wire.weights import Weights
 
 
 class Remembering(DeviceClient):

@@ -15,8 +15,8 @@ from flwr.app import ArrayRecord, Message
 from image_folders import paint
 
 from common.errors import FederationError, PayloadError
-from common.wire import SyntheticImages, SyntheticImagesSpec
-from nectar.past_run import PastRun
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from nectar.records.past_run import PastRun
 from server_app.record import Record
 
 Small = Callable[..., dict[str, Any]]

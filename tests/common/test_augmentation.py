@@ -12,15 +12,16 @@ import torch.nn.functional as F
 from federation import run
 from torch import Tensor, nn
 
-import common.training
-from common.augmentation import check_augmentation, flip_crop
-from common.config import load
-from common.data import Samples, describe
+import common.learning.training
+from common.config.loading import load
+from common.data.published.catalogue import describe
+from common.division import Division
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.augmentation import check_augmentation, flip_crop
+from common.learning.task import Classification
+from common.learning.training import Local, evaluate, train
+from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
-from common.task import Classification
-from common.training import Local, evaluate, train
 from server_app.app import make_strategy
 
 Small = Callable[..., dict[str, Any]]
@@ -119,7 +120,7 @@ def test_draws_come_from_the_seed_and_are_new_in_every_epoch() -> None:
 
 def test_evaluation_sees_the_images_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a run's settings say: ``evaluate`` takes none."""
-    monkeypatch.setattr(common.training, "augmented", None)
+    monkeypatch.setattr(common.learning.training, "augmented", None)
     samples = Samples.of(numbered(7, 5, 5), torch.arange(7) % 4)
     model = nn.Sequential(nn.Flatten(), nn.Linear(50, 4))
     assert evaluate(model, samples, Classification(4), 3).examples == 7
@@ -136,7 +137,7 @@ def test_a_run_with_it_differs_and_is_the_same_again(small: Small) -> None:
 def test_text_is_refused_before_anything_is_read() -> None:
     config = load({"method": "fedavg", "dataset": "reddit", "set": "fedavg.augment=flip_crop"})
     with pytest.raises(ConfigError, match=r"fedavg.augment=flip_crop .* is text: set") as raised:
-        make_strategy(Run(config))
+        make_strategy(Division(config).run)
     assert "\n" not in str(raised.value)
 
 

@@ -9,14 +9,9 @@ import pytest
 import torch
 
 from common.errors import PayloadError
-from common.wire import (
-    Bundle,
-    BundleSpec,
-    SyntheticImages,
-    SyntheticImagesSpec,
-    Weights,
-    WeightsSpec,
-)
+from common.wire.bundle import Bundle, BundleSpec
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.weights import Weights, WeightsSpec
 
 SPEC = WeightsSpec(("a", "b"), ((2,), (3, 1)), (torch.float32, torch.float32), ("a", "b"))
 PICTURES = SyntheticImagesSpec((1, 2, 2), 3, 2)

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from common.errors import PayloadError
 from common.models import build
-from common.wire import SyntheticImages, SyntheticImagesSpec, Weights, WeightsSpec
 from common.wire.compression import arrivals, compress
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.weights import Weights, WeightsSpec
 
 MODEL = build("convnet", (1, 8, 8), 10, depth=1, width=16)
 SPEC = WeightsSpec.of(MODEL)

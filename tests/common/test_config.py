@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from common.config import Config, load
 from common.config import layers as layers_module
 from common.config.keys import CONFIG, RUN_KEYS
 from common.config.layers import names
+from common.config.loading import load
+from common.config.resolved import Config
 from common.config.schema import known_keys, section_classes
-from common.data.catalogue import NAMES as DATASETS
+from common.data.published.catalogue import NAMES as DATASETS
 from common.errors import ConfigError
 from common.methods import METHODS, resolve, settings_class
 from common.methods import load as import_path

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.feddm import FedDMSettings

@@ -8,7 +8,7 @@ import pytest
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from common.config import layers as layers_module
-from common.config import load
+from common.config.loading import load
 from common.config.strategy import describe_arguments
 from common.errors import ConfigError
 from common.settings.fedavg import FedAvgSettings

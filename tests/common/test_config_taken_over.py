@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 from pydantic import field_validator, model_validator
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.base import setting

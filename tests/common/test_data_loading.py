@@ -14,9 +14,10 @@ import pytest
 import torchvision.datasets
 from data_files import cifar_bytes, forget_loaded, idx_bytes, small_mnist, write_source
 
-from common.data import NAMES, describe, load
-from common.data.idx import parse_idx
-from common.data.sources import SOURCES
+from common.data.loading import load
+from common.data.published.catalogue import NAMES, describe
+from common.data.published.idx import parse_idx
+from common.data.published.sources import SOURCES
 from common.errors import DataError
 
 

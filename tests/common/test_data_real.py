@@ -10,8 +10,10 @@ import pytest
 import torch
 from data_files import forget_loaded
 
-from common.data import Dataset, load, samples
-from common.data.sources import SOURCES
+from common.data.loading import load
+from common.data.published.sources import SOURCES
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
 
 
 def _real(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dataset:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from common.data import DatasetInfo, Samples, Split, load, samples
+from common.data.loading import load
+from common.samples.dataset import DatasetInfo, Split
+from common.samples.inputs import Samples, samples
 
 INFO = DatasetInfo("two", (2, 1, 2), ("a", "b"), (0.5, 0.25), (0.5, 0.125), 255.0)
 

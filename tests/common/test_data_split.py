@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.data import load, subset, validation_split
+from common.data.division.stratify import subset, validation_split
+from common.data.loading import load
 from common.errors import DataError
 
 label_lists = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(np.array)

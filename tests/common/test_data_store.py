@@ -12,10 +12,10 @@ import pytest
 from data_files import forget_loaded, small_mnist, write_source
 from places import ROOT
 
-from common.data import load
-from common.data.dataset import Split
+from common.data.loading import load
 from common.data.store import ARRAYS, Contents, shared
 from common.errors import DataError
+from common.samples.dataset import Split
 
 
 def _splits() -> Contents:
@@ -142,7 +142,7 @@ _FIRST_USE = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from common.data.dataset import Split
+from common.samples.dataset import Split
 from common.data.store import Contents, shared
 root = Path(sys.argv[1])
 

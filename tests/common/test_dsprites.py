@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from real_data import data_directory
 from sprites import write_dsprites
 
-from common.config import load as load_config
-from common.data import load
-from common.data.dsprites import SpritesSource, read_dsprites
+from common.config.loading import load as load_config
+from common.data.loading import load
+from common.data.published.dsprites import SpritesSource, read_dsprites
+from common.division import Division
 from common.errors import DataError
-from common.run import Run
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -86,9 +86,9 @@ def test_a_run_gives_each_of_its_twelve_sites_one_client(tmp_path: Path) -> None
     write_small(tmp_path)
     config = load_config({"dataset": "dsprites", "data-dir": str(tmp_path)})
     assert (config.partition.kind, config.federation.clients) == ("natural", 12)
-    run = Run(config)
-    for site, indices in enumerate(run.partition(12)):
-        assert set(run.dataset.train.labels[indices]) == {site // 4}
+    run = Division(config).run
+    for site, indices in enumerate(Division(run.config).partition(12)):
+        assert set(Division(run.config).dataset.train.labels[indices]) == {site // 4}
 
 
 def test_metadata_are_never_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from common.entropy import system_normal, system_uniform
+from common.draws.entropy import system_normal, system_uniform
 
 N = 10**6
 

@@ -13,15 +13,11 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from common.config import Config, load
-from common.fingerprint import (
-    code_fingerprint,
-    code_modules,
-    fingerprint_of,
-    source_files,
-    source_fingerprint,
-)
-from common.import_closure import PACKAGES, Sources
+from common.code.code_fingerprint import code_fingerprint, code_modules
+from common.code.fingerprint import PACKAGES, fingerprint_of, source_files, source_fingerprint
+from common.code.import_closure import Sources
+from common.config.loading import load
+from common.config.resolved import Config
 from common.methods import METHODS
 
 FOLDERS = (*PACKAGES, "conf")
@@ -92,7 +88,7 @@ def test_a_change_of_code_makes_new_runs_of_the_methods_that_it_belongs_to(copy:
         "strategies/surrogate.py": {"feddm", "real"},
         "client_app/device.py": everywhere,
         "server_app/evaluation.py": everywhere,
-        "common/data/partitions.py": everywhere,
+        "common/data/division/partitions.py": everywhere,
         "common/models/building.py": everywhere,
         "common/models/convnet.py": everywhere - {"fedvae", "feddpms"},  # which name a network
         "common/models/leafcnn.py common/models/registry.py server_app/sending/packing.py "
@@ -143,7 +139,7 @@ def test_it_is_the_same_in_another_process_at_another_place(copy: Path, tmp_path
             sys.executable,
             "-P",
             "-c",
-            "from common.config import load\nfrom common.fingerprint import *\n"
+            "from common.config import load\nfrom common.code.fingerprint import *\n"
             "print(code_fingerprint(load({'method': 'topk'})), source_fingerprint(), ROOT)",
         ],
         cwd=tmp_path,

@@ -10,10 +10,15 @@ import pytest
 from data_files import forget_loaded
 from image_folders import CLASSES, COLOURS, paint, paint_split
 
-from common.config import load as load_config
-from common.data import Dataset, describe, image_sets, load, load_site, samples
+from common.config.loading import load as load_config
+from common.data.folders import image_sets
+from common.data.loading import load, load_site
+from common.data.published.catalogue import describe
+from common.division import Division
 from common.errors import ConfigError, DataError, NectarError
-from common.run import Run
+from common.learning.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
 from common.settings.images import ImagesSettings
 
 
@@ -199,14 +204,14 @@ def test_a_split_without_an_image(tmp_path: Path) -> None:
 
 
 def resolve(text: str) -> Run:
-    return Run(load_config({"dataset": "images", "set": f"images.classes=a,b {text}"}))
+    return Division(load_config({"dataset": "images", "set": f"images.classes=a,b {text}"})).run
 
 
 def test_the_configuration_describes_it_without_data() -> None:
     info = resolve("images.size=24 images.channels=1 images.bits=16 images.mean=0.2").info
     assert (info.name, info.shape, info.classes) == ("images", (1, 24, 24), ("a", "b"))
     assert (info.mean, info.std, info.scale) == ((0.2,), (0.5,), 65535.0)
-    flowers = Run(load_config({"dataset": "flowers160"})).info
+    flowers = Division(load_config({"dataset": "flowers160"})).run.info
     assert flowers.classes == ("daisy", "dandelion", "roses", "sunflowers", "tulips")
     assert flowers.mean == (0.485, 0.456, 0.406)
 
@@ -233,7 +238,7 @@ def test_settings_that_cannot_hold_are_refused(text: str, said: str) -> None:
 
 def test_a_folder_for_a_data_set_that_is_none() -> None:
     with pytest.raises(NectarError, match="dataset=digits is no folder of images"):
-        Run(load_config({"set": "images.folder=/x"})).info  # noqa: B018
+        Division(load_config({"set": "images.folder=/x"})).run.info  # noqa: B018
 
 
 def test_the_digest_knows_the_images_and_not_how_many_bad_ones_are_borne() -> None:
@@ -259,9 +264,12 @@ def test_evaluation_on_the_server_needs_a_test_split(tmp_path: Path) -> None:
     )
     keys = {"dataset": "images", "data-dir": str(tmp_path)}
     with pytest.raises(DataError, match=r"evaluation.on=server needs test images"):
-        Run(load_config({**keys, "set": text})).dataset  # noqa: B018
-    run = Run(load_config({**keys, "set": f"{text} evaluation.on=none"}))
-    assert (len(run.dataset.train), len(run.dataset.test)) == (6, 0)
+        Division(load_config({**keys, "set": text})).dataset  # noqa: B018
+    run = Division(load_config({**keys, "set": f"{text} evaluation.on=none"})).run
+    assert (len(Division(run.config).dataset.train), len(Division(run.config).dataset.test)) == (
+        6,
+        0,
+    )
 
 
 # --- a site's own folder

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from common.data import pictures
-from common.data.decode import Unreadable, read_image
+from common.data.folders import pictures
+from common.data.folders.decode import Unreadable, read_image
 from common.errors import DataError
 from common.settings.images import ImagesSettings
 

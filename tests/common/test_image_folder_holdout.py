@@ -9,10 +9,10 @@ import pytest
 from data_files import forget_loaded
 from image_folders import CLASSES, COLOURS, paint, paint_split
 
-from common.config import load as load_config
-from common.data import Dataset
+from common.config.loading import load as load_config
+from common.division import Division
 from common.errors import DataError
-from common.run import Run
+from common.samples.dataset import Dataset
 from nectar import cli
 from nectar.class_list import with_class_list
 from nectar.words import parse_words
@@ -27,7 +27,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def read(folder: Path, text: str = "", seed: int = 0) -> Dataset:
     text = f"images.folder={folder} images.classes={CLASSES} images.size=8 {text}"
-    return Run(load_config({"dataset": "images", "seed": seed, "set": text})).dataset
+    return Division(load_config({"dataset": "images", "seed": seed, "set": text})).dataset
 
 
 def marks(dataset: Dataset) -> tuple[set[bytes], set[bytes]]:
@@ -68,7 +68,7 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
         (tmp_path / "set").mkdir(exist_ok=True)
         (tmp_path / "new" / colour).rename(tmp_path / "set" / name)
     text = f"images.folder={tmp_path / 'set'} images.classes=boat,train images.size=8"
-    dataset = Run(load_config({"dataset": "images", "set": text})).dataset
+    dataset = Division(load_config({"dataset": "images", "set": text})).dataset
     assert np.bincount(dataset.train.labels).tolist() == [4, 4]
     assert np.bincount(dataset.test.labels).tolist() == [1, 1]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from common import import_closure
-from common.import_closure import Sources, parse
+from common.code import import_closure
+from common.code.import_closure import Sources, parse
 
 
 @pytest.fixture

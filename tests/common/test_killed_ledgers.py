@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from common.privacy import Event
+from common.privacy.events import Event
 from common.privacy.ledger import Charge, Ledger
 
 KILLS = 3

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PayloadError
-from common.wire import ClassList, ClassListSpec, LatentMeans, LatentMeansSpec
+from common.wire.class_list import ClassList, ClassListSpec
+from common.wire.latent_means import LatentMeans, LatentMeansSpec
 from common.wire.npy import MAX_HEADER_BYTES
 
 SPEC = LatentMeansSpec(dimension=4, classes=5, each=3, kinds=2)

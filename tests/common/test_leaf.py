@@ -15,12 +15,14 @@ import pytest
 import torch
 from data_files import forget_loaded, write_json, write_shard, write_vocabulary
 
-from common.config import load as load_config
-from common.data import Dataset, load, samples
-from common.data.leaf import owners_of
-from common.data.sources import SOURCES
+from common.config.loading import load as load_config
+from common.data.loading import load
+from common.data.published.leaf import owners_of
+from common.data.published.sources import SOURCES
+from common.division import Division
 from common.errors import DataError
-from common.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
 from nectar import cli
 from nectar.dataset.account import partitioned
 from nectar.words import parse_words
@@ -352,7 +354,7 @@ def test_the_data_command_counts_sequences(
     assert "training 3 sequences of 2 owners (partition.kind=natural)" in lines
     assert lines[-5:-1] == ["site sequences", "partition-0 1", "partition-1 2", "all 3"]
     assert (tmp_path / "c.png").is_file()
-    holdings = partitioned(Run(load_config(parse_words(words[1:]))))
+    holdings = partitioned(Division(load_config(parse_words(words[1:]))))
     assert (holdings.classes, holdings.what) == (("sequences",), "sequences")
     assert holdings.counts.tolist() == [[1], [2]]
     assert cli.main([*words, "--samples", str(tmp_path / "s.png")]) == 2

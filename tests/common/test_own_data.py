@@ -16,14 +16,16 @@ from data_files import forget_loaded
 from PIL import Image
 from real_data import data_directory
 
-from common.config import Config
-from common.config import load as load_config
-from common.data import Dataset, load, samples
+from common.code.code_fingerprint import code_modules
+from common.config.loading import load as load_config
+from common.config.resolved import Config
+from common.data.loading import load
 from common.data.own import reading
-from common.datasets import kind_of, module_of
+from common.division import Division
 from common.errors import ConfigError, DataError, NectarError
-from common.fingerprint import code_modules
-from common.run import Run
+from common.samples.dataset import Dataset
+from common.samples.inputs import samples
+from common.settings.datasets import kind_of, module_of
 
 Found = dict[str, Any]
 
@@ -52,11 +54,11 @@ def resolve(tmp_path: Path, dataset: str = "", text: str = "", **keys: Any) -> C
     return load_config({**chosen, "data-dir": str(tmp_path / "data"), "set": text, **keys})
 
 
-def saved(tmp_path: Path, found: Mapping[str, Any], text: str = "", **keys: Any) -> Run:
+def saved(tmp_path: Path, found: Mapping[str, Any], text: str = "", **keys: Any) -> Division:
     """Save ``found`` and return a run that learns from it."""
     path = tmp_path / "own.npz"
     np.savez(path, **found)
-    return Run(resolve(tmp_path, text=f"data.file={path} {text}", **keys))
+    return Division(resolve(tmp_path, text=f"data.file={path} {text}", **keys))
 
 
 @pytest.fixture
@@ -77,11 +79,14 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
 def test_a_file_alone_chooses_the_data_set_and_is_read_as_it_is(tmp_path: Path) -> None:
     found = arrays()
-    run = saved(tmp_path, found)
+    run = saved(tmp_path, found).run
     assert run.config.dataset == "file"
     assert (run.info.name, run.info.shape, run.info.scale) == ("own.npz", (3, 8, 8), 255.0)
     assert (run.info.classes, run.info.mean) == (("0", "1", "2"), (0.5, 0.5, 0.5))
-    for split, part in ((run.dataset.train, "train"), (run.dataset.test, "test")):
+    for split, part in (
+        (Division(run.config).dataset.train, "train"),
+        (Division(run.config).dataset.test, "test"),
+    ):
         np.testing.assert_array_equal(split.images, found[f"{part}_images"])
         np.testing.assert_array_equal(split.labels, found[f"{part}_labels"])
     assert load_config(run.config.to_run_config()) == run.config
@@ -103,11 +108,11 @@ def test_forms_of_images(tmp_path: Path, change: Any, raw: Any, scale: float) ->
     plain = found["train_images"]
     for part in ("train", "test"):
         found[f"{part}_images"] = change(found[f"{part}_images"])
-    run = saved(tmp_path, found)
-    np.testing.assert_array_equal(run.dataset.train.images, raw(plain))
-    assert run.dataset.train.images.dtype == raw(plain).dtype
+    run = saved(tmp_path, found).run
+    np.testing.assert_array_equal(Division(run.config).dataset.train.images, raw(plain))
+    assert Division(run.config).dataset.train.images.dtype == raw(plain).dtype
     assert run.info.scale == scale
-    inputs = samples(run.dataset.train, run.info).inputs(slice(None))
+    inputs = samples(Division(run.config).dataset.train, run.info).inputs(slice(None))
     expected = raw(plain).astype(np.float64) / scale * 2 - 1
     np.testing.assert_allclose(inputs.numpy(), expected, atol=1e-5)
 
@@ -119,16 +124,20 @@ def test_keras_names_and_labels_in_a_column_and_others_that_are_not_used(
     keras = {f"{'x' if 'im' in k else 'y'}_{k.partition('_')[0]}": v for k, v in found.items()}
     keras["y_train"] = keras["y_train"][:, None].astype(np.uint8)
     with caplog.at_level("WARNING", "flwr"):
-        run = saved(tmp_path, keras | {"val_images": np.zeros(1)})
-        np.testing.assert_array_equal(run.dataset.train.labels, found["train_labels"])
+        run = saved(tmp_path, keras | {"val_images": np.zeros(1)}).run
+        np.testing.assert_array_equal(
+            Division(run.config).dataset.train.labels, found["train_labels"]
+        )
     assert "not used: val_images" in caplog.text
 
 
 def test_classes_and_constants_are_the_sets_unless_the_run_states_others(tmp_path: Path) -> None:
     found = {**arrays(), "classes": np.array(["a", "b", "c", "d"]), "mean": 0.25, "std": [0.1] * 3}
-    info = saved(tmp_path, found).info
+    info = saved(tmp_path, found).run.info
     assert (info.classes, info.mean, info.std) == (tuple("abcd"), (0.25,) * 3, (0.1,) * 3)
-    info = saved(tmp_path, found, "images.mean=0.1,0.2,0.3 images.std=1 images.classes=x,y,z").info
+    info = saved(
+        tmp_path, found, "images.mean=0.1,0.2,0.3 images.std=1 images.classes=x,y,z"
+    ).run.info
     assert (info.classes, info.mean, info.std) == (tuple("xyz"), (0.1, 0.2, 0.3), (1.0,) * 3)
 
 
@@ -221,16 +230,16 @@ def test_a_file_that_cannot_be_used_is_refused_in_a_sentence(
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
-    run = Run(resolve(tmp_path, text=f"data.file={tmp_path / 'no.npz'}"))
+    division = Division(resolve(tmp_path, text=f"data.file={tmp_path / 'no.npz'}"))
     with pytest.raises(DataError, match=r"cannot be read \(No such file"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
     (tmp_path / "no.npz").write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(DataError, match=r"cannot be read as a \.npz file"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
     with (tmp_path / "no.npz").open("wb") as file:
         np.save(file, np.zeros(3))
     with pytest.raises(DataError, match="is one array"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
 
 
 # --- a function
@@ -252,11 +261,11 @@ def test_a_function_returns_arrays_tensors_or_data_sets_of_torchs(
         pairs = [torch.utils.data.TensorDataset(*map(torch.from_numpy, split)) for split in splits]
         return tuple(pairs) if form == "torch" else tuple(map(Pictures, splits))
 
-    run = Run(resolve(tmp_path, module(images)))
-    np.testing.assert_array_equal(run.dataset.train.images, found["train_images"])
-    np.testing.assert_array_equal(run.dataset.test.labels, found["test_labels"])
+    run = Division(resolve(tmp_path, module(images))).run
+    np.testing.assert_array_equal(Division(run.config).dataset.train.images, found["train_images"])
+    np.testing.assert_array_equal(Division(run.config).dataset.test.labels, found["test_labels"])
     assert run.info.classes == (("a", "b", "c") if form == "pictures" else ("0", "1", "2"))
-    assert isinstance(run.dataset.train.images.base, np.memmap)
+    assert isinstance(Division(run.config).dataset.train.images.base, np.memmap)
 
 
 class Pictures:
@@ -283,8 +292,8 @@ def test_pictures_become_one_size_and_grey_ones_colour_among_coloured_ones(
     mixed = ([*small[0], *large[0]], [*small[1], *large[1]])
     path = module(lambda: Pictures(mixed, mode="L"))
     with pytest.raises(DataError, match=r"images of shape \(3, 12, 12\) and .* set data.size"):
-        Run(resolve(tmp_path, path)).info  # noqa: B018
-    assert Run(resolve(tmp_path, path, "data.size=4")).info.shape == (3, 4, 4)
+        Division(resolve(tmp_path, path)).run.info  # noqa: B018
+    assert Division(resolve(tmp_path, path, "data.size=4")).run.info.shape == (3, 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -304,14 +313,14 @@ def test_a_function_that_cannot_be_used(
     tmp_path: Path, module: Callable[..., str], returned: Any, said: str
 ) -> None:
     with pytest.raises(DataError, match=said):
-        Run(resolve(tmp_path, module(returned))).info  # noqa: B018
+        Division(resolve(tmp_path, module(returned))).run.info  # noqa: B018
 
 
 def test_a_configuration_is_resolved_without_importing_the_users_module(tmp_path: Path) -> None:
     config = resolve(tmp_path, "no_such_package.module:images")
     assert load_config(config.to_run_config()) == config
     with pytest.raises(ConfigError, match="no_such_package"):
-        Run(config).info  # noqa: B018
+        Division(config).run.info  # noqa: B018
 
 
 # --- torchvision
@@ -335,12 +344,12 @@ def test_a_set_with_parts_called_split_that_keeps_its_arrays(
         self.data, self.labels = found[f"{split}_images"], found[f"{split}_labels"]
 
     stand_in(monkeypatch, "SVHN", __init__=init)
-    run = Run(resolve(tmp_path, "torchvision:SVHN"))
-    np.testing.assert_array_equal(run.dataset.train.images, found["train_images"])
-    np.testing.assert_array_equal(run.dataset.test.labels, found["test_labels"])
+    run = Division(resolve(tmp_path, "torchvision:SVHN")).run
+    np.testing.assert_array_equal(Division(run.config).dataset.train.images, found["train_images"])
+    np.testing.assert_array_equal(Division(run.config).dataset.test.labels, found["test_labels"])
     assert made == [(tmp_path / "data", "train", True), (tmp_path / "data", "test", True)]
     forget_loaded(monkeypatch)
-    assert Run(run.config).info == run.info
+    assert Division(run.config).run.info == run.info
     assert len(made) == 2, "the second process reads the store"
     assert reading.is_at_hand("torchvision:SVHN", tmp_path / "data", 0)
     assert not reading.is_at_hand("torchvision:SVHN", tmp_path / "data", 16)
@@ -365,9 +374,9 @@ def test_a_set_of_pictures_with_other_parts(
         __getitem__=lambda self, place: self.inner[place],
         classes=["a", "b", "c"],
     )
-    run = Run(resolve(tmp_path, "torchvision:Pets"))
-    np.testing.assert_array_equal(run.dataset.train.images, found["train_images"])
-    assert (len(run.dataset.test), run.info.classes) == (6, ("a", "b", "c"))
+    run = Division(resolve(tmp_path, "torchvision:Pets")).run
+    np.testing.assert_array_equal(Division(run.config).dataset.train.images, found["train_images"])
+    assert (len(Division(run.config).dataset.test), run.info.classes) == (6, ("a", "b", "c"))
 
 
 def test_torchvisions_own_mnist_holds_the_arrays_of_dataset_mnist(tmp_path: Path) -> None:
@@ -386,7 +395,7 @@ def test_a_set_that_torchvision_cannot_give(
 ) -> None:
     def said(dataset: str) -> str:
         with pytest.raises(NectarError) as caught:
-            Run(resolve(tmp_path, dataset)).info  # noqa: B018
+            Division(resolve(tmp_path, dataset)).run.info  # noqa: B018
         return str(caught.value)
 
     def broken(self: Any, root: Path, split: str = "train", download: bool = False) -> None:
@@ -452,25 +461,25 @@ def test_the_hubs_pictures_and_class_labels(
     for one in (train, test):
         one.columns.pop("id")
     hub(monkeypatch, train=train, validation=test)
-    run = Run(resolve(tmp_path, "hf:someone/pictures"))
-    np.testing.assert_array_equal(run.dataset.train.images, found["train_images"])
-    np.testing.assert_array_equal(run.dataset.test.labels, found["test_labels"])
+    run = Division(resolve(tmp_path, "hf:someone/pictures")).run
+    np.testing.assert_array_equal(Division(run.config).dataset.train.images, found["train_images"])
+    np.testing.assert_array_equal(Division(run.config).dataset.test.labels, found["test_labels"])
     assert run.info.classes == ("a", "b", "c")
 
 
 def test_a_set_of_the_hub_that_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    run = Run(resolve(tmp_path, "hf:mnist"))
+    division = Division(resolve(tmp_path, "hf:mnist"))
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     with pytest.raises(DataError, match=r"pip install 'nectar-fl\[hf\]'"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
     hub(monkeypatch, train=Hub({"a": ("ClassLabel", [0]), "b": ("ClassLabel", [0])}))
     with pytest.raises(DataError, match="has 0 columns of the type Image"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
     hub(monkeypatch, test=Hub({}))
     with pytest.raises(DataError, match="no split named train"):
-        run.info  # noqa: B018
+        division.run  # noqa: B018
 
 
 # --- the grammar

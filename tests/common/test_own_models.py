@@ -17,12 +17,12 @@ from flwr.app import Message
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
 from common.models import Classifier
 from common.models.own import adopt, make
-from common.run import Run
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]
@@ -72,7 +72,7 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def build(text: str, seed: int = 0) -> Classifier:
-    return Run(load({"seed": seed, "set": text})).build_model()
+    return Division(load({"seed": seed, "set": text})).run.build_model()
 
 
 class Embedding(nn.Module):
@@ -207,7 +207,7 @@ def test_methods_learn_with_it_and_give_the_same_numbers_again(small: Small, met
     one, two = (run(small(method=method, rounds=1, set=words)) for _ in range(2))
     assert numbers(one) == numbers(two)
     weights = Checkpoint.load(one.last).weights
-    start = Run(load(small(method=method, set=words))).build_model().state_dict()
+    start = Division(load(small(method=method, set=words))).run.build_model().state_dict()
     assert not torch.equal(weights["0.weight"], start["0.weight"])
     assert "1.running_var" in weights
 

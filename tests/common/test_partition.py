@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from common.data import class_counts, describe, load, partition, report, validation_split
+from common.data.division.counts import class_counts, report
+from common.data.division.partitions import partition
+from common.data.division.stratify import validation_split
+from common.data.loading import load
+from common.data.published.catalogue import describe
 from common.errors import DataError
 from common.settings.sections import PartitionSettings
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from common.data.partitions import partition
-from common.data.parts import Parts
+from common.data.division.partitions import partition
+from common.data.division.parts import Parts
 from common.settings.sections import PartitionSettings
 
 LIST = [np.array([4, 7]), np.array([0]), np.array([], dtype=np.int64), np.array([1, 2, 9])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from common.pieces import pieces
+from common.learning.pieces import pieces
 
 LARGE = 3 * 2**18 + 7
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from common.errors import PayloadError
-from common.wire import Numbers, NumbersSpec, Pixels, PixelsSpec
+from common.wire.numbers import Numbers, NumbersSpec
+from common.wire.pixels import Pixels, PixelsSpec
 
 MEAN, STD = (0.25, 0.5), (0.5, 0.25)
 SPEC = PixelsSpec((2, 3, 2), classes=4, most=5, mean=MEAN, std=STD)

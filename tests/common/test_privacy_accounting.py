@@ -13,9 +13,10 @@ import torch
 from exact_epsilon import gaussian
 from torch import Tensor
 
-from common.privacy import Epsilon, Event, costs_at_most, epsilon, latent_sensitivity
-from common.privacy.accounting import SAMPLED_ORDERS
+from common.privacy.accounting import SAMPLED_ORDERS, Epsilon, costs_at_most, epsilon
+from common.privacy.events import Event
 from common.privacy.rdp import rdp_of_step
+from common.privacy.sensitivity import latent_sensitivity
 
 DELTA = 1e-5
 

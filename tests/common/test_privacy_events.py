@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from common.privacy import Event, epsilon, parallel
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event, parallel
 
 DELTA = 1e-5
 

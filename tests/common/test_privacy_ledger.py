@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from common.privacy import Event
 from common.privacy import ledger as ledger_module
-from common.privacy.ledger import HEAD, LEDGER, Charge, Head, Ledger, LedgerError
+from common.privacy.events import Event
+from common.privacy.head import Head
+from common.privacy.ledger import HEAD, LEDGER, Charge, Ledger, LedgerError
 
 EVENT = Event("dp-sgd", 1.1, 0.05, 30)
 

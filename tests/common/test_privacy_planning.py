@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from exact_epsilon import gaussian
 
-from common.privacy import Event, epsilon, noise_for, rounds_left
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
+from common.privacy.planning import noise_for, rounds_left
 
 DELTA = 1e-5
 

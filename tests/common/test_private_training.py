@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common.data import Samples
-from common.privacy import Event, epsilon
-from common.private_training import PrivateSteps, dp_sgd
+from common.learning.private_training import PrivateSteps, dp_sgd
+from common.learning.task import Classification
+from common.learning.training import Local, train
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
+from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
-from common.task import Classification
-from common.training import Local, train
 from synth.private_release import Gaussian
 from synth.row_draws import RowDraws
 

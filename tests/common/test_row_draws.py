@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from scipy.stats import kstest
 
-from common.data import Samples
-from common.row_draws import SeededRows, SystemRows, example_hashes, keyed_hashes, mixed
+from common.draws.row_draws import SeededRows, SystemRows, example_hashes, keyed_hashes, mixed
+from common.samples.inputs import Samples
 
 CPU = torch.device("cpu")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from common.config import load
 from common.config.layers import names
-from common.data import NAMES
-from common.datasets import PUBLIC
+from common.config.loading import load
+from common.data.published.catalogue import NAMES
 from common.errors import ConfigError
+from common.settings.datasets import PUBLIC
 from common.settings.feddm import FedDMSettings
 
 OWN = (

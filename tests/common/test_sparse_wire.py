@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PayloadError
-from common.wire import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
-from common.wire.top_k_update import k_for, largest_rate, payload_bytes
+from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
+from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec, k_for, largest_rate, payload_bytes
 from synth.sparse_updates import (
     as_bitmap,
     largest,

@@ -16,14 +16,9 @@ from hypothesis import strategies as st
 
 from common.errors import PayloadError
 from common.models import build
-from common.wire import (
-    SyntheticBatches,
-    SyntheticBatchesSpec,
-    SyntheticImages,
-    SyntheticImagesSpec,
-    Weights,
-    WeightsSpec,
-)
+from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.weights import Weights, WeightsSpec
 
 SOFT = SyntheticBatchesSpec(3, 2, (1, 4, 5), (), 7, trained=True, learned_step=True, max_step=10.0)
 HARD = replace(SOFT, trained=False, learned_step=False)

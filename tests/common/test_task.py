@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from common.data import Samples, describe
-from common.data.dataset import DatasetInfo, Split
-from common.task import PAD, UNK, Classification, NextToken, task_of
-from common.training import evaluate
+from common.data.published.catalogue import describe
+from common.learning.task import PAD, UNK, Classification, NextToken, task_of
+from common.learning.training import evaluate
+from common.samples.dataset import DatasetInfo, Split
+from common.samples.inputs import Samples
 
 V = 4
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from client_app.state import DirectoryState
-from common import tensors_apart
 from common.errors import FederationError
+from common.storage import tensors_apart
 from server_app.checkpoint import Checkpoint
 
 #: 1.2 MB of bytes, and 4 kB of floats

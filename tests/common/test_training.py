@@ -8,13 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from common import compute
-from common.data import Samples
+from common.learning import compute
+from common.learning.task import Classification, NextToken
+from common.learning.training import (
+    Local,
+    Objective,
+    Trained,
+    evaluate,
+    plain_gradient,
+    train,
+    weighted,
+)
 from common.models import build
 from common.models.lstm import LSTM
+from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
-from common.task import Classification, NextToken
-from common.training import Local, Objective, Trained, evaluate, plain_gradient, train, weighted
 from synth import descent
 
 X = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).reshape(2, 2, 1, 1)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from places import ROOT
 
-from nectar.site import place, turned_away
+from nectar.engines.site import place, turned_away
 
 FILES = ["docker-compose.yml", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docker/*.yml"))]
 

@@ -27,13 +27,13 @@ from image_folders import CLASSES, COLOURS, paint
 from small import SMALL
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import FederationError
-from common.run import Run
 from common.settings.sections import FederationSettings
-from nectar.local_grid import LocalGrid
-from nectar.past_run import PastRun
-from nectar.resume import with_recorded
+from nectar.engines.local_grid import LocalGrid
+from nectar.records.past_run import PastRun
+from nectar.records.resume import with_recorded
 from server_app.app import make_strategy, serve
 from server_app.loop import update_membership
 from server_app.record import Record
@@ -477,7 +477,7 @@ def test_a_site_that_returns_while_its_old_node_is_still_listed_is_let_in_when_t
     grid = Changing(client_app, nodes, config)
     old, *_, new = LocalGrid.get_node_ids(grid)
     grid.away = frozenset({new})
-    strategy = make_strategy(Run(load(config)))
+    strategy = make_strategy(Division(load(config)).run)
     strategy.ensure_roll_call(grid)
     quick = FederationSettings(join_deadline=0.1, round_deadline=5.0)
     grid.away = frozenset()

@@ -19,12 +19,12 @@ from federation import SilentGrid, numbers, run, words_of
 from frail import until
 from places import HELPERS
 
-from common.config import load
+from common.config.loading import load
 from nectar.cli import main as nectar
 from nectar.commands.simulate import main as simulate
-from nectar.resume import with_recorded
-from nectar.simulation.processes import marked_processes
-from nectar.simulation.workspace import Owner
+from nectar.engines.simulation.processes import marked_processes
+from nectar.engines.simulation.workspace import Owner
+from nectar.records.resume import with_recorded
 from server_app.record import Record
 
 pytestmark = pytest.mark.slow

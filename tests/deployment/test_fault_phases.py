@@ -17,7 +17,7 @@ from federation import MissingGrid, numbers
 from phases import ALWAYS, FAULTS, SENTENCES, SITES, STEPS, STRUCK, Row, config_of
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from server_app.app import serve
 
 pytestmark = pytest.mark.slow

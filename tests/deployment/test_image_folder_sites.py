@@ -14,10 +14,10 @@ from federation import numbers
 from image_folders import CLASSES, paint, paint_split
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.errors import FederationError
-from nectar.local_grid import LocalGrid
-from nectar.past_run import PastRun
+from nectar.engines.local_grid import LocalGrid
+from nectar.records.past_run import PastRun
 from server_app.app import serve
 from server_app.record import Record
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deployment import ROOT
 
-from nectar.flower.app import app_folder
+from nectar.engines.flower.app import app_folder
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 import flwr.clientapp.utils as loading
 import flwr.supernode.runtime.run_clientapp as process
-from nectar.site import clientapp
+from nectar.engines.site import clientapp
 
 bundle, folder = Path(sys.argv[1]), Path(sys.argv[2])
 pin = clientapp.pinned(bundle, folder)

@@ -21,10 +21,11 @@ from frail import Frail, until
 from image_folders import CLASSES, COLOURS, paint
 from small import SMALL
 
-from client_app.ledger import NO_BUDGET
-from common.privacy import Event, epsilon
+from client_app.owner.ledger import NO_BUDGET
+from common.learning.private_training import PrivateSteps
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.privacy.ledger import HEAD, LEDGER, Ledger, Lines
-from common.private_training import PrivateSteps
 from server_app.record import Record
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nectar.flower.app import SOURCE
-from nectar.simulation import processes
+from nectar.engines.flower.app import SOURCE
+from nectar.engines.simulation import processes
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +77,8 @@ def train(message, context):
 WRAPPER = """
 import sys
 from pathlib import Path
-from nectar.flower.job import Job, Resources
-from nectar.simulation.simulate import simulate
+from nectar.engines.flower.job import Job, Resources
+from nectar.engines.simulation.simulate import simulate
 resources = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 sys.exit(simulate(Job(Path(sys.argv[1]), {"mode": sys.argv[2]}, resources)))
 """

@@ -13,9 +13,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.methods import METHODS
-from common.run import Run
 from common.specs.fedssyn import INNER
 from strategies.base import strategy_class
 from strategies.bounds import Bound
@@ -30,7 +30,7 @@ def table() -> str:
     """Return the table: a row for each kind of part, with all methods that have it."""
     rows: dict[tuple[str, Bound], list[str]] = {}
     for method in METHODS:
-        strategy = strategy_class(method)(Run(load({"method": method})))
+        strategy = strategy_class(method)(Division(load({"method": method})).run)
         for part, bound in strategy.bounds().items():
             words = Bound(bound.by, bound.reaches, bound.stays)
             rows.setdefault((_named(part, bound), words), []).append(method)

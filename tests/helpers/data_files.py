@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from common.data import loading
-from common.data.files import Source
-from common.data.sources import SOURCES
+from common.data.folders.files import Source
+from common.data.published.sources import SOURCES
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 from PIL import Image
 
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report import page as pages
 from nectar.report.view import View
 from server_app.record import Record

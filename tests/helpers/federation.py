@@ -9,9 +9,9 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.sites import site_name
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 from server_app.record import Record
 

@@ -13,13 +13,15 @@ from torch import Tensor
 
 from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
-from common.config import load
-from common.data import Samples, samples
-from common.run import Run
+from common.config.loading import load
+from common.division import Division
+from common.learning.run import Run
+from common.samples.inputs import Samples, samples
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
 from common.specs.fedsynth import spec_of
-from common.wire import SyntheticBatches, Weights
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth
 
@@ -34,14 +36,14 @@ QUICK = (
 
 
 def made(small: Small, words: str = "") -> Run:
-    return Run(load(small(method="fedsynth", set=f"{QUICK} {words}")))
+    return Division(load(small(method="fedsynth", set=f"{QUICK} {words}"))).run
 
 
 def digits(run_: Run, few: int = 96, classes: tuple[int, ...] = ()) -> Samples:
     """Return the first training images, or those among them of ``classes``."""
-    labels = run_.dataset.train.labels
+    labels = Division(run_.config).dataset.train.labels
     of = np.flatnonzero(np.isin(labels, classes)) if classes else np.arange(len(labels))
-    return samples(run_.dataset.train, run_.info, of[:few])
+    return samples(Division(run_.config).dataset.train, run_.info, of[:few])
 
 
 def client(

@@ -42,37 +42,25 @@ from fuzzing_rounds import CASES
 from inflating import Edit, content, deflated, inflated, npz, of_kind, parts
 from travelling import travelling
 
+from common.code.fingerprint import source_fingerprint
 from common.errors import REASON_LENGTH, PayloadError
-from common.fingerprint import source_fingerprint
 from common.models import build
 from common.privacy.told import HEAD, RECORD
 from common.sites import RAY, SITE_NAME, Site
 from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
-from common.wire import (
-    Bundle,
-    BundleSpec,
-    ClassList,
-    ClassListSpec,
-    LatentMeans,
-    LatentMeansSpec,
-    MaskedUpdate,
-    MaskedUpdateSpec,
-    Numbers,
-    NumbersSpec,
-    Payload,
-    Pixels,
-    PixelsSpec,
-    Spec,
-    SyntheticBatches,
-    SyntheticBatchesSpec,
-    SyntheticImages,
-    SyntheticImagesSpec,
-    TopKUpdate,
-    TopKUpdateSpec,
-    Weights,
-    WeightsSpec,
-)
-from nectar.local_grid import LocalGrid
+from common.wire.bundle import Bundle, BundleSpec
+from common.wire.class_list import ClassList, ClassListSpec
+from common.wire.codec import Payload, Spec
+from common.wire.latent_means import LatentMeans, LatentMeansSpec
+from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
+from common.wire.numbers import Numbers, NumbersSpec
+from common.wire.pixels import Pixels, PixelsSpec
+from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec
+from common.wire.weights import Weights, WeightsSpec
+from nectar.engines.local_grid import LocalGrid
+from server_app.spent import lines_of
 from strategies.base import Strategy
 from strategies.exchange.replies import (
     SiteEvaluation,
@@ -311,12 +299,12 @@ def faulty_figures(figures: Mapping[str, float], examples: int) -> list[str]:
 def faulty_spending(spending: Spending) -> list[str]:
     """Return what is wrong with what is kept of an accepted reply's privacy: it is reckoned, and written as JSON."""
     found, begun = [], time.monotonic()
-    for line in spending.lines(1e-5).values():
+    for line in lines_of(spending, 1e-5).values():
         if line["epsilon"] is not None and not 0 <= line["epsilon"] < float("inf"):
             found.append("an epsilon that is not a number")
         if len(line["events"]) > 64 or any(e["steps"] > 64 * 10**9 for e in line["events"]):
             found.append("more events, or more steps, than a run has")
-    text = json.dumps([spending.lines(1e-5), spending.state()], allow_nan=False)
+    text = json.dumps([lines_of(spending, 1e-5), spending.state()], allow_nan=False)
     if len(text) > 64 * 1024:
         found.append(f"{len(text)} characters of it")
     if time.monotonic() - begun > RECKONED:

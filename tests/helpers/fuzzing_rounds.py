@@ -43,10 +43,10 @@ from spoiling import Hostile
 
 from client_app.app import app as client_app
 from client_app.state import DirectoryState
-from common.config import load
+from common.config.loading import load
 from common.methods import METHODS
-from nectar.local_grid import LocalGrid
-from nectar.resume import with_recorded
+from nectar.engines.local_grid import LocalGrid
+from nectar.records.resume import with_recorded
 from server_app.app import serve
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record

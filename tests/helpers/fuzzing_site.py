@@ -45,13 +45,13 @@ from image_folders import CLASSES, paint
 from spoiling import pick
 
 from client_app.app import app as client_app
-from common.config import load
 from common.config.keys import RUN_KEYS
+from common.config.loading import load
 from common.config.schema import known_keys
 from common.errors import REASON_LENGTH
 from common.methods import section
 from common.settings.sections import SECTIONS
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 
 Draw = np.random.Generator

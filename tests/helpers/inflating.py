@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 
 #: a reply's objects by id, as they are stored; an edit changes them in place
 Objects = dict[str, bytes]

@@ -16,7 +16,7 @@ from common.methods import Method
 from common.settings.base import setting
 from common.settings.scaffold import ScaffoldSettings
 from common.specs.scaffold import bundle_spec
-from common.wire import Bundle
+from common.wire.bundle import Bundle
 
 
 class OddSettings(ScaffoldSettings):

@@ -52,7 +52,7 @@ def main(folder: str, words: list[str]) -> None:
     torch.set_num_threads(1)
     pretended_device.register()
     with (
-        patch("common.run.torch_device", lambda _: pretended_device.DEVICE),
+        patch("common.learning.run.torch_device", lambda _: pretended_device.DEVICE),
         patch("server_app.record.torch_device", str),
         patch("torch.inference_mode", torch.no_grad),  # wrappers have none
     ):

@@ -6,11 +6,11 @@ import torch
 
 from client_app.device import DeviceClient, phase
 from common.methods import Method
-from common.privacy import Event
+from common.privacy.events import Event
 from common.settings.base import Switch, setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.fedavg import FedAvg
 
 #: what a round costs: epsilon 0.52 by itself at delta 1e-5

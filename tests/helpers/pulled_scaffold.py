@@ -8,11 +8,11 @@ from torch import Tensor
 
 from client_app.fedprox import pulled
 from client_app.scaffold import ScaffoldClient
+from common.learning.training import Local
 from common.methods import Method
 from common.settings.base import setting
 from common.settings.scaffold import ScaffoldSettings
-from common.training import Local
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.scaffold import Scaffold
 
 

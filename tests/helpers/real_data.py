@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.data.sources import SOURCES
+from common.data.published.sources import SOURCES
 
 
 def data_directory(name: str) -> Path:

@@ -8,12 +8,12 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from client_app.app import app as client_app
-from common.config import load
-from common.privacy.ledger import Head
+from common.config.loading import load
+from common.division import Division
+from common.privacy.head import Head
 from common.privacy.told import HEAD, HEADS, all_written, written
-from common.run import Run
-from common.wire import Weights
-from nectar.local_grid import LocalGrid
+from common.wire.weights import Weights
+from nectar.engines.local_grid import LocalGrid
 
 PARTITION = {"partition-id": 0, "num-partitions": 1}
 RECORD = "20260101-000000-real-images-seed0-abcdef"
@@ -43,7 +43,7 @@ class Site:
         return self._sent("evaluate", {"record": RECORD})
 
     def _sent(self, kind: str, fields: dict[str, Any]) -> Message:
-        weights = Weights.of(Run(load(self._run_config)).build_model())
+        weights = Weights.of(Division(load(self._run_config)).run.build_model())
         config = ConfigRecord({"server-round": 1, **fields})
         arrays = ArrayRecord(weights.encode())
         return self._ask(kind, RecordDict({"arrays": arrays, "config": config}))

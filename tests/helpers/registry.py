@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nectar.flower.client import Refused
-from nectar.keys.nodes import fingerprint, note_of, read_public
+from nectar.engines.flower.client import Refused
+from nectar.operate.keys.nodes import fingerprint, note_of, read_public
 
 KNOWN = "[code: 23] Public key already in use."
 

@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from common.specs.riding import EVALUATION
-from common.wire import Bundle
+from common.wire.bundle import Bundle
 
 Draw = np.random.Generator
 Array = np.ndarray[Any, Any]

@@ -15,15 +15,17 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient
 from client_app.state import DirectoryState
-from common.config import load
-from common.data import Samples
-from common.imports import load as load_path
+from common.code.imports import load as load_path
+from common.config.loading import load
+from common.config.resolved import Config
+from common.division import Division
+from common.learning.run import Run
+from common.learning.task import Classification
 from common.methods import resolve, section
 from common.models import Classifier
-from common.run import Run
+from common.samples.inputs import Samples
 from common.sites import Site
-from common.task import Classification
-from common.wire import Weights
+from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.base import Strategy
 from strategies.exchange.replies import Upload
@@ -71,6 +73,11 @@ class TinyRun(Run):
         return OneWeight()
 
 
+def tiny_run(config: Config, kind: type[TinyRun] = TinyRun) -> TinyRun:
+    """Return a run of ``kind``."""
+    return kind(config, Division(config).run.info)
+
+
 class Tiny:
     """Sites with one example each unless ``examples`` says otherwise, and their server; round by round, no messages.
 
@@ -99,7 +106,7 @@ class Tiny:
         words = " ".join(f"{section(method)}.{word}" for word in f"{HALVES} {settings}".split())
         counts = examples or [1] * len(wants)
         clients = f"federation.clients={len(wants)} federation.max_update=0"
-        self.run = TinyRun(load({"method": method, "set": f"{words} {clients}"}))
+        self.run = tiny_run(load({"method": method, "set": f"{words} {clients}"}))
         self.sites = [Site(f"site-{i}", i, n) for i, n in enumerate(counts)]
         self._wants, self._directory = wants, directory
         self.weights = Weights.of(self.run.build_model())

@@ -12,9 +12,9 @@ from fuzzing_rounds import CASES, config_of
 
 from client_app.app import app as client_app
 from client_app.arrivals import Arrivals
-from common.config import load
-from common.wire import Payload, Spec
-from nectar.local_grid import LocalGrid
+from common.config.loading import load
+from common.wire.codec import Payload, Spec
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 from strategies import base, foreign
 

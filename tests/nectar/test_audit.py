@@ -18,7 +18,7 @@ from exact_epsilon import gaussian as exact_gaussian
 from scipy.stats import norm
 from torch import Tensor
 
-from common.privacy import epsilon
+from common.privacy.accounting import epsilon
 from nectar.audit.attack import STATISTICS, Audit, Releases, audit
 from nectar.audit.bound import lower_bound
 from nectar.audit.gradients import GradientReleases
@@ -40,7 +40,7 @@ FEW = 12_000
 def _the_same_releases_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an attack shows of one mechanism varies by a tenth from draw to draw; what is tested is not the entropy."""
     bits = SimpleNamespace(urandom=np.random.default_rng(1).bytes)
-    monkeypatch.setattr("common.entropy.os", bits)
+    monkeypatch.setattr("common.draws.entropy.os", bits)
 
 
 def shown(releases: Releases, repeats: int = FEW) -> Audit:

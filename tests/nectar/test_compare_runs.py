@@ -20,19 +20,20 @@ from filelock import FileLock
 from places import HELPERS, ROOT
 from small import SMALL
 
+from common.code.fingerprint import PACKAGES
+from common.code.import_closure import Sources
 from common.errors import ConfigError, FederationError
-from common.import_closure import PACKAGES, Sources
 from nectar.cli import main
-from nectar.compare import identity as identities
 from nectar.compare import run_scheduler
-from nectar.compare.archive import Archive
 from nectar.compare.comparison import Comparison
-from nectar.compare.identity import Identity
 from nectar.compare.live_processes import command_lines
 from nectar.compare.request import parse
 from nectar.compare.run_scheduler import RunScheduler
 from nectar.compare.tables import Results
-from nectar.resume import with_recorded
+from nectar.records import identity as identities
+from nectar.records.archive import Archive
+from nectar.records.identity import Identity
+from nectar.records.resume import with_recorded
 from server_app.record import Record
 
 Small = Callable[..., dict[str, Any]]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nectar.compare.figures import RoundFigures, RunFigures
 from nectar.compare.rows import Row, default_target, is_outlier
 from nectar.compare.tables import Results, markdown, number, shown_rounds, size, terminal
 from nectar.compare.tuning import Axis, Choice, Search, Trial, choose
 from nectar.compare.variants import Variant
+from nectar.records.figures import RoundFigures, RunFigures
 
 
 def a_run(

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from federation import run
 
-from common.config import Config, layers, load
+from common.config import layers
 from common.config.layers import names
+from common.config.loading import load
+from common.config.resolved import Config
 from common.errors import ConfigError
 from nectar.cli import main as nectar
 from nectar.compare.plan import tasks_of

@@ -32,16 +32,17 @@ from flwr.app import Context, RecordDict
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from image_folders import CLASSES, paint, paint_split
 
-from client_app.site import run_of
-from common.data import load as load_data
+from client_app.site import division_of
+from common.data.loading import load as load_data
 from common.errors import FederationError
-from common.privacy import Event, epsilon
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.privacy.ledger import LEDGER, Charge, Ledger
-from nectar.doctor import machine
-from nectar.doctor.check import Check, shown
-from nectar.flower.connection import Connection
-from nectar.keys.authority import make_authority, make_server
-from nectar.keys.nodes import make_nodes, read_public
+from nectar.engines.flower.connection import Connection
+from nectar.operate.doctor import machine
+from nectar.operate.doctor.check import Check, shown
+from nectar.operate.keys.authority import make_authority, make_server
+from nectar.operate.keys.nodes import make_nodes, read_public
 
 
 class SuperLink(http.server.BaseHTTPRequestHandler):
@@ -646,12 +647,12 @@ def context(**node_config: object) -> Context:
 
 
 def test_a_sites_own_device_and_cores_stand_over_the_runs() -> None:
-    assert run_of(context()).config.compute.client_cores == 1
-    own = run_of(context(device="cpu", cores=2))
+    assert division_of(context()).config.compute.client_cores == 1
+    own = division_of(context(device="cpu", cores=2))
     assert (own.config.compute.device, own.config.compute.client_cores) == ("cpu", 2)
     assert own.config.seed == 3
-    assert run_of(context(device="cpu", cores=2)) is own
-    assert run_of(context(cores=3)) is not own
+    assert division_of(context(device="cpu", cores=2)) is own
+    assert division_of(context(cores=3)) is not own
 
 
 @pytest.mark.parametrize(
@@ -668,4 +669,4 @@ def test_a_sites_own_device_and_cores_stand_over_the_runs() -> None:
 )
 def test_a_site_that_sets_nonsense_is_told(node_config: dict[str, object], said: str) -> None:
     with pytest.raises(FederationError, match=said.replace("'", ".")):
-        run_of(context(**node_config))
+        division_of(context(**node_config))

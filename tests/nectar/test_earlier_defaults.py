@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from common.config import load
+from common.config.loading import load
 from nectar.export.readme import nature_of_images
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 Small = Callable[..., dict[str, Any]]
 

@@ -18,17 +18,17 @@ from federation import run
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from common.data import describe
+from common.data.published.catalogue import describe
+from common.division import Division
 from common.errors import ConfigError, NectarError
 from common.models import MODELS, build
-from common.run import Run
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.cli import main
 from nectar.export.bundle import NETWORKS, export
 from nectar.export.names import folder_names, labels_by_folder
 from nectar.export.standalone import join
 from nectar.export.synthetic import write_synthetic
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 Small = Callable[..., dict[str, Any]]
 
@@ -89,7 +89,7 @@ def test_plain_pytorch_gives_the_models_logits_bit_for_bit(
         "net = load()\nassert not net.training\n"
         "torch.save(net(torch.load('x.pt', weights_only=True)).detach(), 'z.pt')",
     )
-    model = Run(past.config).build_model().eval()
+    model = Division(past.config).run.build_model().eval()
     model.load_state_dict(dict(past.checkpoint().weights))
     with torch.no_grad():
         assert torch.equal(torch.load(folder / "z.pt", weights_only=True), model(x))

@@ -15,16 +15,16 @@ from image_folders import CLASSES, paint_split
 from places import ROOT
 from small import SMALL
 
+from common.code.fingerprint import PACKAGES
+from common.division import Division
 from common.errors import ConfigError
-from common.fingerprint import PACKAGES
-from common.run import Run
 from nectar.cli import main
 from nectar.export import bundle, formats, fresh
 from nectar.export.bundle import Export, export
 from nectar.export.learned import network_of
 from nectar.export.model import ExportedModel
 from nectar.export.source import source_of
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 #: a network of somebody's own, which normalises by batch, so that modes matter
 OWN = """
@@ -66,7 +66,7 @@ def test_every_format_gives_the_runs_logits(past: PastRun, exported: Export) -> 
     import onnxruntime
 
     assert {*exported.apart} == {"safetensors", "pt2", "onnx"}
-    model = network_of(Run(past.config), past.checkpoint())
+    model = network_of(Division(past.config).run, past.checkpoint())
     program = torch.export.load(exported.folder / "model.pt2").module()
     session = onnxruntime.InferenceSession(str(exported.folder / "model.onnx"))
     for count in (1, 7):

@@ -16,7 +16,7 @@ from federation import run
 from places import ROOT
 
 from nectar.export.bundle import export
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 PAGE = ROOT / "docs" / "compare.md"
 RAW = Path("MNIST") / "raw"

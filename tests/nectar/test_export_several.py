@@ -13,8 +13,8 @@ from federation import run
 
 from common.errors import ConfigError
 from nectar.export.bundle import export
-from nectar.past_run import PastRun
-from nectar.recorded_run import RecordedRun
+from nectar.records.past_run import PastRun
+from nectar.records.recorded_run import RecordedRun
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]

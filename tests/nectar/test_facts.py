@@ -12,12 +12,12 @@ from documents import written
 from federation import run
 from places import ROOT
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.disclosure import Disclosure
 from common.settings.fedavg import FedAvgSettings
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.facts import Facts, Given, facts_of, recorded_disclosure
 from nectar.report.view import View
 

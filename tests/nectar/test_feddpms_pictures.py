@@ -9,7 +9,7 @@ import pytest
 from documents import check, written
 from federation import run
 
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.neighbours import RealImages, real_images
 from nectar.report.view import View
 

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save_file
 
-from common import tensor_file
-from common.data import Dataset, DatasetInfo, Split, describe
+from common.data.published.catalogue import describe
 from common.errors import FederationError
-from common.wire import SyntheticImages
+from common.samples.dataset import Dataset, DatasetInfo, Split
+from common.storage import tensor_file
+from common.wire.synthetic_images import SyntheticImages
 from nectar.export.synthetic import write_synthetic
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report import neighbours, pictures
 from nectar.report.neighbours import Control, Likest, RealImages
 from server_app.pictures import grid

@@ -20,10 +20,10 @@ import pytest
 from deployment import nectar
 from federation import run, server_context
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError, FederationError
-from nectar.remote import fetching
-from nectar.remote.unpacking import unpack
+from nectar.engines.remote import fetching
+from nectar.engines.remote.unpacking import unpack
 from server_app.sending import send as sending
 from server_app.sending.lines import LINE_BYTES, Arrival, FetchError, lines_of
 from server_app.sending.packing import pack

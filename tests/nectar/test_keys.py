@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from deployment import nectar
 
-from nectar.keys import files
-from nectar.keys.authority import make_authority, make_server
-from nectar.keys.inventory import inventory
-from nectar.keys.nodes import fingerprint, make_nodes, read_private, read_public
+from nectar.operate.keys import files
+from nectar.operate.keys.authority import make_authority, make_server
+from nectar.operate.keys.inventory import inventory
+from nectar.operate.keys.nodes import fingerprint, make_nodes, read_private, read_public
 
 
 def modes(directory: Path) -> dict[str, str]:
@@ -320,7 +320,7 @@ def test_show_knows_a_certificate_of_another_authority(tmp_path: Path) -> None:
 def test_an_expired_authority_signs_nothing_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nectar.keys import authority
+    from nectar.operate.keys import authority
 
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=40)
     monkeypatch.setattr(authority, "_now", lambda: past)

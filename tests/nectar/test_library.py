@@ -21,14 +21,14 @@ from small import SMALL
 
 import nectar
 from common.config.text import parse_set
-from common.data import samples
+from common.division import Division
 from common.errors import ConfigError, FederationError, NectarError
-from common.run import Run
-from common.training import evaluate
+from common.learning.training import evaluate
+from common.samples.inputs import samples
 from nectar import api, cli
 from nectar.compare.comparison import Comparison
-from nectar.interrupt import Interrupted
-from nectar.recorded_run import RecordedRun
+from nectar.engines.interrupt import Interrupted
+from nectar.records.recorded_run import RecordedRun
 
 SETTINGS: dict[str, Any] = parse_set(SMALL)
 
@@ -63,9 +63,11 @@ def test_a_run_has_its_figures_model_images_and_report(
 
 
 def test_its_model_is_the_one_that_was_judged(finished: RecordedRun) -> None:
-    run = Run(finished.config)
+    run = Division(finished.config).run
     assert not finished.model.training
-    judged = evaluate(finished.model, samples(run.dataset.test, run.info), run.task, batch=512)
+    judged = evaluate(
+        finished.model, samples(Division(run.config).dataset.test, run.info), run.task, batch=512
+    )
     assert judged.accuracy == finished.accuracy
 
 

@@ -12,8 +12,8 @@ from federation import run
 import nectar
 from common.errors import ConfigError
 from nectar import cli
-from nectar.named_record import record_at
-from nectar.resume import with_recorded
+from nectar.records.named_record import record_at
+from nectar.records.resume import with_recorded
 from nectar.words import parse_words
 
 Small = Callable[..., dict[str, Any]]

@@ -16,14 +16,14 @@ import yaml
 from federation import run
 from small import SMALL
 
+from common.division import Division
 from common.errors import NectarError
-from common.run import Run
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.export import bundle
 from nectar.export.about import about_model
 from nectar.export.readme import readme
 from nectar.export.source import Source
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.page import page
 from nectar.report.view import View
 from server_app.synthetic_sets import save_sets
@@ -76,7 +76,9 @@ def survives(record: Path, what: str, *, exports: bool = True) -> None:
 
     def export() -> None:
         past = PastRun.open(record)
-        about = about_model(past, Run(past.config), past.checkpoint(), Source("nectar"), ())
+        about = about_model(
+            past, Division(past.config).run, past.checkpoint(), Source("nectar"), ()
+        )
         readme(about, past.config, None)
 
     for read in (report, export) if exports else (report,):

@@ -14,13 +14,13 @@ import pytest
 from federation import numbers, run
 from small import SMALL
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method, is_foreign, resolve
 from nectar.commands import config as config_command
 from nectar.compare.request import parse
 from nectar.compare.variants import Variant, read_variant
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.view import View
 
 Small = Callable[..., dict[str, Any]]
@@ -33,7 +33,7 @@ from client_app.local_training import train_locally
 from common.methods import Method
 from common.settings.base import setting
 from common.settings.fedavg import FedAvgSettings
-from common.wire import Weights
+from common.wire.weights import Weights
 from strategies.fedavg import FedAvg
 from strategies.base import Instruction
 

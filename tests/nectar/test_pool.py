@@ -21,10 +21,10 @@ from federation import MissingGrid, numbers, run
 from places import HELPERS, ROOT
 
 from common.methods import METHODS
-from nectar.local_run import run_here
-from nectar.pool import forecast, grid, hand
-from nectar.pool.crew import Crew
-from nectar.resume import with_recorded
+from nectar.engines.local_run import run_here
+from nectar.engines.pool import forecast, grid, hand
+from nectar.engines.pool.crew import Crew
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -75,7 +75,7 @@ def workers_of(parent: int) -> list[int]:
             above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:  # gone meanwhile
             continue
-        if b"nectar.pool.worker" in words and above == parent:
+        if b"nectar.engines.pool.worker" in words and above == parent:
             found.append(int(entry.name))
     return found
 
@@ -223,7 +223,7 @@ def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
 def test_where_no_worker_can_be_started_this_process_does_it(
     small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hand, "_WORKER", "nectar.pool.none_such")
+    monkeypatch.setattr(hand, "_WORKER", "nectar.engines.pool.none_such")
     config = small(method="fedavg")
     assert_same(pooled(config), run(config))
     assert "no process of the pool could be started, so that this one" in caplog.text

@@ -12,10 +12,10 @@ import pytest
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from nectar.local_grid import LocalGrid, identify
-from nectar.pool import crew as crews
-from nectar.pool.crew import Crew
-from nectar.pool.hand import Job, WorkerError
+from nectar.engines.local_grid import LocalGrid, identify
+from nectar.engines.pool import crew as crews
+from nectar.engines.pool.crew import Crew
+from nectar.engines.pool.hand import Job, WorkerError
 
 
 class Player:

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
-from nectar.compare import run_start
 from nectar.compare.plan import Task
-from nectar.pool import forecast, letters, sheets
-from nectar.pool.board import Board
-from nectar.pool.forecast import Forecast
-from nectar.pool.grid import most_processes
-from nectar.pool.letters import Pile
-from nectar.pool.line import Line
+from nectar.engines import run_start
+from nectar.engines.pool import forecast, letters, sheets
+from nectar.engines.pool.board import Board
+from nectar.engines.pool.forecast import Forecast
+from nectar.engines.pool.grid import most_processes
+from nectar.engines.pool.letters import Pile
+from nectar.engines.pool.line import Line
 
 
 def open_files() -> set[str]:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError
-from common.privacy import Event, epsilon, rounds_left
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.privacy.ledger import LEDGER, Charge, Ledger, LedgerError
+from common.privacy.planning import rounds_left
 from nectar.commands import privacy
 
 DELTA = 1e-5

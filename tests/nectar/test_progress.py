@@ -15,11 +15,11 @@ import torch
 from federation import numbers
 from small import SMALL
 
-from common import steps
-from common.config import load
+from common.config.loading import load
+from common.learning import steps
 from nectar import cli
-from nectar.progress import Progress, shown
-from nectar.rehearsal import Estimate, rehearse
+from nectar.engines.progress import Progress, shown
+from nectar.engines.rehearsal import Estimate, rehearse
 from nectar.spans import spoken
 from server_app.record import Record
 
@@ -95,7 +95,7 @@ def test_a_run_that_was_estimated_gives_the_numbers_of_one_that_was_not(
     found = []
     for name in ("with", "without"):
         if name == "without":
-            monkeypatch.setattr("nectar.rehearsal.rehearse", lambda config: None)
+            monkeypatch.setattr("nectar.engines.rehearsal.rehearse", lambda config: None)
         note = tmp_path / f"{name}.txt"
         words = ["run", f"method={method}", "rounds=2", f"output-dir={tmp_path / name}"]
         assert cli.main([*words, *SMALL.split(), "--note-record", str(note)]) == 0
@@ -240,7 +240,7 @@ def test_without_a_terminal_the_log_has_the_line_from_time_to_time(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A minute apart; here as often as can be, until the third."""
-    monkeypatch.setattr("nectar.progress._IN_LOG", 0.001)
+    monkeypatch.setattr("nectar.engines.progress._IN_LOG", 0.001)
     said = threading.Event()
 
     class Told(Progress):

@@ -58,7 +58,7 @@ def test_nor_what_its_own_file_of_settings_names(
         {"dataset": "antigravity:fly"},
         {"set": "model.name=antigravity:x"},
         {"dataset": "nectar.cli:main"},
-        {"dataset": "common.compute:use_threads"},
+        {"dataset": "common.learning.compute:use_threads"},
     ],
 )
 def test_nothing_that_it_names_is_imported(

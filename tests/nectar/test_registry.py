@@ -11,10 +11,10 @@ import pytest
 from deployment import nectar
 from registry import KNOWN, Registry, note
 
-from nectar.keys import files
-from nectar.keys.nodes import fingerprint, make_nodes, note_of, read_public
-from nectar.keys.registry import register, unregister
-from nectar.keys.revoked import LIST, revoked
+from nectar.operate.keys import files
+from nectar.operate.keys.nodes import fingerprint, make_nodes, note_of, read_public
+from nectar.operate.keys.registry import register, unregister
+from nectar.operate.keys.revoked import LIST, revoked
 
 
 def test_one_site_that_cannot_be_registered_keeps_no_other_out(
@@ -109,7 +109,7 @@ def superlink(monkeypatch: pytest.MonkeyPatch) -> Registry:
     def connect(*words: Any, **options: Any) -> Iterator[Registry]:
         yield found
 
-    monkeypatch.setattr("nectar.flower.connecting.connect", connect)
+    monkeypatch.setattr("nectar.engines.flower.connecting.connect", connect)
     return found
 
 

@@ -18,10 +18,10 @@ from PIL import Image
 from tampering import nan, with_arrays
 
 from common.errors import ConfigError
-from common.wire import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages
 from nectar.cli import main as nectar
 from nectar.commands import report
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report import page as pages
 from nectar.report import pictures
 from nectar.report.neighbours import RealImages, real_images

@@ -13,7 +13,7 @@ from federation import TamperedGrid, run
 from small import SMALL
 from tampering import nan, with_arrays
 
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.page import page
 from nectar.report.view import View
 

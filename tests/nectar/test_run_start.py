@@ -15,7 +15,7 @@ from federation import numbers, words_of
 from small import SMALL
 
 from nectar.compare.live_processes import command_lines, is_run, others
-from nectar.compare.run_start import FORK_SERVER, RunStarter, Started, start_alone
+from nectar.engines.run_start import FORK_SERVER, RunStarter, Started, start_alone
 from server_app.record import Record
 
 pytestmark = [

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from common.config import load
+from common.config.loading import load
 from nectar.cli import main as nectar
-from nectar.run_list import runs_below, sweep
+from nectar.records.run_list import runs_below, sweep
 from server_app.record import Record
 
 

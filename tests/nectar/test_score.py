@@ -14,14 +14,14 @@ import torch
 from federation import run
 from PIL import Image
 
-from common.data import load
+from common.data.loading import load
 from nectar.cli import main
 from nectar.export.bundle import export
 from nectar.export.model import ExportedModel
 from nectar.export.pictures import read
 from nectar.export.scoring import Score, score
 from nectar.export.table import as_text
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 
 @pytest.fixture(scope="module")

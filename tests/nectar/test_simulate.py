@@ -12,21 +12,21 @@ import pytest
 import torch
 from flwr.common.config import parse_config_args
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 from nectar import cli
 from nectar.commands import simulate
 from nectar.commands.simulate import available_cores, job_of, main, resources
-from nectar.flower.app import SOURCE, require_app
-from nectar.flower.job import (
+from nectar.engines.flower.app import SOURCE, require_app
+from nectar.engines.flower.job import (
     Job,
     LaunchError,
     Resources,
 )
-from nectar.flower.log import NoiseFilter, plain
-from nectar.interrupt import Interrupted, Interrupts
-from nectar.simulation import processes, workspace
-from nectar.simulation.environment import environment
+from nectar.engines.flower.log import NoiseFilter, plain
+from nectar.engines.interrupt import Interrupted, Interrupts
+from nectar.engines.simulation import processes, workspace
+from nectar.engines.simulation.environment import environment
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 
@@ -292,7 +292,7 @@ def test_a_process_that_lost_its_mark_is_known_by_its_session(
 
 def test_the_remains_of_a_killed_wrapper_are_swept_and_nobody_elses() -> None:
     create_and_print = (
-        "from nectar.simulation import workspace; import time; "
+        "from nectar.engines.simulation import workspace; import time; "
         "print(workspace.create(), flush=True); time.sleep(600)"
     )
     wrapper = subprocess.Popen(
@@ -374,7 +374,7 @@ def test_torch_is_asked_for_a_gpu_where_there_may_be_one(
 ) -> None:
     monkeypatch.setattr(simulate, "_may_have_gpu", lambda: True)
     device = torch.device("cuda" if found else "cpu")
-    monkeypatch.setattr("common.compute.torch_device", lambda name: device)
+    monkeypatch.setattr("common.learning.compute.torch_device", lambda name: device)
     assert load(job_of({}).run_config).compute.device == ("cpu" if found else "auto")
     monkeypatch.setattr(simulate, "_may_have_gpu", lambda: False)
     assert load(job_of({}).run_config).compute.device == "auto"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from common.errors import NectarError
-from nectar.flower.app import SOURCE
-from nectar.flower.job import Job, LaunchError, Resources
-from nectar.simulation import bytecode, programs, superlink, warm, workspace
-from nectar.simulation.simulate import simulate
-from nectar.simulation.superlink import SuperLink
+from nectar.engines.flower.app import SOURCE
+from nectar.engines.flower.job import Job, LaunchError, Resources
+from nectar.engines.simulation import bytecode, programs, superlink, warm, workspace
+from nectar.engines.simulation.simulate import simulate
+from nectar.engines.simulation.superlink import SuperLink
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 JOB = Job(SOURCE, {}, TINY)

@@ -21,13 +21,13 @@ import pytest
 from deployment import ROOT, signal_session
 
 from nectar.cli import main as nectar
-from nectar.site.place import Place
+from nectar.engines.site.place import Place
 
 #: the site's program around a SuperNode that is a shell script, and a ClientApp that is a piece of Python
 DRIVER = """
 import os, sys
-from nectar.site.parent import Parent
-from nectar.site.place import place
+from nectar.engines.site.parent import Parent
+from nectar.engines.site.place import place
 
 with place() as here:
     variables = os.environ | here.environment("", ["/usr/bin", "/bin"]) | {"HERE": str(here.folder)}
@@ -234,7 +234,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(
 #: prints what the parent has of the app and of CUDA, and what the app's own modules still bring in from others
 PRELOADED = """
 import importlib, pathlib, sys
-from nectar.site import clientapp
+from nectar.engines.site import clientapp
 clientapp.preload(None)
 import torch
 there = set(sys.modules)
@@ -272,7 +272,7 @@ class Link:
 
 
 def test_the_end_of_a_run_is_told_from_a_superlink_that_is_away() -> None:
-    from nectar.site.clientapp import is_over, watch
+    from nectar.engines.site.clientapp import is_over, watch
 
     link, stopped = Link(200, 0, 502, 401, 404, 403), list[int]()
     watch(lambda: is_over(link, 5, 7), lambda: stopped.append(len(link.asked)), every=0.001)  # type: ignore[arg-type]
@@ -284,7 +284,7 @@ def test_a_task_is_looked_after_while_its_message_is_still_to_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that ends while its message is on the way: the rest never comes, and the fork must not wait for it."""
-    from nectar.site import clientapp
+    from nectar.engines.site import clientapp
 
     given_up = threading.Event()
     seen: list[object] = []
@@ -313,7 +313,7 @@ def test_a_task_is_looked_after_while_its_message_is_still_to_come(
 
 
 def test_only_a_node_with_a_key_can_ask(tmp_path: Path) -> None:
-    from nectar.site.clientapp import fleet_of
+    from nectar.engines.site.clientapp import fleet_of
 
     assert nectar(["keys", "node", str(tmp_path), "north"]) == 0
     where = ["--superlink", "127.0.0.1:8000"]

@@ -16,15 +16,15 @@ from federation import server_context
 from small import SMALL
 
 from client_app.app import app as client_app
-from nectar.flower.client import Outcome
-from nectar.flower.connection import Connection
-from nectar.flower.job import LaunchError
-from nectar.keys.authority import make_authority, make_server
-from nectar.keys.nodes import make_nodes, note_of
-from nectar.local_grid import LocalGrid
-from nectar.remote import silence
-from nectar.remote.silence import breaking_silence
-from nectar.remote.standing import Reading
+from nectar.engines.flower.client import Outcome
+from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.job import LaunchError
+from nectar.engines.local_grid import LocalGrid
+from nectar.engines.remote import silence
+from nectar.engines.remote.silence import breaking_silence
+from nectar.engines.remote.standing import Reading
+from nectar.operate.keys.authority import make_authority, make_server
+from nectar.operate.keys.nodes import make_nodes, note_of
 from server_app.app import app as server_app
 from server_app.marked_lines import told
 

@@ -20,17 +20,18 @@ import pytest
 from deployment import nectar
 from flwr.supercore.logger import ConsoleHandler
 
-from common.config import layers, load
+from common.config import layers
 from common.config.keys import PATH_KEYS
+from common.config.loading import load
 from common.errors import ConfigError, PayloadError
-from nectar.flower.client import Client, LogBroken, Outcome, Refused
-from nectar.flower.connecting import connect
-from nectar.flower.connection import Connection
-from nectar.flower.job import LaunchError
-from nectar.remote import following, watching
-from nectar.remote.following import follow
-from nectar.remote.order import described, order_of, resumed
-from nectar.remote.watching import watch
+from nectar.engines.flower.client import Client, LogBroken, Outcome, Refused
+from nectar.engines.flower.connecting import connect
+from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.job import LaunchError
+from nectar.engines.remote import following, watching
+from nectar.engines.remote.following import follow
+from nectar.engines.remote.order import described, order_of, resumed
+from nectar.engines.remote.watching import watch
 from nectar.words import typed
 from server_app.sending.request import Request
 from strategies.exchange.replies import reason_of
@@ -280,7 +281,7 @@ class FakeClient:
 
 @pytest.fixture
 def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connection:
-    monkeypatch.setattr("nectar.flower.log._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("nectar.engines.flower.log._RETRY_SECONDS", 0.0)
     monkeypatch.setattr(following, "_RETRY_SECONDS", 0.0)
     return Connection("lab", "127.0.0.1:9", None, True, tmp_path)
 
@@ -446,7 +447,7 @@ def test_options_of_this_machine_do_not_travel(home: Path, monkeypatch: pytest.M
         told.append(words)
         raise ConfigError("enough")
 
-    monkeypatch.setattr("nectar.remote.order.order_of", note)
+    monkeypatch.setattr("nectar.engines.remote.order.order_of", note)
     words = ["lab", "method=fedavg", "--ca", "/home/me/ca.crt", "rounds=2", "--no-fetch"]
     assert nectar("submit", *words) == 2
     assert told == [{"typed": "nectar submit lab method=fedavg rounds=2"}]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from nectar.doctor.registration import _told
-from nectar.site import turned_away
-from nectar.site.clientapp import Fleet
-from nectar.site.turned_away import MARK, exit_code
+from nectar.engines.site import turned_away
+from nectar.engines.site.clientapp import Fleet
+from nectar.engines.site.turned_away import MARK, exit_code
+from nectar.operate.doctor.registration import _told
 
 UNKNOWN, KNOWN, SILENT = False, True, None
 

@@ -10,8 +10,8 @@ from places import ROOT
 from small import SMALL
 from wheels import Installed, build
 
-from nectar.flower import app
-from nectar.flower.job import LaunchError
+from nectar.engines.flower import app
+from nectar.engines.flower.job import LaunchError
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def bundle(installed: Installed, folder: Path, to: Path) -> str:
 @pytest.mark.slow
 def test_its_bundle_is_the_clones(installed: Installed, tmp_path: Path) -> None:
     """A site that has pinned the release's bundle takes it from whoever submits."""
-    ask = "from nectar.flower.app import app_folder; print(app_folder())"
+    ask = "from nectar.engines.flower.app import app_folder; print(app_folder())"
     folder = Path(installed.call("python", "-c", ask).stdout.strip())
     assert folder.is_relative_to(installed.home / ".cache" / "nectar" / "app")
     pinned = bundle(installed, ROOT, tmp_path / "clone")

@@ -7,7 +7,7 @@ from flwr.common.config import parse_config_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS
 from nectar.words import parse_words, take_options, to_flwr, typed, with_file_as_word

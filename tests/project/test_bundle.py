@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from common.fingerprint import APPS
-from common.import_closure import Sources
+from common.code.code_fingerprint import APPS
+from common.code.import_closure import Sources
 from common.methods import METHODS, resolve
 from common.models.registry import MODELS
-from nectar.flower.app import copy_bundled
-from nectar.flower.job import scripts_directory
+from nectar.engines.flower.app import copy_bundled
+from nectar.engines.flower.job import scripts_directory
 
 MOST_BYTES = 1_690_000
 #: of a generator's weights, which no person reads

@@ -17,8 +17,8 @@ from PIL import Image
 from places import ROOT
 
 import nectar
-from common.config import load
-from common.run import Run
+from common.config.loading import load
+from common.division import Division
 from strategies.image_generators import image_generator
 from synth.generators.feature_space import FeatureSpace
 from synth.generators.style import Form
@@ -167,7 +167,7 @@ def test_a_prior_of_another_set_is_one_that_feddgm_takes(
         assert picture.size == (560, 560), "ten of 28 pixels, doubled"
     named = f"feddgm.generator={tmp_path}/fashionmnist_prior.json feddgm.generator_sha256={sha256}"
     config = load({"method": "feddgm", "dataset": "fashionmnist", "set": named})
-    space = image_generator(Run(config))
+    space = image_generator(Division(config).run)
     assert isinstance(space, FeatureSpace)
     assert space.network.form == Form((1, 28, 28), 10)
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import pytest
 from real_data import data_directory
 
-from common.config import Config, load
 from common.config.layers import CONF, names
-from common.data import describe
-from common.run import Run
+from common.config.loading import load
+from common.config.resolved import Config
+from common.data.published.catalogue import describe
+from common.division import Division
 from nectar import cli
 from nectar.compare.request import parse
 from nectar.compare.tuning import searches_of
@@ -117,7 +118,7 @@ def comments(name: str) -> list[str]:
 
 
 def parameters(config: Config) -> int:
-    return sum(p.numel() for p in Run(config).build_model().parameters())
+    return sum(p.numel() for p in Division(config).run.build_model().parameters())
 
 
 @pytest.mark.parametrize("name", names("experiment"))
@@ -269,7 +270,7 @@ def test_resnet_18_has_the_appendixs_number_of_parameters(end: str) -> None:
     assert parameters(config) == 11_173_962
     assert float(f"{config.federation.clients * parameters(config):.1e}") == 1.1e8
     for method in ("feddm", *RIVALS):
-        run = Run(load({"experiment": name, "method": method}))
+        run = Division(load({"experiment": name, "method": method})).run
         assert type(make_strategy(run)).__name__.lower() == method
         assert run.config.model == config.model
 
@@ -299,11 +300,11 @@ def test_every_twin_has_a_partition_of_its_real_data(name: str) -> None:
     directory = data_directory(row.dataset)
     for seed in range(3):
         config = load({"experiment": f"{name}-small", "seed": seed, "data-dir": str(directory)})
-        run = Run(config)
-        parts = run.partition(row.clients)
+        run = Division(config).run
+        parts = Division(run.config).partition(row.clients)
         assert len(parts) == row.clients
         assert min(map(len, parts)) >= config.partition.min_size
-        assert sum(map(len, parts)) + len(run.validation) == config.data.images
+        assert sum(map(len, parts)) + len(Division(run.config).validation) == config.data.images
 
 
 # --- FedSynth
@@ -333,7 +334,7 @@ def test_fedsynth_and_its_rivals_can_be_built_from_one_file(name: str) -> None:
     assert (config.partition.kind, config.federation.clients) == (kind, clients)
     assert parameters(config) >= 100_000
     for method in COMPARED:
-        run = Run(load({"experiment": name, "method": method}))
+        run = Division(load({"experiment": name, "method": method})).run
         assert type(make_strategy(run)).__name__.lower() == method
         assert run.config.model == config.model
 
@@ -363,12 +364,12 @@ def test_reddits_gradients_are_clipped_as_leafs() -> None:
 @pytest.mark.parametrize("name", FEDSYNTH)
 def test_every_site_of_fedsynths_files_holds_real_data(name: str) -> None:
     directory = data_directory(load({"experiment": name}).dataset)
-    run = Run(load({"experiment": name, "data-dir": str(directory)}))
-    parts = run.partition(run.config.federation.clients)
+    run = Division(load({"experiment": name, "data-dir": str(directory)})).run
+    parts = Division(run.config).partition(run.config.federation.clients)
     assert len(parts) == FEDSYNTH[name][2]
     assert min(map(len, parts)) > 0
     if run.config.partition.kind == "natural":
-        owners = run.dataset.train.owners
+        owners = Division(run.config).dataset.train.owners
         assert owners is not None
         assert len({int(owners[part[0]]) for part in parts}) == len(parts)
         assert all(len(set(owners[part].tolist())) == 1 for part in parts)

@@ -12,10 +12,11 @@ from federation import run
 from image_folders import CLASSES, paint_split
 from stylegan_repository import Standin, standin
 
-from common.config import Config, load
 from common.config.layers import CONF, names
+from common.config.loading import load
+from common.config.resolved import Config
+from common.division import Division
 from common.errors import ConfigError
-from common.run import Run
 from nectar.compare.request import parse
 from server_app.app import make_strategy
 from strategies.image_generators import image_generator
@@ -95,7 +96,7 @@ def test_a_row_has_the_papers_settings_and_can_be_built(row: str, end: str) -> N
     config = load({"experiment": f"feddgm-cifar10{row}{end}"})
     assert (config.method, config.dataset, config.federation.clients) == ("feddgm", "cifar10", 10)
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", ALPHAS.get(row, 0.5))
-    make_strategy(Run(config))
+    make_strategy(Division(config).run)
     settings = own(config)
     assert settings["ipc"] == IPC.get(row, 10)
     assert (settings["gradient"], settings["classes"], settings["warm"]) == ("exact", "all", False)
@@ -122,7 +123,7 @@ def test_a_row_has_the_papers_settings_and_can_be_built(row: str, end: str) -> N
 def test_a_space_is_the_papers_and_can_be_built_on_the_users_file(n: int, cifar10: Standin) -> None:
     given = {"experiment": f"feddgm-cifar10-layer{n}", "set": cifar10.settings()}
     config, base = load(given), load({"experiment": "feddgm-cifar10"})
-    space = image_generator(Run(config))
+    space = image_generator(Division(config).run)
     assert isinstance(space, StyleganXL)
     assert (space.n, space.classes, space.chunk) == (n, tuple(range(10)), 10)
     assert (space.rate_w, space.rate_f) == (1.0, 1000.0)
@@ -138,17 +139,17 @@ def test_its_twin_runs_on_the_digits(n: int) -> None:
     config = load({"experiment": f"feddgm-cifar10-layer{n}-small"})
     assert (config.dataset, config.federation.clients) == ("digits", 10)
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", 0.5)
-    space = image_generator(Run(config))
+    space = image_generator(Division(config).run)
     assert isinstance(space, FeatureSpace)
     assert (space.n, space.network.form.layers) == (LAYERS[n], 6)
     assert f"in the space F{LAYERS[n]} of" in text(f"feddgm-cifar10-layer{n}-small")
-    make_strategy(Run(config))
+    make_strategy(Division(config).run)
 
 
 @pytest.mark.parametrize("row", [*(f"cifar10-layer{n}" for n in LAYERS), *IMAGES])
 def test_without_the_users_file_a_row_says_what_it_needs(row: str) -> None:
     with pytest.raises(ConfigError, match=r"set feddgm\.unpickle=on if you trust the file"):
-        make_strategy(Run(load({"experiment": f"feddgm-{row}"})))
+        make_strategy(Division(load({"experiment": f"feddgm-{row}"})).run)
 
 
 # --- the subsets of ImageNet ---
@@ -184,10 +185,10 @@ def test_a_subset_has_the_papers_settings_and_can_be_built(row: str, imagenet: S
         **{"global_models": "convnet,resnet18,resnet34", "warm": False},
     }
     assert {key: settings[key] for key in paper} == paper
-    space = image_generator(Run(config))
+    space = image_generator(Division(config).run)
     assert isinstance(space, StyleganXL)
     assert (space.n, space.classes, space.chunk) == (12, numbers, 10)
-    make_strategy(Run(config))
+    make_strategy(Division(config).run)
     assert "ConvNet {}, ResNet-18 {}, ResNet-34 {}".format(*published) in text(f"feddgm-{row}")
     for rival in ("fedavg", "fedprox", "fednova"):
         other = load({"experiment": f"feddgm-{row}", "method": rival})
@@ -204,8 +205,8 @@ def test_the_twin_of_a_subset_is_its_classes_at_32_pixels_without_a_generator(ro
     assert config.images.names == tuple(folder for _, folder in categories(subset))
     assert (config.images.folder, config.images.size) == (subset, 32)
     assert config.partition.alpha == alpha
-    assert isinstance(image_generator(Run(config)), Pixels)
-    make_strategy(Run(config))
+    assert isinstance(image_generator(Division(config).run), Pixels)
+    make_strategy(Division(config).run)
 
 
 @pytest.mark.parametrize("row", ["cifar10", *SUBSETS])

@@ -6,9 +6,9 @@ import shlex
 
 import pytest
 
-from common.config import load
 from common.config.layers import CONF, names
-from common.run import Run
+from common.config.loading import load
+from common.division import Division
 from common.specs.fedvae import start_decoder
 from nectar.compare.request import parse
 from nectar.compare.tuning import searches_of
@@ -70,7 +70,7 @@ def test_a_row_has_the_papers_settings_and_can_be_built(name: str, end: str) -> 
         assert config.data.images == (100 if end else 500) * TABLE_2[name]
     else:
         assert config.data.images == (5000 if end else 0)
-    strategy = make_strategy(Run(config))
+    strategy = make_strategy(Division(config).run)
     assert strategy.last_preliminary == (8 if end else 20)  # type: ignore[attr-defined]
     for method in ("fedavg", "fedvae", "fedprox", "fedmix", "moon"):
         rival = load({"experiment": name + end, "method": method}).settings.model_dump()
@@ -82,7 +82,7 @@ def test_a_row_has_the_papers_settings_and_can_be_built(name: str, end: str) -> 
 @pytest.mark.parametrize("name", TABLE_1)
 def test_table_1s_networks_and_its_line(name: str) -> None:
     dataset, shared, decoder, _ = TABLE_1[name]
-    run = Run(load({"experiment": name}))
+    run = Division(load({"experiment": name})).run
     assert run.config.dataset == dataset
     assert size(run.build_model()) == shared
     assert size(start_decoder(run)) == decoder

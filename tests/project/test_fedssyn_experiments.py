@@ -7,9 +7,9 @@ import shlex
 import pytest
 
 from client_app.generators import Diffusion
-from common.config import load
 from common.config.layers import CONF, names
-from common.run import Run
+from common.config.loading import load
+from common.division import Division
 from nectar.compare.request import parse
 from nectar.compare.tuning import searches_of
 from server_app.app import make_strategy
@@ -43,7 +43,7 @@ def test_a_row_has_the_papers_settings_and_can_be_built(name: str, end: str) -> 
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", alpha)
     assert config.federation.clients == clients
     assert config.federation.participation == participation
-    make_strategy(Run(config))
+    make_strategy(Division(config).run)
     own = config.settings.model_dump()
     assert (own["images"], own["size"], own["rho"], own["scaled"]) == ("shuffled", 0, 0.75, True)
     inner = config.of("fedavg").settings.model_dump()
@@ -72,12 +72,12 @@ def test_table_2s_rivals_have_their_released_codes_values_and_can_be_built(
     name: str, end: str
 ) -> None:
     fedgen = load({"experiment": name + end, "method": "fedgen"})
-    make_strategy(Run(fedgen))
+    make_strategy(Division(fedgen).run)
     own = fedgen.settings.model_dump()
     assert (own["hidden"], own["noise"], own["strength"], own["diversity"]) == (512, 64, 10, 1)
     assert (own["weighting"], own["augment"]) == ("uniform", "flip_crop")
     dense = load({"experiment": name + end, "method": "dense", "rounds": 10})
-    make_strategy(Run(dense))
+    make_strategy(Division(dense).run)
     own = dense.settings.model_dump()
     assert (own["distil"], own["student_start"]) == ("last", "average")
     if not end:
@@ -116,7 +116,7 @@ def test_dsprites_has_the_papers_twelve_clients_and_generator(end: str) -> None:
         "natural",
     )
     assert config.federation.clients == 12
-    make_strategy(Run(config))
+    make_strategy(Division(config).run)
     own = config.settings.model_dump()
     assert (own["generator"], own["latent"], own["rho"]) == ("beta-vae", 10, 1.0)
     if not end:

@@ -41,7 +41,7 @@ FLOWER_PUBLIC = (
     "flwr.serverapp.strategy",
     "flwr.simulation",
 )
-FLOWER_PRIVATE_AT = ("nectar/local_grid.py", "nectar/site/clientapp.py")
+FLOWER_PRIVATE_AT = ("nectar/engines/local_grid.py", "nectar/engines/site/clientapp.py")
 
 
 def imports(source: str, package: str) -> Iterator[str]:
@@ -129,9 +129,9 @@ def test_every_module_keeps_the_rules():
         ("nectar/a.py", "from synth.ball import sample_ball"),
         ("nectar/audit/a.py", "from client_app.app import app"),
         ("client_app/a.py", "from flwr.server.superlink.fleet import vce"),
-        ("nectar/site/parent.py", "from flwr.supernode.cli import flwr_clientapp"),
-        ("nectar/site/parent.py", "from common.errors import ConfigError"),
-        ("nectar/site/__main__.py", "import common"),
+        ("nectar/engines/site/parent.py", "from flwr.supernode.cli import flwr_clientapp"),
+        ("nectar/engines/site/parent.py", "from common.errors import ConfigError"),
+        ("nectar/engines/site/__main__.py", "import common"),
     ],
 )
 def test_a_broken_rule_is_seen(path, source):
@@ -146,8 +146,8 @@ def test_a_broken_rule_is_seen(path, source):
             "common/models/a.py",
             "from common.models import build\nfrom .cnn import CNN\nimport torch",
         ),
-        ("nectar/local_grid.py", "from flwr.supercore.task_identity import TaskIdentity"),
-        ("nectar/site/clientapp.py", "from flwr.supernode.cli import flwr_clientapp"),
+        ("nectar/engines/local_grid.py", "from flwr.supercore.task_identity import TaskIdentity"),
+        ("nectar/engines/site/clientapp.py", "from flwr.supernode.cli import flwr_clientapp"),
         ("client_app/a.py", "from synth.starts import noise_start\nfrom common import seeding"),
         ("server_app/a.py", "from server_app.loop import run\nfrom flwr.serverapp import Grid"),
         ("strategies/a.py", "from flwr.serverapp.strategy import FedAvg"),

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from common.config import load
+from common.config.loading import load
 from common.methods import METHODS
 from nectar import cli
-from nectar.preflight import check
+from nectar.engines.preflight import check
 from nectar.words import parse_words
 from server_app.record import Record
 

@@ -12,10 +12,13 @@ from federation import TamperedGrid, run
 from flwr.app import Message
 
 from client_app.counted_copies import count_copies
-from common.copies import Copies
-from common.data import Samples, describe
-from common.wire import SyntheticBatches, SyntheticImages, Weights
-from nectar.past_run import PastRun
+from common.data.published.catalogue import describe
+from common.samples.inputs import Samples
+from common.wire.copies import Copies
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
+from nectar.records.past_run import PastRun
 from nectar.report.page import page
 from nectar.report.view import View
 from server_app.record import Record

@@ -16,8 +16,8 @@ from federation import run
 import server_app.app
 import strategies.fedavg
 from common.errors import FederationError
-from common.wire import Weights
-from nectar.resume import with_recorded
+from common.wire.weights import Weights
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

@@ -11,10 +11,10 @@ from federation import run
 from small import SMALL
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.sites import Site, engine_of
-from nectar.local_grid import LocalGrid
-from nectar.past_run import PastRun
+from nectar.engines.local_grid import LocalGrid
+from nectar.records.past_run import PastRun
 from nectar.report import page as pages
 from nectar.report.view import View
 from server_app.app import serve

@@ -16,8 +16,9 @@ from tampering import nan, with_arrays
 
 import client_app.feddm
 from common.errors import FederationError
-from common.wire import SyntheticImages, Weights
-from nectar.local_grid import LocalGrid
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
+from nectar.engines.local_grid import LocalGrid
 from strategies.feddm import FedDM
 
 Small = Callable[..., dict[str, Any]]

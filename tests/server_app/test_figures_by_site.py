@@ -12,7 +12,7 @@ from documents import written
 from federation import numbers, run
 
 import client_app.fedavg
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from strategies.plausible import absurd_losses
 
 Small = Callable[..., dict[str, Any]]

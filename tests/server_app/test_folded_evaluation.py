@@ -15,9 +15,9 @@ import client_app.fedavg
 import server_app.loop
 from common.errors import FederationError
 from common.specs.riding import EVALUATION
-from common.wire import Weights
-from nectar.local_grid import LocalGrid
-from nectar.resume import with_recorded
+from common.wire.weights import Weights
+from nectar.engines.local_grid import LocalGrid
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.recorder import Recorder

@@ -16,8 +16,8 @@ from small import SMALL
 
 from common.errors import FederationError
 from nectar.cli import main as nectar
-from nectar.resume import with_recorded
-from nectar.run_list import runs_below
+from nectar.records.resume import with_recorded
+from nectar.records.run_list import runs_below
 from server_app.record import Record
 
 Small = Callable[..., dict[str, Any]]

@@ -16,7 +16,7 @@ from standing_clock import StandingClock
 from client_app.app import app as client_app
 from common.errors import FederationError
 from common.sites import Site
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from strategies.exchange import gathering
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.roll_call import Question

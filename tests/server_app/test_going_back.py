@@ -12,11 +12,11 @@ import pytest
 from federation import numbers, run
 
 from client_app.state import KEPT
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from nectar.commands.simulate import job_of
-from nectar.remote.order import order_of, resumed
-from nectar.resume import recorded_config, with_recorded
+from nectar.engines.remote.order import order_of, resumed
+from nectar.records.resume import recorded_config, with_recorded
 from nectar.words import parse_words
 from server_app.checkpoint import Checkpoint
 from server_app.going_back import REMEMBERED

@@ -18,9 +18,9 @@ from small import SMALL
 from tampering import with_arrays
 
 from common.errors import REASON_LENGTH
-from common.privacy import Event
+from common.privacy.events import Event
 from common.privacy.told import Told
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 
 Small = Callable[..., dict[str, Any]]
 

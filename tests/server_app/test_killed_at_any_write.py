@@ -19,8 +19,8 @@ from federation import numbers, run
 from places import HELPERS, ROOT
 from small import SMALL
 
-from nectar.resume import with_recorded
-from nectar.run_list import runs_below
+from nectar.records.resume import with_recorded
+from nectar.records.run_list import runs_below
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

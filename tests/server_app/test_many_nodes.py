@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 from client_app.state import KEPT
-from common.config import load
-from common.privacy import Event
+from common.config.loading import load
+from common.division import Division
+from common.privacy.events import Event
 from common.privacy.told import Told
-from common.run import Run
 from common.sites import RAY, SUPERLINK, Site
 from nectar import cli
-from nectar.local_run import run_here
-from nectar.past_run import PastRun
+from nectar.engines.local_run import run_here
+from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import describe_partition
 from server_app.record import Record
+from server_app.spent import lines_of
 from server_app.unlisted import MOST_LISTED, unlisted
 from strategies.exchange.spending import Spending
 
@@ -58,7 +59,7 @@ def test_what_is_written_goes_by_the_devices_that_are_asked(many: Callable[..., 
     partition = json.loads((record.directory / "partition.json").read_text(encoding="utf-8"))
     assert partition["sites"] == {}
     assert partition["unlisted"]["sites"] == NODES
-    assert partition["unlisted"]["examples"] == len(Run(load({})).dataset.train)
+    assert partition["unlisted"]["examples"] == len(Division(load({})).dataset.train)
     assert (record.directory / "partition.json").stat().st_size < 1000
     lines = (record.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["round"] for line in lines] == [0, 1, 2, 3]
@@ -121,7 +122,7 @@ def test_no_sizes_are_said_of_sites_that_tell_none(small: Small) -> None:
     """Each of them says 1, whatever it holds."""
     words = "privacy.noise_multiplier=1 privacy.examples=100"
     there = [replace(site, examples=1) for site in sites(MOST_LISTED + 1)]
-    found = describe_partition(Run(load(small(method="fedavg", set=words))), there)["unlisted"]
+    found = describe_partition(Division(load(small(method="fedavg", set=words))), there)["unlisted"]
     assert found["sites"] == MOST_LISTED + 1
     assert [found[key] for key in ("examples", "least", "median", "most")] == [None] * 4
 
@@ -139,11 +140,11 @@ def test_a_report_says_that_sites_told_no_sizes(many: Callable[..., Record]) -> 
 
 def test_what_stands_nowhere_else_is_listed(small: Small) -> None:
     """A thousand of a simulation, any number at a SuperLink, and sites with names of their own."""
-    run = Run(load(small(set="evaluation.on=none")))
+    division = Division(load(small(set="evaluation.on=none")))
     named = sites(MOST_LISTED + 1)
     named[-1] = Site("north", 1000, 3, 1000, 1001, engine=RAY)
     for there in (sites(MOST_LISTED), sites(MOST_LISTED + 1, SUPERLINK), named):
-        found = describe_partition(run, there)
+        found = describe_partition(division, there)
         assert "unlisted" not in found
         assert list(found["sites"]) == [site.name for site in there]
 
@@ -175,5 +176,5 @@ def test_spending_is_told_of_the_sites_that_are_named() -> None:
     spending = Spending()
     for site in ("a", "b"):
         spending.take(site, Told((Event("gaussian", 1.0, 1.0, 1),)))
-    assert set(spending.lines(1e-5)) == {"a", "b"}
-    assert set(spending.lines(1e-5, {"b", "c"})) == {"b"}
+    assert set(lines_of(spending, 1e-5)) == {"a", "b"}
+    assert set(lines_of(spending, 1e-5, {"b", "c"})) == {"b"}

@@ -9,11 +9,11 @@ import pytest
 from federation import SMALL_CLIENTS, run
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import FederationError
-from common.run import Run
 from common.settings.sections import FederationSettings
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from server_app.loop import update_membership
 from strategies.base import Strategy
@@ -45,7 +45,7 @@ class ChangingGrid(LocalGrid):
 def federation(small: Small) -> tuple[Strategy, ChangingGrid]:
     config = small()
     grid = ChangingGrid(client_app, SMALL_CLIENTS, config)
-    strategy = make_strategy(Run(load(config)))
+    strategy = make_strategy(Division(load(config)).run)
     strategy.ensure_roll_call(grid)
     return strategy, grid
 

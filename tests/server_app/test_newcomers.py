@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import FederationError
-from common.run import Run
 from common.settings.sections import FederationSettings
 from common.sites import Site
-from nectar.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app import loop
 from server_app.app import make_strategy, with_nodes_there_are
 from server_app.loop import update_membership
@@ -40,7 +40,7 @@ def federation(small: Small, monkeypatch: pytest.MonkeyPatch) -> tuple[Strategy,
     """Two sites of their own data that were counted on, and a third that may come."""
     config = small(set="federation.clients=2")
     grid = Growing(client_app, 3, config)
-    strategy = make_strategy(Run(load(config)))
+    strategy = make_strategy(Division(load(config)).run)
     strategy.members.sites = [Site("north", 1000, 9), Site("south", 1001, 9)]
     found = {1000: "north", 1001: "south", 1002: "east"}
     monkeypatch.setattr(loop, "ask", lambda g, ids, *a, **kw: [Site(found[i], i, 9) for i in ids])
@@ -78,11 +78,11 @@ def test_one_that_was_there_may_always_come_back(federation: tuple[Strategy, Gro
 
 
 def test_more_than_were_counted_on_at_the_start_are_refused_by_name(small: Small) -> None:
-    made = Run(load(small(set="federation.clients=2")))
+    made = Division(load(small(set="federation.clients=2"))).run
     three = [Site(name, i, 9) for i, name in enumerate(("east", "north", "south"))]
     with pytest.raises(FederationError, match=r"3 sites are there \(east, north, south\) where"):
         with_nodes_there_are(made, three)
-    taken = Run(load(small(set="federation.clients=2 federation.newcomers=any")))
+    taken = Division(load(small(set="federation.clients=2 federation.newcomers=any"))).run
     assert with_nodes_there_are(taken, three).config.federation.clients == 3
     shares = [replace(site, partition=i, partitions=3) for i, site in enumerate(three)]
     assert with_nodes_there_are(made, shares).config.federation.clients == 3

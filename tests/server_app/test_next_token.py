@@ -11,14 +11,14 @@ import pytest
 import torch
 from federation import numbers, run
 
-from common.config import load as load_config
+from common.config.loading import load as load_config
+from common.division import Division
 from common.errors import ConfigError, FederationError
-from common.run import Run
 from nectar.cli import main
-from nectar.compare.archive import Entry
-from nectar.compare.figures import read_run
 from nectar.export.bundle import export
-from nectar.past_run import PastRun
+from nectar.records.archive import Entry
+from nectar.records.figures import read_run
+from nectar.records.past_run import PastRun
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.fedavg import FedAvg
@@ -28,10 +28,10 @@ Asked = Callable[..., dict[str, Any]]
 
 def by_hand(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> tuple[float, float, int]:
     """Return accuracy, loss and places of the test part, text by text and place by place."""
-    setup = Run(load_config(config))
+    setup = Division(load_config(config)).run
     model = setup.build_model()
     model.load_state_dict(weights)
-    test = setup.dataset.test
+    test = Division(setup.config).dataset.test
     right, loss, places = 0, 0.0, 0
     for tokens, targets in zip(test.images, test.labels, strict=True):
         with torch.no_grad():
@@ -117,10 +117,10 @@ def test_a_language_model_is_not_exported(asked: Asked) -> None:
 
 
 def test_a_method_of_images_is_refused_for_text(asked: Asked) -> None:
-    setup = Run(load_config(asked(method="feddm")))
+    setup = Division(load_config(asked(method="feddm"))).run
     with pytest.raises(ConfigError, match="method=feddm learns from images of each class"):
         _ = setup.image_shape
-    assert Run(load_config({"dataset": "digits"})).image_shape == (1, 8, 8)
+    assert Division(load_config({"dataset": "digits"})).run.image_shape == (1, 8, 8)
 
 
 def test_a_model_of_images_is_refused_for_text_before_anything_is_asked(asked: Asked) -> None:

@@ -16,12 +16,13 @@ from flwr.app import ConfigRecord, Message
 from private_method import MULTIPLIER
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError, FederationError
-from common.privacy import Event, epsilon
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.privacy.ledger import Ledger
-from nectar.local_grid import LocalGrid
-from nectar.past_run import PastRun
+from nectar.engines.local_grid import LocalGrid
+from nectar.records.past_run import PastRun
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.app import serve

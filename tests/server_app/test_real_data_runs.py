@@ -13,7 +13,7 @@ from data_files import cifar_bytes, forget_loaded, write_source
 from federation import run
 from real_data import data_directory
 
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 
 Small = Callable[..., dict[str, Any]]
 

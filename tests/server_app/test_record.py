@@ -17,13 +17,14 @@ from PIL import Image
 
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
-from common.config import load
-from common.data import Samples, class_counts
+from common.config.loading import load
+from common.data.division.counts import class_counts
+from common.division import Division
 from common.errors import ConfigError, FederationError
-from common.run import Run
-from common.task import Evaluation
-from common.wire import Weights
-from nectar.past_run import PastRun
+from common.learning.task import Evaluation
+from common.samples.inputs import Samples
+from common.wire.weights import Weights
+from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
@@ -47,9 +48,9 @@ def test_a_record_holds_what_the_run_did(small: Small) -> None:
     assert len(provenance["data"]["sha256"]) == 64
     assert [line["round"] for line in record.metrics()] == [0, 1, 2]
     partition = json.loads((record.directory / "partition.json").read_text())
-    made = Run(load(small()))
-    parts = made.partition(3)
-    expected = class_counts(made.dataset.train.labels, parts, 10).tolist()
+    made = Division(load(small())).run
+    parts = Division(made.config).partition(3)
+    expected = class_counts(Division(made.config).dataset.train.labels, parts, 10).tolist()
     found = [partition["sites"][f"partition-{i}"] for i in range(3)]
     assert [row["classes"] for row in found] == expected
     assert [row["examples"] for row in found] == [sum(row) for row in expected]
@@ -62,7 +63,7 @@ def test_floats_are_counted_as_the_paper_counts_them(small: Small) -> None:
     pairs = sum(sum(n > 0 for n in site["classes"]) for site in partition["sites"].values())
     assert record.metrics()[1]["floats_up"] == pairs * 2 * 64
     averaging = run(small(method="fedavg", rounds=1))
-    parameters = sum(p.numel() for p in Run(load(small())).build_model().parameters())
+    parameters = sum(p.numel() for p in Division(load(small())).run.build_model().parameters())
     assert averaging.metrics()[1]["floats_up"] == 3 * parameters
 
 
@@ -76,7 +77,7 @@ def test_bytes_follow_the_codec(small: Small, codec: str, size: int) -> None:
 
 def test_bytes_down_are_the_weights_and_little_more(small: Small) -> None:
     line = run(small(rounds=1)).metrics()[1]
-    made = Run(load(small()))
+    made = Division(load(small())).run
     weights = ArrayRecord(Weights.of(made.build_model()).encode()).count_bytes()
     for sent in line["bytes"]["down"].values():
         assert weights < sent < weights + 300
@@ -106,8 +107,8 @@ def test_real_images_on_the_picture_are_the_sites_own(small: Small) -> None:
     with Image.open(record.directory / "samples" / "round-001" / "partition-0.png") as picture:
         first = picture.convert("L").resize((picture.width // 4, picture.height // 4), 0)
     tile = torch.tensor(list(first.crop((0, 0, 8, 8)).tobytes())).reshape(8, 8)
-    made = Run(load(small()))
-    known = torch.from_numpy(made.dataset.train.images[:].astype("float32"))[:, 0]
+    made = Division(load(small())).run
+    known = torch.from_numpy(Division(made.config).dataset.train.images[:].astype("float32"))[:, 0]
     shown = (known * 255 / 16).round().to(torch.int64)
     assert int((shown - tile).abs().amax(dim=(1, 2)).min()) <= 1
 
@@ -132,7 +133,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(small: Small)
 def test_the_checkpoints_weights_give_the_rounds_figures(small: Small) -> None:
     record = run(small(rounds=1))
     weights = Checkpoint.load(record.last).weights
-    test = server_judge(Run(load(small())))({GLOBAL: ArrayRecord(dict(weights))}).test
+    test = server_judge(Division(load(small())))({GLOBAL: ArrayRecord(dict(weights))}).test
     assert test is not None
     assert test.accuracy == record.metrics()[1]["test"]["accuracy"]
     assert test.loss == record.metrics()[1]["test"]["loss"]
@@ -173,7 +174,7 @@ def test_a_model_that_diverged_is_said_to_have(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(recorder.logger, "warning", lambda text, *args: said.append(text % args))
-    made = Run(load(small()))
+    made = Division(load(small())).run
     keep = recorder.Recorder(Record.create(made.config), make_strategy(made), rounds=1)
     weights = ArrayRecord(dict(made.build_model().state_dict()))
     keep(RoundResult(3, weights, Evaluation(loss, 0.1, (0.1,) * 10, 360), None))
@@ -188,13 +189,15 @@ def test_a_flower_strategy_s_way_with_running_statistics_is_told(
     said: list[str] = []
     monkeypatch.setattr(foreign.logger, "warning", lambda text, *args: said.append(text % args))
     make_strategy(
-        Run(load(small(method="flwr.serverapp.strategy:FedAvgM", set=f"model.norm={norm}")))
+        Division(
+            load(small(method="flwr.serverapp.strategy:FedAvgM", set=f"model.norm={norm}"))
+        ).run
     )
     assert any("running means and variances" in text for text in said) == told
 
 
 def test_a_client_says_which_settings_it_needs(small: Small) -> None:
-    made = Run(load(small(method="real")))
+    made = Division(load(small(method="real"))).run
     empty = Samples.of(torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64))
     client = FedAvgClient(made, "a", empty, empty, ContextState(RecordDict()))
     with pytest.raises(FederationError, match="FedAvgClient needs settings that inherit FedAvgSet"):

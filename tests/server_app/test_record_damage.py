@@ -13,12 +13,12 @@ import torch
 from federation import numbers, run
 from small import SMALL
 
-from common import tensor_file
 from common.errors import FederationError, NectarError
+from common.storage import tensor_file
 from nectar.cli import main as nectar
-from nectar.past_run import PastRun
-from nectar.resume import with_recorded
-from nectar.run_list import read_run
+from nectar.records.past_run import PastRun
+from nectar.records.resume import with_recorded
+from nectar.records.run_list import read_run
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

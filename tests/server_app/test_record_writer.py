@@ -17,8 +17,8 @@ from federation import run
 
 from common.errors import FederationError
 from nectar.cli import main as nectar
-from nectar.resume import with_recorded
-from nectar.run_list import read_run
+from nectar.records.resume import with_recorded
+from nectar.records.run_list import read_run
 from server_app.record import Record
 
 Small = Callable[..., dict[str, Any]]

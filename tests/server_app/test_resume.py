@@ -16,7 +16,7 @@ from places import HELPERS
 
 from client_app.state import ContextState, DirectoryState
 from common.errors import ConfigError, FederationError
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

@@ -13,7 +13,7 @@ import pytest
 from federation import run
 
 from nectar.cli import main as nectar
-from nectar.resume import with_recorded
+from nectar.records.resume import with_recorded
 from server_app.record import Record
 from server_app.redaction import HIDDEN, redacted
 from server_app.sending.packing import pack

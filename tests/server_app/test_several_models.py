@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import pytest
 from flwr.app import ArrayRecord
 
-from common.config import load
-from common.run import Run
+from common.config.loading import load
+from common.division import Division
+from common.learning.run import Run
 from common.settings.fedavg import FedAvgSettings
 from common.settings.sections import ModelSettings
 from server_app.evaluation import server_judge
@@ -28,7 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         }
 
     monkeypatch.setattr(FedAvgSettings, "models", models)
-    return Run(load(WIDE))
+    return Division(load(WIDE)).run
 
 
 def arrays(run: Run) -> ArrayRecord:
@@ -54,7 +55,7 @@ def test_a_name_that_is_no_architecture_is_of_the_runs_own(run: Run) -> None:
 
 
 def test_each_is_judged_by_its_own_network_and_the_mean_is_over_what_was_learned(run: Run) -> None:
-    judge = server_judge(run)
+    judge = server_judge(Division(run.config))
     own, mlp, shallow = (arrays(run.with_model(name)) for name in (GLOBAL, "mlp", "shallow"))
     alone = {
         name: judge({name: held}, {}).test for name, held in (("mlp", mlp), ("shallow", shallow))

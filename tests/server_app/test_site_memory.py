@@ -12,9 +12,9 @@ from flwr.app import Message
 from tampering import nan, with_arrays
 
 from client_app.state import DirectoryState
-from common import tensor_file
 from common.errors import FederationError
-from nectar.resume import with_recorded
+from common.storage import tensor_file
+from nectar.records.resume import with_recorded
 from server_app.record import Record
 from strategies import base
 

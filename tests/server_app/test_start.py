@@ -17,13 +17,14 @@ from federation import run
 from safetensors.torch import save_file
 from torch import Tensor
 
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
+from common.learning.run import Run
 from common.models import build
-from common.run import Run
-from nectar.compare.identity import Identity
-from nectar.past_run import PastRun
-from nectar.preflight import check
+from nectar.engines.preflight import check
+from nectar.records.identity import Identity
+from nectar.records.past_run import PastRun
 from nectar.words import parse_words
 from server_app.start import starting_weights
 
@@ -38,7 +39,7 @@ def drawn(seed: int, classes: int = 10) -> dict[str, Tensor]:
 
 
 def of(path: Path, words: str = NARROW) -> Run:
-    return Run(load({"method": "fedavg", "set": f"{words} model.start={path}"}))
+    return Division(load({"method": "fedavg", "set": f"{words} model.start={path}"})).run
 
 
 def written(path: Path, tensors: dict[str, Tensor]) -> Path:
@@ -53,7 +54,7 @@ def test_the_file_is_what_the_first_round_begins_with(small: Small, tmp_path: Pa
     record = run(small(method="fedavg", rounds=1, set=words))
     weights = PastRun.open(record.directory).checkpoint().weights
     assert all(torch.allclose(weights[k], t, rtol=0, atol=1e-7) for k, t in drawn(7).items())
-    own = Run(load({"method": "fedavg", "set": NARROW})).build_model().state_dict()
+    own = Division(load({"method": "fedavg", "set": NARROW})).run.build_model().state_dict()
     assert not torch.allclose(own["head.weight"], weights["head.weight"])
 
 
@@ -102,7 +103,9 @@ def test_torchvisions_own_network_keeps_its_names_and_its_last_layer_is_known(
     theirs = torchvision.models.resnet18().state_dict()
     path = written(tmp_path / "start.safetensors", theirs)
     words = f"model.name=torchvision.models:resnet18 model.start={path}"
-    weights = starting_weights(Run(load({"method": "fedavg", "dataset": "cifar10", "set": words})))
+    weights = starting_weights(
+        Division(load({"method": "fedavg", "dataset": "cifar10", "set": words})).run
+    )
     assert weights["fc.weight"].shape == (10, 512)
     assert all(torch.equal(weights[k], t) for k, t in theirs.items() if not k.startswith("fc."))
 

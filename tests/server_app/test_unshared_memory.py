@@ -13,10 +13,10 @@ from federation import TamperedGrid, numbers, run
 from flwr.app import Message
 
 from common.errors import FederationError
-from common.memory import MEMORY_LOST
 from common.sites import RAY, SUPERLINK, Site
-from common.wire import Weights
-from nectar.resume import with_recorded
+from common.wire.memory import MEMORY_LOST
+from common.wire.weights import Weights
+from nectar.records.resume import with_recorded
 from server_app.record import Record
 from strategies import base
 from strategies.exchange.memory import require_memory, tell_memory

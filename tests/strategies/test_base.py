@@ -11,11 +11,12 @@ from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord
 
 from client_app.app import app as client_app
-from common.config import load
-from common.run import Run
+from common.config.loading import load
+from common.division import Division
 from common.sites import Site
-from common.wire import Bundle, Weights
-from nectar.local_grid import LocalGrid
+from common.wire.bundle import Bundle
+from common.wire.weights import Weights
+from nectar.engines.local_grid import LocalGrid
 from strategies.base import Instruction
 from strategies.exchange.replies import Outcome, Upload
 from strategies.fedavg import FedAvg
@@ -46,7 +47,7 @@ def test_a_part_that_goes_to_many_is_serialised_once_and_a_site_can_be_left_out(
     small: Small,
 ) -> None:
     config = small()
-    strategy = Apart(Run(load(config)))
+    strategy = Apart(Division(load(config)).run)
     grid = LocalGrid(client_app, 3, config)
     strategy.ensure_roll_call(grid)
     start = ArrayRecord(strategy.run.build_model().state_dict())

@@ -15,15 +15,15 @@ from federation import numbers, run
 from safetensors.torch import load_file
 from tiny import Tiny
 
-from common.config import load
-from common.data import samples
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError, FederationError
-from common.run import Run
-from common.training import evaluate
-from common.wire import Weights
+from common.learning.training import evaluate
+from common.samples.inputs import samples
+from common.wire.weights import Weights
 from nectar.export.bundle import export
-from nectar.past_run import PastRun
-from nectar.recorded_run import RecordedRun
+from nectar.records.past_run import PastRun
+from nectar.records.recorded_run import RecordedRun
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 
@@ -45,13 +45,13 @@ def test_local_sites_go_on_from_their_own_models_by_hand(tmp_path: Path) -> None
 def test_a_local_rounds_figures_are_the_mean_over_the_sites_models(small: Small) -> None:
     config = small(method="local", rounds=2)
     record = run(config)
-    line, made = record.metrics()[-1], Run(load(config))
+    line, made = record.metrics()[-1], Division(load(config)).run
     assert list(line["models"]) == ["partition-0", "partition-1", "partition-2"]
     for key in ("accuracy", "loss"):
         each = [figures[key] for figures in line["models"].values()]
         assert line["test"][key] == pytest.approx(fmean(each))
     assert len({figures["loss"] for figures in line["models"].values()}) == 3
-    test = samples(made.dataset.test, made.info)
+    test = samples(Division(made.config).dataset.test, made.info)
     for site, tensors in Checkpoint.load(record.last).strategy["learned"].items():
         model = made.build_model()
         Weights(tensors).load_into(model)
@@ -63,7 +63,7 @@ def test_a_local_rounds_figures_are_the_mean_over_the_sites_models(small: Small)
 def test_local_sites_cannot_judge_one_model(small: Small) -> None:
     config = small(method="local", set="evaluation.on=sites data.site_holdout=0.2")
     with pytest.raises(ConfigError, match=r"evaluation\.on=sites .* set evaluation\.on=server"):
-        make_strategy(Run(load(config)))
+        make_strategy(Division(load(config)).run)
 
 
 def test_central_takes_as_many_steps_as_the_sites_together_on_all_their_images(
@@ -80,12 +80,12 @@ def test_central_takes_as_many_steps_as_the_sites_together_on_all_their_images(
 
     monkeypatch.setattr(central, "train", spy)
     config = small(method="central", rounds=1, set="central.epochs=2 central.batch=100")
-    record, made = run(config), Run(load(config))
-    parts = made.partition(3)
+    record, made = run(config), Division(load(config)).run
+    parts = Division(made.config).partition(3)
     sizes = [len(part) for part in parts]
     assert seen["examples"] == sum(sizes)
     assert seen["steps"] == sum(2 * -(-n // 100) for n in sizes)
-    labels = made.dataset.train.labels[np.concatenate(parts)]
+    labels = Division(made.config).dataset.train.labels[np.concatenate(parts)]
     assert seen["labels"].tolist() == np.bincount(labels).tolist()
     line = record.metrics()[1]
     assert (line["accepted"], line["floats_up"], line["bytes"]) == ([], 0, {"down": {}, "up": {}})

@@ -14,7 +14,7 @@ from tiny import Tiny
 from torch import Tensor, nn
 
 from client_app import local_training
-from common.training import Objective
+from common.learning.training import Objective
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]

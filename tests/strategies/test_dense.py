@@ -18,14 +18,14 @@ from tampering import with_arrays as tampered
 from torch import Tensor, nn
 
 import strategies.dense
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError, FederationError
-from common.run import Run
 from common.sites import Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from nectar.cli import main as nectar
-from nectar.past_run import PastRun
-from nectar.resume import with_recorded
+from nectar.records.past_run import PastRun
+from nectar.records.resume import with_recorded
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
@@ -107,7 +107,7 @@ def test_what_is_distilled(
 
     monkeypatch.setattr(strategies.dense, "Distillation", Noted)
     text = f"{TINY} dense.distil=every dense.server_iterations=0 dense.student_start={start}"
-    made = Run(load(small(method="dense", set=text)))
+    made = Division(load(small(method="dense", set=text))).run
 
     def all_of(number: float) -> Weights:
         state = made.build_model().state_dict()
@@ -122,7 +122,7 @@ def test_what_is_distilled(
 
 def test_the_images_that_a_model_sees_are_normalised_as_the_data(small: Small) -> None:
     """0 and 1, the ends of an image's values, come to (0 - mean) / std and (1 - mean) / std."""
-    made = Run(load(small(method="dense", set=TINY)))
+    made = Division(load(small(method="dense", set=TINY))).run
     strategy, (mean,), (std,) = make_strategy(made), made.info.mean, made.info.std
     found = strategy._normalised(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1))  # type: ignore[attr-defined]
     torch.testing.assert_close(found.flatten(), torch.tensor([-mean / std, (1 - mean) / std]))
@@ -178,7 +178,7 @@ def test_the_ensemble_is_of_the_models_that_were_accepted(
 
 def test_the_newest_images_of_each_class_are_shown(small: Small) -> None:
     """Twelve of class 3 and one of class 5, each of one grey of its own: the last ten of 3 remain, and that of 5."""
-    made = Run(load(small(method="dense", set=TINY)))
+    made = Division(load(small(method="dense", set=TINY))).run
     strategy, (mean,), (std,) = make_strategy(made), made.info.mean, made.info.std
     labels = torch.tensor([3] * 6 + [5] + [3] * 6)
     greys = torch.arange(13, dtype=torch.uint8)
@@ -274,6 +274,6 @@ def test_what_cannot_be_distilled_is_refused(small: Small, settings: str, said: 
     words = dict(word.split("=", 1) for word in settings.split())
     keys = {"dataset": words.pop("dataset")} if "dataset" in words else {}
     text = " ".join(f"{key}={value}" for key, value in words.items())
-    made = Run(load(small(method="dense", **keys, set=f"{text} model.depth=1")))
+    made = Division(load(small(method="dense", **keys, set=f"{text} model.depth=1"))).run
     with pytest.raises(ConfigError, match=said):
         make_strategy(made)

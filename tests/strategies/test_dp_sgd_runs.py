@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from client_app import local_training
 from client_app.device import DeviceClient
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
-from common.privacy import Event
-from common.private_training import dp_sgd
-from common.run import Run
+from common.learning.private_training import dp_sgd
+from common.learning.training import Objective
+from common.privacy.events import Event
 from common.specs.fedssyn import DONE
-from common.training import Objective
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.checkpoint import Checkpoint
@@ -228,7 +228,7 @@ def test_noise_is_what_the_settings_say(small: Small) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DeviceClient, "sample", lambda *_: torch.zeros(0, dtype=torch.int64))
         record = run(given)
-    start = dict(Run(load(given)).build_model().named_parameters())
+    start = dict(Division(load(given)).run.build_model().named_parameters())
     moved = torch.cat([(weights(record)[n] - p.detach()).flatten() for n, p in start.items()])
     sigma = 0.1 * 4 * 0.5 / 2
     assert len(moved) > 500

@@ -12,20 +12,21 @@ from federation import TamperedGrid, numbers, run
 from flwr.app import Message
 from tampering import with_arrays
 
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.run import Run
+from common.samples.inputs import Samples
 from common.sites import Site
-from common.wire import Weights
-from nectar.resume import with_recorded
+from common.wire.weights import Weights
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies import global_models
+from strategies.exchange.judging import Led
 from strategies.exchange.replies import Upload
 from strategies.feddgm import FedDGM
 from strategies.global_models import SURROGATE
-from strategies.judging import Led
 from strategies.plausible import own_length
 
 Small = Callable[..., dict[str, Any]]
@@ -57,7 +58,7 @@ def test_each_site_trains_the_surrogate_of_its_depth(small: Small) -> None:
     """In bytes: a network of one block has fewer weights in its convolutions, and more in its last layer."""
     config = small(method="feddgm", rounds=1, set=f"{TINY} {DEPTHS}")
     record = run(config)
-    a_run = Run(load(config))
+    a_run = Division(load(config)).run
     expected = {
         name: sum(4 * int(np.prod(shape)) + HEADER for shape in shapes_of(a_run.with_model(name)))
         for name in ("", "depth-1")
@@ -144,7 +145,7 @@ def test_an_update_is_held_against_those_of_its_own_depth(small: Small) -> None:
     In units that are far longer than either network's own weights, below whose length no update is absurd.
     """
     config = small(method="feddgm", set=f"{TINY} {ONE_BLOCK} federation.max_update=10")
-    server = FedDGM(Run(load(config)))
+    server = FedDGM(Division(load(config)).run)
     start = Weights.of(server.run.build_model())
     sites = [Site(f"partition-{i}", i + 1, 9) for i in range(4)]
     unit = 1000 * max(own_length(server.start_of(start, site)[0]) for site in sites)
@@ -230,7 +231,9 @@ def test_the_union_has_ipc_images_of_all_classes_or_of_those_a_site_holds(
 ) -> None:
     spy = Spy()
     monkeypatch.setattr(global_models, "train", spy)
-    a_run = Run(load({"method": "feddgm", "set": f"model.width=8 {TINY} feddgm.classes={classes}"}))
+    a_run = Division(
+        load({"method": "feddgm", "set": f"model.width=8 {TINY} feddgm.classes={classes}"})
+    ).run
     server = FedDGM(a_run)
     holds = [[5, 0, 0, 3, *[0] * 6], [*[0] * 9, 1]]
     server.update(1, Weights.of(a_run.build_model()), uploads(a_run, *holds))
@@ -260,4 +263,4 @@ def test_what_cannot_be_is_refused_by_a_sentence(words: str, said: str) -> None:
     if "dataset" in words:
         keys["dataset"] = "mnist"
     with pytest.raises(ConfigError, match=said):
-        FedDGM(Run(load(keys)))
+        FedDGM(Division(load(keys)).run)

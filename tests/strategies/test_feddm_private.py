@@ -14,12 +14,13 @@ from torch import Tensor
 
 from client_app.feddm import FedDMClient
 from client_app.state import ContextState
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError, FederationError
-from common.privacy import Event
-from common.run import Run
-from common.wire import SyntheticImages, Weights
+from common.privacy.events import Event
+from common.samples.inputs import Samples
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 
 Small = Callable[..., dict[str, Any]]
 PUBLIC = "privacy.counts=public"
@@ -32,7 +33,7 @@ def private(mechanism: str, sigma: float = 1.0, text: str = PUBLIC) -> str:
 
 def client(config: dict[str, Any], *, own: bool = False) -> FedDMClient:
     """Return a client with 24 digits-like images of the classes 1, 3 and 7: 12, 8 and 4 of them."""
-    run_ = Run(load(config))
+    run_ = Division(load(config)).run
     labels = torch.tensor([1] * 12 + [3] * 8 + [7] * 4)
     images = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     none = Samples.of(images[:0], labels[:0])

@@ -13,16 +13,17 @@ from federation import MissingGrid, TamperedGrid, numbers, run
 from small import SMALL
 from tampering import with_arrays
 
-import common.training
+import common.learning.training
 from client_app.feddpms import FedDPMSClient
-from common import tensor_file
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
-from common.privacy import Event, epsilon
-from common.run import Run
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.specs.feddpms import MECHANISM
 from common.specs.fedvae import decoder_spec, shared_spec, start_decoder
-from nectar.resume import with_recorded
+from common.storage import tensor_file
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -47,7 +48,7 @@ def test_decoder_and_means_travel_once_and_the_variance_in_the_first_stage_alone
 ) -> None:
     config = small(method="feddpms", rounds=5, set=DPMS)
     record = run(config)
-    here = Run(load(config))
+    here = Division(load(config)).run
     whole, shared, decoder = (
         sum(int(np.prod(s)) for s in spec.shapes)
         for spec in (here.spec, shared_spec(here), decoder_spec(here))
@@ -164,13 +165,13 @@ def test_an_epoch_draws_as_many_as_the_site_has_images_of_its_own(
 ) -> None:
     """The cost is FedAvg's: with a thousand copies beside some 430 images a pass is over as many as before."""
     passes: list[tuple[int, int]] = []
-    real = common.training.batches
+    real = common.learning.training.batches
 
     def counted(n: int, *rest: Any, **named: Any) -> Any:
         passes.append((n, rest[-1]))
         return real(n, *rest, **named)
 
-    monkeypatch.setattr(common.training, "batches", counted)
+    monkeypatch.setattr(common.learning.training, "batches", counted)
     many = f"{ALL} feddpms.copies=1000 feddpms.max_draws=1 feddpms.sigma=0.01"
     record = run(small(method="feddpms", rounds=4, set=many))
     held = [site["examples"] for site in _held(record).values()]
@@ -187,7 +188,8 @@ def _versions(record: Record, server_round: int) -> dict[str, Any]:
 def test_decoders_start_equal_and_the_average_is_of_the_sites(small: Small) -> None:
     """Before the first step every site has the decoder of the run's seed; another seed has another."""
     one, again, other = (
-        start_decoder(Run(load(small(method="feddpms", set=VAE, seed=s)))) for s in (3, 3, 4)
+        start_decoder(Division(load(small(method="feddpms", set=VAE, seed=s))).run)
+        for s in (3, 3, 4)
     )
     pairs = list(zip(one.parameters(), again.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in pairs)

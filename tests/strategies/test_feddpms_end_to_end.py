@@ -12,11 +12,11 @@ import pytest
 from federation import run
 from opacus.accountants import PRVAccountant
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
-from common.privacy import Event
+from common.privacy.events import Event
 from common.specs.feddpms import MECHANISM, SYNTHETIC
-from nectar.past_run import PastRun
+from nectar.records.past_run import PastRun
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.record import Record

@@ -15,16 +15,18 @@ from torch import Tensor
 import client_app.feddpms
 from client_app.feddpms import FedDPMSClient
 from client_app.state import ContextState, names_of
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
+from common.division import Division
+from common.learning.run import Run
+from common.learning.training import train
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
-from common.privacy import latent_sensitivity
-from common.run import Run
+from common.privacy.sensitivity import latent_sensitivity
+from common.samples.inputs import Samples
 from common.specs.feddpms import DECODER, WEIGHTS
 from common.specs.fedvae import shared_spec, start_decoder
-from common.training import train
-from common.wire import Bundle, Weights
+from common.wire.bundle import Bundle
+from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from synth.latent_sharing import class_means, clipped
 
@@ -36,7 +38,9 @@ IMAGES = 12
 
 @pytest.fixture
 def here(small: Small) -> Run:
-    return Run(load(small(method="feddpms", set=f"{VAE} feddpms.smallest=1 feddpms.sigma=0.0")))
+    return Division(
+        load(small(method="feddpms", set=f"{VAE} feddpms.smallest=1 feddpms.sigma=0.0"))
+    ).run
 
 
 def neighbours(seed: int, images: int = IMAGES, classes: int = 1) -> tuple[Samples, Samples]:
@@ -94,7 +98,7 @@ def test_an_encoder_that_was_trained_on_the_image_moves_it_further(small: Small)
     Ten classes of ten images that are noise, which the encoder learns by heart; the sets differ in one image.
     """
     text = f"{VAE} feddpms.smallest=1 feddpms.sigma=0.0 feddpms.latents=trained"
-    here = Run(load(small(method="feddpms", set=text)))
+    here = Division(load(small(method="feddpms", set=text))).run
     moved = []
     for seed in range(3):
         one, other = (
@@ -111,7 +115,7 @@ def test_received_weights_are_those_that_encode_unless_the_paper_is_asked_for(sm
     found = {}
     for latents in ("received", "trained"):
         text = f"{VAE} feddpms.smallest=1 feddpms.sigma=0.0 feddpms.latents={latents}"
-        here = Run(load(small(method="feddpms", set=text)))
+        here = Division(load(small(method="feddpms", set=text))).run
         w, other = here.build_model(), here.build_model()
         with torch.no_grad():
             other.get_parameter("mu.bias").add_(1.0)
@@ -127,7 +131,7 @@ def test_copies_are_judged_by_the_federations_decoder_and_not_by_the_sites(
 ) -> None:
     """The paper's accept test at a site that still remembers the decoder which it trained itself."""
     text = f"{VAE} feddpms.smallest=1 feddpms.mechanism=paper fedvae.epochs=1"
-    here = Run(load(small(method="feddpms", set=text)))
+    here = Division(load(small(method="feddpms", set=text))).run
     client, w = device(here, neighbours(0)[0]), Weights.of(here.build_model())
     own = Weights.of(start_decoder(here))
     zeros = Weights({name: torch.zeros_like(t) for name, t in own.tensors.items()})
@@ -165,7 +169,7 @@ def test_cut_to_a_length_the_bound_is_that_of_the_length(norm: float) -> None:
 def test_the_noise_is_sigma_on_each_number_and_each_class(small: Small) -> None:
     """One class of 12 images, 400 devices' worth of noise: its spread within five standard errors of sigma."""
     text = f"{VAE} feddpms.smallest=1 feddpms.sigma=0.7 privacy.noise=system"
-    here = Run(load(small(method="feddpms", set=text)))
+    here = Division(load(small(method="feddpms", set=text))).run
     model, samples = here.build_model(), neighbours(0)[0]
     sent = torch.stack([shared_mean(here, samples, model, model) for _ in range(400)])
     noise = sent - model.embed(samples.raw).mean(0).double()

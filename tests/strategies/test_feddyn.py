@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny import Tiny
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError
 
 

@@ -14,16 +14,18 @@ from tampering import with_arrays as tampered
 from torch import Tensor, nn
 
 from client_app.fedgen import guided
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError, FederationError
+from common.learning.task import Classification
+from common.learning.training import Local
 from common.models import Classifier
-from common.run import Run
 from common.sites import Site
 from common.specs.fedgen import CLASSES, GENERATOR, head_of, new_generator
-from common.task import Classification
-from common.training import Local
-from common.wire import Bundle, ClassList, Weights
-from nectar.resume import with_recorded
+from common.wire.bundle import Bundle
+from common.wire.class_list import ClassList
+from common.wire.weights import Weights
+from nectar.records.resume import with_recorded
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
@@ -168,7 +170,7 @@ def test_the_generator_travels_from_the_second_round_on(small: Small) -> None:
     """With 10 classes, noise of 4, 8 hidden units: 14 x 8 + 8 and 8 x d + d, and batch norm's 4 x 8, in float32."""
     config = small(method="fedgen", rounds=3, set=TINY)
     record, plain = run(config), run(small(method="fedavg", rounds=3))
-    latent = head_of(Run(load(config))).latent
+    latent = head_of(Division(load(config)).run).latent
     more = [a - b for a, b in zip(bytes_down(record), bytes_down(plain), strict=True)]
     sent = 3 * 4 * (14 * 8 + 8 + 8 * latent + latent + 4 * 8)
     assert max(more[:2]) < 3_000
@@ -180,7 +182,7 @@ def test_the_generator_travels_from_the_second_round_on(small: Small) -> None:
 
 def test_a_class_that_nobody_has_is_never_drawn(small: Small) -> None:
     """Two sites with two classes of ten: G learns of these, and devices draw of these alone."""
-    made = Run(load(small(method="fedgen", set=TINY)))
+    made = Division(load(small(method="fedgen", set=TINY))).run
     strategy, start = make_strategy(made), Weights.of(made.build_model())
     counts = [(0, 5, 0, 0, 0, 0, 0, 2, 0, 0), (0, 7, *[0] * 8)]
     sites = [Site(f"s{i}", i, sum(c), class_counts=c) for i, c in enumerate(counts)]
@@ -195,7 +197,7 @@ def test_a_class_that_nobody_has_is_never_drawn(small: Small) -> None:
 
 
 def test_the_generator_that_travels_is_the_one_that_was_trained(small: Small) -> None:
-    made = Run(load(small(method="fedgen", set=TINY)))
+    made = Division(load(small(method="fedgen", set=TINY))).run
     strategy, start = make_strategy(made), Weights.of(made.build_model())
     site = Site("s", 1, 10, class_counts=(1,) * 10)
     before = Weights.of(new_generator(made))
@@ -283,13 +285,13 @@ class Biasless(nn.Module):
 
 
 def test_another_last_layer_is_refused(small: Small) -> None:
-    made = Run(load(small(method="fedgen", set=f"model.name={__name__}:Bent")))
+    made = Division(load(small(method="fedgen", set=f"model.name={__name__}:Bent"))).run
     with pytest.raises(ConfigError, match="learns from linear last layers, and that of"):
         make_strategy(made)
 
 
 def test_a_network_of_ones_own_may_call_its_last_layer_as_it_likes(small: Small) -> None:
     config = small(method="fedgen", set=f"{TINY} model.name={__name__}:Biasless")
-    head = head_of(Run(load(config)))
+    head = head_of(Division(load(config)).run)
     assert (head.weight, head.bias, head.latent) == ("out.weight", None, 5)
     assert len(run(config).metrics()) == 3

@@ -14,8 +14,8 @@ from tampering import with_arrays
 from torch import nn
 
 from client_app.fedmix import mixed
-from common import tensor_file
-from common.task import Classification
+from common.learning.task import Classification
+from common.storage import tensor_file
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import Tiny
 
-from common.config import load
+from common.config.loading import load
 from common.errors import ConfigError, PayloadError
 from common.sites import Site
 from common.specs.fednova import NORMALIZER, normalizer

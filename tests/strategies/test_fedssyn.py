@@ -15,18 +15,18 @@ from tampering import with_arrays
 
 import client_app.generators
 import client_app.synthesis
-from common import tensor_file
-from common.config import load
-from common.data import Samples, samples
+from common.config.loading import load
+from common.division import Division
+from common.draws.seeding import generator
 from common.errors import ConfigError, FederationError
+from common.learning.training import train
 from common.methods import METHODS
-from common.run import Run
-from common.seeding import generator
+from common.samples.inputs import Samples, samples
 from common.settings.central import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
-from common.training import train
-from common.wire import Pixels
-from nectar.resume import with_recorded
+from common.storage import tensor_file
+from common.wire.pixels import Pixels
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -146,16 +146,16 @@ def test_the_sites_own_synthetic_images_never_leave_it(small: Small) -> None:
 def test_an_epoch_is_as_many_steps_as_without_unless_set_otherwise(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import common.training
+    import common.learning.training
 
     passes: list[tuple[int, int]] = []
-    real = common.training.batches
+    real = common.learning.training.batches
 
     def counted(n: int, *rest: Any, **named: Any) -> Any:
         passes.append((n, rest[-1]))
         return real(n, *rest, **named)
 
-    monkeypatch.setattr(common.training, "batches", counted)
+    monkeypatch.setattr(common.learning.training, "batches", counted)
     for scaled in ("on", "off"):
         passes.clear()
         text = f"{TINY} fedssyn.scaled={scaled}"
@@ -180,12 +180,12 @@ def test_the_record_says_how_far_the_gradients_lie_apart(small: Small) -> None:
     text = "data.images=60 fedssyn.images=none fedssyn.diagnostics=on"
     config = small(method="fedssyn", rounds=1, set=text)
     told = run(config).metrics()[1]["notes"]["gradients"]
-    here = Run(load(config))
+    division = Division(load(config))
+    here, train = division.run, division.dataset.train
     model, means, noises = here.build_model().eval(), [], []
-    for i, part in enumerate(here.partition(3)):
-        own = samples(
-            here.dataset.train, here.info, here.share(f"partition-{i}", here.dataset, part)[0]
-        )
+    for i, part in enumerate(division.partition(3)):
+        kept, _ = division.share(f"partition-{i}", division.dataset, part)
+        own = samples(train, here.info, kept)
         each = []
         for j in range(len(own)):
             loss = here.task.loss(model(own.inputs(slice(j, j + 1))), own.labels[j : j + 1])
@@ -232,7 +232,7 @@ def test_the_central_bound_trains_on_all_synthetic_images_and_asks_nobody(small:
     config = small(method="fedssyn", rounds=2, set=text)
     record = run(config)
     assert bytes_of(record, DOWN, 2) == {}
-    here = Run(load(config)).of("central")
+    here = Division(load(config)).run.of("central")
     pool = Checkpoint.load(record.last).strategy["pool"]
     info = here.info
     images = Pixels(pool["images"][""], pool["labels"][""], tuple(info.mean), tuple(info.std))

@@ -15,8 +15,9 @@ from client_app.fedsynth import parameters
 from common.errors import FederationError
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of
-from common.wire import SyntheticBatches, Weights
-from nectar.resume import with_recorded
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.weights import Weights
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.synthetic_sets import load_sets
 from strategies.fedsynth import FedSynth

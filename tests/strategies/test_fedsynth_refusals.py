@@ -16,10 +16,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
 
-from common.config import load
-from common.data import describe
+from common.config.loading import load
+from common.data.published.catalogue import describe
+from common.division import Division
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import spec_of
 from nectar import cli
@@ -51,7 +52,7 @@ def test_a_run_that_cannot_be_is_refused_with_what_to_do(
 
 def test_trained_labels_are_refused_for_text(asked: Callable[..., Any]) -> None:
     with pytest.raises(ConfigError, match=r"2000 numbers for every token of reddit2k: set feds"):
-        make_strategy(Run(load(asked(method="fedsynth"))))
+        make_strategy(Division(load(asked(method="fedsynth"))).run)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import pytest
 import torch
 from federation import run
 
-from common.config import load
-from common.run import Run
-from common.wire import SyntheticBatches, Weights
+from common.config.loading import load
+from common.division import Division
+from common.wire.synthetic_batches import SyntheticBatches
+from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth
@@ -64,8 +65,8 @@ def test_a_language_model_learns_from_sequences_of_vectors(
     record = run(config)
     losses = [line["test"]["loss"] for line in record.metrics()]
     assert losses[2] < losses[1] < losses[0]
-    setup = Run(load(config))
-    held = set(np.unique(setup.dataset.train.labels).tolist()) - {0}
+    setup = Division(load(config)).run
+    held = set(np.unique(Division(setup.config).dataset.train.labels).tolist()) - {0}
     assert len(sets) == 8
     for sent in sets:
         assert sent.inputs.shape[2:] == (10, 8)
@@ -83,7 +84,7 @@ def test_vectors_cannot_move_an_embedding_of_its_own_and_the_log_says_so_once(
 ) -> None:
     config = text_config(asked, "model.tied=off")
     record = run(config)
-    start = Run(load(config)).build_model().state_dict()
+    start = Division(load(config)).run.build_model().state_dict()
     end = Checkpoint.load(record.last).weights
     stayed = [name for name in start if torch.equal(start[name], end[name])]
     assert stayed == ["embedding.weight"]

@@ -12,16 +12,17 @@ import torch
 from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
-from tiny import HALVES, Tiny, TinyRun
+from tiny import HALVES, Tiny, tiny_run
 
 from client_app.foreign import ForeignClient
 from client_app.state import DirectoryState
-from common.config import Config, load
-from common.data import Samples
+from common.config.loading import load
+from common.config.resolved import Config
 from common.errors import ConfigError, FederationError
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.foreign import Demands
-from common.wire import Weights
+from common.wire.weights import Weights
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
@@ -230,7 +231,7 @@ def aggregated(
     """Return the weight behind a round from 0 of two sites, with 1 and 3 examples, that end at ``ends``."""
     own = " ".join(f"fedavg.{word}" for word in HALVES.split())
     given = f"{own} {words} federation.clients=2 federation.max_update=0 federation.min_replies=1"
-    made = TinyRun(load({"method": method, "set": given}))
+    made = tiny_run(load({"method": method, "set": given}))
     strategy = make_strategy(made)
     assert isinstance(strategy, ForeignStrategy)
     strategy.members.sites = [Site("site-0", 1, 1), Site("site-1", 2, 3)]
@@ -326,7 +327,7 @@ class EverySecond(flower.FedAvg):
 
 
 def test_one_round_with_an_update_is_enough_also_where_the_run_goes_on_later(small: Small) -> None:
-    from nectar.resume import with_recorded
+    from nectar.records.resume import with_recorded
 
     record = run(small(method=f"{HERE}:EverySecond", rounds=1))
     run(with_recorded({"resume": str(record.directory), "rounds": 2}))

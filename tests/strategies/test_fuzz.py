@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import fuzzing
 import pytest
 from fuzzing_rounds import CASES
 
 import common.wire
 import common.wire.weights
+from common.wire.weights import Weights
 
 
 def test_damaged_payloads_of_every_kind_are_refused_or_what_their_spec_says() -> None:
@@ -32,13 +36,17 @@ def test_what_methods_send_and_are_sent_in_parts_is_refused_or_what_its_spec_say
 
 
 def test_it_knows_every_kind_of_payload() -> None:
-    offered = {getattr(common.wire, name) for name in common.wire.__all__}
-    kinds = {cls for cls in offered if hasattr(cls, "kind") and cls is not common.wire.Payload}
+    modules = [
+        importlib.import_module(f"common.wire.{found.name}")
+        for found in pkgutil.iter_modules(common.wire.__path__)
+    ]
+    classes = {cls for module in modules for cls in vars(module).values() if isinstance(cls, type)}
+    kinds = {cls for cls in classes if isinstance(getattr(cls, "kind", None), str)}
     assert {type(kind.payload) for kind in fuzzing.KINDS} == kinds
 
 
 def test_it_sees_a_check_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common.wire.weights, "require_finite", lambda name, tensor: None)
-    weights = [kind for kind in fuzzing.KINDS if isinstance(kind.payload, common.wire.Weights)]
+    weights = [kind for kind in fuzzing.KINDS if isinstance(kind.payload, Weights)]
     tally = fuzzing.fuzz(0, 250, 1, weights)
     assert any("is not finite" in failure for failure in tally.failures)

@@ -9,7 +9,8 @@ import pytest
 from fuzzing_rounds import CASES
 
 from common.methods import METHODS
-from strategies import base, judging
+from strategies import base
+from strategies.exchange import judging
 
 
 def some(method: str) -> list[int]:

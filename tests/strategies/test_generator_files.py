@@ -17,11 +17,11 @@ from federation import numbers, run
 from real_site import Site
 from stylegan_repository import Standin, standin
 
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
-from common.run import Run
-from nectar.preflight import check
-from nectar.resume import with_recorded
+from nectar.engines.preflight import check
+from nectar.records.resume import with_recorded
 from strategies.image_generators import image_generator
 from synth.generators.feature_space import FeatureSpace
 from synth.generators.style import Form, start
@@ -60,7 +60,7 @@ def bomb(tmp_path: Path) -> tuple[Standin, Path]:
 
 
 def generator_of(small: Small, text: str) -> Any:
-    return image_generator(Run(load(small(method="feddgm", set=f"{TINY} {text}"))))
+    return image_generator(Division(load(small(method="feddgm", set=f"{TINY} {text}"))).run)
 
 
 def refusal(small: Small, text: str, **keys: Any) -> str:
@@ -219,7 +219,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(
 def test_a_file_of_other_images_is_refused(small: Small, official: Standin) -> None:
     config = load(small(method="feddgm", dataset="mnist", set=f"{TINY} {official.settings()}"))
     with pytest.raises(ConfigError, match="images of 1x8x8, and the run's are of 1x28x28"):
-        image_generator(Run(config))  # MNIST's files need not be here for it
+        image_generator(Division(config).run)  # MNIST's files need not be here for it
 
 
 def test_a_file_of_other_classes_asks_which_of_them_the_runs_are(

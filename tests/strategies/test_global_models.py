@@ -11,15 +11,16 @@ import torch.nn.functional as F
 from federation import numbers, run
 from torch import nn
 
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
-from common.run import Run
+from common.learning.training import Local
+from common.samples.inputs import Samples
 from common.settings.global_models import GlobalModelsSettings
 from common.sites import Site
-from common.training import Local
-from common.wire import SyntheticImages, Weights
-from nectar.resume import with_recorded
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
+from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.exchange.replies import Upload
@@ -67,7 +68,7 @@ def test_its_step_is_of_the_loss_by_the_real_images_that_each_stands_for() -> No
         "model.width=8 feddm.global_models=mlp feddm.global_epochs=1 feddm.global_lr=0.5 "
         "feddm.global_momentum=0 feddm.weighting=counts feddm.server_epochs=0"
     )
-    a_run = Run(load({"set": words}))
+    a_run = Division(load({"set": words})).run
     server = FedDM(a_run)
     images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     sent = [
@@ -95,8 +96,8 @@ def test_sites_that_are_to_judge_another_model_are_refused_and_the_sites_own_is_
     with pytest.raises(
         ConfigError, match=r"method=feddm learns others .* set evaluation\.on=server"
     ):
-        FedDM(Run(load({"set": f"{judged} {TWO}"})))
-    FedDM(Run(load({"set": judged})))
+        FedDM(Division(load({"set": f"{judged} {TWO}"})).run)
+    FedDM(Division(load({"set": judged})).run)
 
 
 def test_their_normalisation_may_be_their_own(small: Small) -> None:
@@ -118,7 +119,7 @@ def test_no_batch_norm_goes_by_a_rest_of_few_images(norm: str, sizes: list[int])
         "model.width=8 feddm.global_models=convnet feddm.global_epochs=2 feddm.global_batch=4 "
         f"feddm.global_norm={norm}"
     )
-    a_run = Run(load({"set": words}))
+    a_run = Division(load({"set": words})).run
     settings = a_run.config.settings
     assert isinstance(settings, GlobalModelsSettings)
     draws = torch.Generator().manual_seed(1)

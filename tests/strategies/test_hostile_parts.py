@@ -13,14 +13,14 @@ from tampering import away_from_start, with_arrays, with_part
 
 from common.errors import ConfigError
 from common.sites import Site
-from common.wire import Weights
+from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound
+from strategies.exchange.judging import Shortening
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
-from strategies.judging import Shortening
 from strategies.plausible import shares_kept
 
 Small = Callable[..., dict[str, Any]]

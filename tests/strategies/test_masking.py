@@ -13,15 +13,17 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from client_app.masking import MaskingClient
 from client_app.state import ContextState
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
+from common.learning.run import Run
+from common.learning.updates import difference, length, plus
 from common.models import build
-from common.run import Run
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import masked_spec
-from common.updates import difference, length, plus
-from common.wire import MaskedUpdate, Weights, WeightsSpec
+from common.wire.masked_update import MaskedUpdate
+from common.wire.weights import Weights, WeightsSpec
 from nectar import cli
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
@@ -33,7 +35,7 @@ QUICK = "masking.epochs=1 masking.batch=64"
 
 
 def made(small: Small, words: str = "") -> Run:
-    return Run(load(small(method="masking", set=f"{QUICK} {words}")))
+    return Division(load(small(method="masking", set=f"{QUICK} {words}"))).run
 
 
 def upload(run: Run, name: str, value: float, examples: int, seed: int) -> Upload:

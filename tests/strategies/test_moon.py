@@ -11,7 +11,7 @@ import torch
 from federation import numbers, run
 
 from client_app.moon import contrastive
-from common import tensor_file
+from common.storage import tensor_file
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]

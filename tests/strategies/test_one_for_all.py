@@ -12,11 +12,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from real_site import Site as RealSite
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.methods import METHODS
-from common.run import Run
-from nectar.local_grid import LocalGrid
-from nectar.local_run import run_here
+from nectar.engines.local_grid import LocalGrid
+from nectar.engines.local_run import run_here
 from server_app.app import make_strategy
 from strategies.exchange.gathering import Attendance, wait_for_sites
 from strategies.exchange.roll_call import Question
@@ -51,7 +51,7 @@ def attendance(
 
 
 def asked_by(config: Config) -> Question:
-    return make_strategy(Run(load(config))).question
+    return make_strategy(Division(load(config)).run).question
 
 
 CASES = {

@@ -13,15 +13,15 @@ from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from common.config import load
-from common.run import Run
-from common.wire import Weights
-from nectar.local_grid import LocalGrid
+from common.config.loading import load
+from common.division import Division
+from common.wire.weights import Weights
+from nectar.engines.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
-from strategies import judging
+from strategies.exchange import judging
+from strategies.exchange.judging import group_sizes
 from strategies.exchange.sending import exchange
 from strategies.exchange.serialising import Serialiser
-from strategies.judging import group_sizes
 
 Small = Callable[..., dict[str, Any]]
 
@@ -113,7 +113,7 @@ def test_weights_that_travel_as_the_round_has_them_are_in_memory_once() -> None:
 
 
 def test_a_model_that_tries_uploads_keeps_none(small: Small) -> None:
-    made = Run(load(small()))
+    made = Division(load(small())).run
     trial = judging.Trial(made)
     trial.prepare()
     weights = Weights.of(made.build_model())

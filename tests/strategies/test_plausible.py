@@ -15,11 +15,12 @@ from flwr.app import Message
 from tampering import with_arrays
 
 from common.sites import Site
-from common.wire import Spec, Weights
+from common.wire.codec import Spec
+from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from strategies import base
+from strategies.exchange.judging import TOGETHER
 from strategies.exchange.replies import Upload, read_upload
-from strategies.judging import TOGETHER
 from strategies.plausible import length_of, own_length, too_long
 
 Small = Callable[..., dict[str, Any]]

@@ -12,7 +12,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from client_app.app import app as client_app
 from common.errors import FederationError
-from common.privacy.ledger import Head
+from common.privacy.head import Head
 from strategies.exchange import roll_call
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.roll_call import Question

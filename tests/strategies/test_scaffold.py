@@ -13,12 +13,13 @@ from federation import TamperedGrid, numbers, run
 from tampering import with_arrays
 from tiny import Tiny
 
-from common import tensor_file
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
-from common.run import Run
 from common.specs.scaffold import CONTROL, control_spec
-from common.wire import Bundle, Weights
+from common.storage import tensor_file
+from common.wire.bundle import Bundle
+from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -165,7 +166,7 @@ def test_with_no_layer_fedpvr_is_fedavg_weighted_uniformly_to_the_bit(small: Sma
 
 def test_with_all_layers_fedpvr_is_scaffold(small: Small) -> None:
     every = "fedpvr.layers=blocks,head,features"
-    made = Run(load(small(method="fedpvr")))
+    made = Division(load(small(method="fedpvr"))).run
     layers = ",".join(dict.fromkeys(n.partition(".")[0] for n in made.spec.trained))
     pvr = run(small(method="fedpvr", rounds=2, set=f"fedpvr.layers={layers}"))
     scaffold = run(small(method="scaffold", rounds=2))
@@ -173,13 +174,13 @@ def test_with_all_layers_fedpvr_is_scaffold(small: Small) -> None:
 
 
 def test_control_variates_are_of_parameters_and_of_the_layers_named(small: Small) -> None:
-    made = Run(load(small(method="scaffold", set="model.norm=batch")))
+    made = Division(load(small(method="scaffold", set="model.norm=batch"))).run
     assert {n for n in made.spec.names if "running" in n}
     assert not {n for n in control_spec(made).names if "running" in n or "num_batches" in n}
-    made = Run(load(small(method="fedpvr")))
+    made = Division(load(small(method="fedpvr"))).run
     assert control_spec(made).names == ("head.weight", "head.bias")
     with pytest.raises(ConfigError, match=r"fedpvr.layers names 'fc', the model has .*head"):
-        control_spec(Run(load(small(method="fedpvr", set="fedpvr.layers=fc"))))
+        control_spec(Division(load(small(method="fedpvr", set="fedpvr.layers=fc"))).run)
 
 
 def test_the_local_path_changes_with_c(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.wire import Pixels
+from common.wire.pixels import Pixels
 from strategies.shuffled_pool import ShuffledPool
 from synth.shuffling import equal_shares
 

@@ -8,8 +8,10 @@ import time
 import pytest
 
 from common.errors import PayloadError
-from common.privacy import Event, epsilon
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.privacy.told import MOST_EVENTS, Told
+from server_app.spent import lines_of
 from strategies.exchange import spending as module
 from strategies.exchange.spending import Spending
 
@@ -52,7 +54,7 @@ def test_no_events_hold_a_round_up(monkeypatch: pytest.MonkeyPatch) -> None:
         events = kinds(MOST_EVENTS if site else 1, first, 4.0, 10**5)
         spending.take(f"site-{site}", Told(events, whole=True))
         if site == 4:
-            assert all(line["epsilon"] for line in spending.lines(DELTA).values())
+            assert all(line["epsilon"] for line in lines_of(spending, DELTA).values())
     assert len(asked) == 10
     assert sum(asked[:5]) <= module._PLACES
     assert time.process_time() - begun < 60
@@ -63,9 +65,9 @@ def test_in_a_crowd_who_tells_of_many_kinds_has_no_epsilon_and_the_others_have_t
     for i in range(1000):
         spending.take(f"site-{i}", Told(kinds(2, first=1 + i)))
     spending.take("site-7", Told(kinds(MOST_EVENTS), whole=True))
-    lines = spending.lines(DELTA)
+    lines = lines_of(spending, DELTA)
     assert {site for site, line in lines.items() if line["epsilon"] is None} == {"site-7"}
-    assert spending.lines(DELTA, {"site-7"})["site-7"]["epsilon"] is not None
+    assert lines_of(spending, DELTA, {"site-7"})["site-7"]["epsilon"] is not None
 
 
 def test_sites_that_tell_the_same_are_one_computation() -> None:
@@ -74,6 +76,6 @@ def test_sites_that_tell_the_same_are_one_computation() -> None:
     for site in range(1000):
         crowd.take(f"site-{site}", Told(kinds(1, first=500)))
     alone.take("site-0", Told(kinds(1, first=500)))
-    found = {line["epsilon"] for line in crowd.lines(DELTA).values()}
-    assert found == {alone.lines(DELTA)["site-0"]["epsilon"]}
+    found = {line["epsilon"] for line in lines_of(crowd, DELTA).values()}
+    assert found == {lines_of(alone, DELTA)["site-0"]["epsilon"]}
     assert found == {epsilon(kinds(1, first=500), DELTA).value}

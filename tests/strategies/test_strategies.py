@@ -13,13 +13,15 @@ from flwr.serverapp.strategy import FedAdam
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
+from common.division import Division
 from common.errors import FederationError
-from common.memory import TAKEN
-from common.run import Run
+from common.learning.run import Run
 from common.sites import Site, in_site_order, site_name
-from common.wire import SyntheticImages, Weights
-from nectar.local_grid import LocalGrid
+from common.wire.memory import TAKEN
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
@@ -38,7 +40,7 @@ def upload(run: Run, name: str, value: float, examples: int) -> Upload:
 @pytest.mark.parametrize(("weighting", "mean"), [("counts", 2.5), ("uniform", 2.0)])
 def test_fedavg_by_hand(small: Small, weighting: str, mean: float) -> None:
     """Models of all 1s (10 images) and all 3s (30): (10 + 90) / 40 = 2.5, or (1 + 3) / 2 = 2."""
-    made = Run(load(small(method="fedavg", set=f"fedavg.weighting={weighting}")))
+    made = Division(load(small(method="fedavg", set=f"fedavg.weighting={weighting}"))).run
     start = Weights.of(made.build_model())
     uploads = iter([upload(made, "a", 1.0, 10), upload(made, "b", 3.0, 30)])
     new = FedAvg(made).update(1, start, uploads)
@@ -54,7 +56,7 @@ def test_counts_weighting_by_hand(small: Small) -> None:
 
     n/ipc = 15, 15, 5, 5, 20, which divided by their mean, 12, gives the weights.
     """
-    made = Run(load(small(set="feddm.weighting=counts")))
+    made = Division(load(small(set="feddm.weighting=counts"))).run
     uploads = [
         Upload(Site("a", 1, 30, class_counts=(30, *[0] * 9)), images([0, 0], 1.0), 30, {}),
         Upload(Site("b", 2, 30, class_counts=(10, 20, *[0] * 8)), images([0, 0, 1], 2.0), 30, {}),
@@ -65,7 +67,9 @@ def test_counts_weighting_by_hand(small: Small) -> None:
 
 
 def test_the_server_stays_in_the_ball(small: Small) -> None:
-    made = Run(load(small(set="feddm.rho=0.05 feddm.server_lr=1.0 feddm.server_epochs=20")))
+    made = Division(
+        load(small(set="feddm.rho=0.05 feddm.server_lr=1.0 feddm.server_epochs=20"))
+    ).run
     start = Weights.of(made.build_model())
     upload = Upload(Site("a", 1, 3), images([0, 1, 2], 0.5), 3, {})
     new = FedDM(made).update(1, start, iter([upload]))
@@ -75,7 +79,7 @@ def test_the_server_stays_in_the_ball(small: Small) -> None:
 
 @pytest.mark.parametrize(("keep", "held"), [(1, 1), (2, 2), (0, 3)])
 def test_a_server_keeps_the_last_rounds_sets(small: Small, keep: int, held: int) -> None:
-    made = Run(load(small(set=f"feddm.keep={keep} feddm.server_epochs=1")))
+    made = Division(load(small(set=f"feddm.keep={keep} feddm.server_epochs=1"))).run
     strategy, weights = FedDM(made), Weights.of(made.build_model())
     for r in (1, 2, 3):
         upload = Upload(Site("a", 1, 3), images([0], float(r)), 3, {})
@@ -88,7 +92,7 @@ def test_under_flowers_own_start_the_numbers_are_the_same(small: Small, method: 
     """Flower's start knows nothing of Nectar's loop: the strategy makes its roll call itself."""
     config = small(method=method)
     ours = run(config)
-    made = Run(load(config))
+    made = Division(load(config)).run
     strategy = make_strategy(made)
     result = strategy.start(
         LocalGrid(client_app, 3, config), ArrayRecord(made.build_model().state_dict()), num_rounds=2
@@ -147,7 +151,7 @@ def test_a_foreign_strategy_is_handed_an_error_for_every_bad_reply_in_site_order
 ) -> None:
     from federation import SilentGrid
 
-    made = Run(load(small(method="flwr.serverapp.strategy:FedAvg")))
+    made = Division(load(small(method="flwr.serverapp.strategy:FedAvg"))).run
     inner = Recorder(min_train_nodes=1, min_available_nodes=1)
     strategy = ForeignStrategy(made, inner=inner)
     grid = SilentGrid(client_app, 3, small(method="fedavg"), silent=[1])
@@ -172,7 +176,7 @@ class Demanding(FlowerFedAvg):
 
 
 def test_a_strategy_whose_devices_must_follow_more_is_refused(small: Small) -> None:
-    made = Run(load(small(method="flwr.serverapp.strategy:FedAvg")))
+    made = Division(load(small(method="flwr.serverapp.strategy:FedAvg"))).run
     strategy = ForeignStrategy(made, inner=Demanding(min_train_nodes=1, min_available_nodes=1))
     grid = LocalGrid(client_app, 3, small(method="fedavg"))
     start = ArrayRecord(made.build_model().state_dict())
@@ -183,7 +187,7 @@ def test_a_strategy_whose_devices_must_follow_more_is_refused(small: Small) -> N
 def test_a_strategy_that_wraps_another_is_checkpointed_with_it(small: Small) -> None:
     from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping as Wrapper
 
-    made = Run(load(small(method="flwr.serverapp.strategy:FedAvg")))
+    made = Division(load(small(method="flwr.serverapp.strategy:FedAvg"))).run
     inner = FedAdam(min_train_nodes=1, min_available_nodes=1)
     strategy = ForeignStrategy(made, inner=Wrapper(inner, 0.1, 3))
     fresh = dict(strategy.state_dict())
@@ -236,7 +240,7 @@ def test_sites_evaluate_on_what_they_hold_out(small: Small) -> None:
 
 def test_sites_count_by_their_images_and_broken_figures_not_at_all(small: Small) -> None:
     """4 images at 0.5 and 12 at 1.0: (2 + 12) / 16 = 0.875."""
-    made = Run(load(small()))
+    made = Division(load(small())).run
     strategy = make_strategy(made)
     figures = [(4, 0.5, 1.0), (12, 1.0, 2.0), (4, float("nan"), 1.0), (4, 7.0, 1.0), (0, 0.5, 1.0)]
     strategy.members.sites = [

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from common.config import load
-from common.data import Samples
-from common.run import Run
+from common.config.loading import load
+from common.division import Division
+from common.learning.training import Trained, train
+from common.samples.inputs import Samples
 from common.sites import Site
-from common.training import Trained, train
-from common.wire import SyntheticImages, Weights
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from strategies import surrogate
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
@@ -48,7 +49,7 @@ def test_equal_work_whatever_the_server_keeps(
     spy = Spy()
     monkeypatch.setattr(surrogate, "train", spy)
     settings = f"model.width=8 feddm.keep={keep} feddm.server_steps=9 feddm.server_batch=4"
-    run = Run(load({"set": settings}))
+    run = Division(load({"set": settings})).run
     server = FedDM(run)
     weights = Weights.of(run.build_model())
     for server_round, images in enumerate([5, 7, 3, 6], start=1):
@@ -58,14 +59,14 @@ def test_equal_work_whatever_the_server_keeps(
 
 
 def test_no_server_work_leaves_the_weights() -> None:
-    run = Run(load({"set": "model.width=8 feddm.server_epochs=0"}))
+    run = Division(load({"set": "model.width=8 feddm.server_epochs=0"})).run
     weights = Weights.of(run.build_model())
     assert FedDM(run).update(1, weights, uploads(3)) is weights
 
 
 def test_soft_labels_weigh_by_the_counts_of_their_classes() -> None:
     """One-hot they weigh as hard ones; half of each of two classes of 6 and 2 examples, as half of either."""
-    server = FedDM(Run(load({"set": "model.width=8 feddm.weighting=counts"})))
+    server = FedDM(Division(load({"set": "model.width=8 feddm.weighting=counts"})).run)
     site = Site("partition-0", 1, examples=8, class_counts=(6, 2, *[0] * 8))
     hard = torch.tensor([0, 0, 1])
     one_hot = torch.nn.functional.one_hot(hard, 10).float()
@@ -76,7 +77,7 @@ def test_soft_labels_weigh_by_the_counts_of_their_classes() -> None:
 
 
 def test_a_round_of_soft_labels_under_weighting_by_counts_learns() -> None:
-    run = Run(load({"set": "model.width=8 feddm.weighting=counts feddm.server_epochs=2"}))
+    run = Division(load({"set": "model.width=8 feddm.weighting=counts feddm.server_epochs=2"})).run
     weights = Weights.of(run.build_model())
     site = Site("partition-0", 1, examples=20, class_counts=(2,) * 10)
     images = SyntheticImages(torch.randn(4, 1, 8, 8), torch.rand(4, 10).softmax(1))

@@ -14,15 +14,16 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
 from client_app.topk import TopKClient
-from common.config import load
-from common.data import Samples
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError, PayloadError
-from common.run import Run
+from common.learning.run import Run
+from common.learning.updates import difference
+from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import top_k_spec
-from common.updates import difference
-from common.wire import TopKUpdate, TopKUpdateSpec, Weights
-from common.wire.top_k_update import payload_bytes
+from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec, payload_bytes
+from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
 from strategies.topk import TopK
@@ -32,7 +33,7 @@ QUICK = "topk.epochs=1 topk.batch=64"
 
 
 def made(small: Small, words: str = "") -> Run:
-    return Run(load(small(method="topk", set=f"{QUICK} {words}")))
+    return Division(load(small(method="topk", set=f"{QUICK} {words}"))).run
 
 
 def upload(spec: TopKUpdateSpec, name: str, update: torch.Tensor, examples: int) -> Upload:
@@ -64,7 +65,7 @@ def test_what_is_sent_are_the_largest_numbers_of_fedavgs_own_update(small: Small
     """The same draws as FedAvg's device: its update's k largest numbers, at their places, to the bit."""
     rng = torch.Generator().manual_seed(2)
     samples = Samples.of(torch.randn(64, 1, 8, 8, generator=rng), torch.arange(64) % 10)
-    topk, plain = made(small), Run(load(small(method="fedavg")))
+    topk, plain = made(small), Division(load(small(method="fedavg"))).run
     w = Weights.of(topk.build_model())
     clients = [
         cls(of, "partition-0", samples, samples, ContextState(RecordDict()))

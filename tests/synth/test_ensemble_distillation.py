@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from common.data.digits import read_digits
+from common.data.published.digits import read_digits
 from common.models import Classifier, build
 from synth.dense_generator import ImageGenerator, crop_flip, start
 from synth.descent import SGD

@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common.compute import autocast
+from common.draws.row_draws import SeededRows
+from common.learning.compute import autocast
+from common.learning.private_training import dp_sgd
+from common.learning.training import train
 from common.models import build
-from common.private_training import dp_sgd
-from common.row_draws import SeededRows
 from common.settings.fedavg import FedAvgSettings
-from common.training import train
 from synth.diffusion import Schedule
 from synth.diffusion_training import Plan, Training
 from synth.poisson_classes import PoissonClasses

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.row_draws import SeededRows
+from common.draws.row_draws import SeededRows
 from synth.diffusion import Schedule, denoising_losses
 from synth.diffusion_training import Plan, Training
 from synth.private_diffusion import PrivateDescent, steps_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from common.row_draws import SeededRows
+from common.draws.row_draws import SeededRows
 from synth.private_gradients import clipped_sum, example_gradients
 from synth.row_draws import LayerDraws, Layers, UndrawableError, integers
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.data import load
+from common.data.loading import load
 from synth.generators import style_weights
 from synth.generators.style import Form, StyleNetwork, start
 from synth.generators.style_weights import decoded, digits_prior, encoded

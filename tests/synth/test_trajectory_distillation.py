@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.data.digits import read_digits
+from common.data.published.digits import read_digits
 from common.models import build
 from synth.inner_steps import InnerTraining
 from synth.synthetic_updates import Loss, Parameters, loss_of

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from common.data.dataset import Images, Labels, Split
 from common.data.store import Contents
 from common.errors import DataError
+from common.samples.dataset import Images, Labels, Split
 
 log = logging.getLogger("flwr")
 

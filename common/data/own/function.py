@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from common.code.imports import load
 from common.data.own.items import arrays_of, each, is_item_set
 from common.errors import DataError, NectarError
-from common.imports import load
 
 
 def read_function(path: str, data_dir: Path, size: int) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from common.data.decode import FILTER, on_white
+from common.data.folders.decode import FILTER, on_white
 from common.data.own.arrays import numbers
 from common.errors import DataError
 

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from common.data.bounds import ANYWHERE, Bounds
-from common.data.dataset import Dataset, DatasetInfo, array_digest
-from common.data.holdout import Holdout, with_test
+from common.data.folders.holdout import Holdout, with_test
+from common.data.folders.pictures import bounded
 from common.data.own.arrays import check_classes, contents_of
 from common.data.own.function import read_function
 from common.data.own.hub import read_hub
 from common.data.own.npz import file_digest, read_npz
 from common.data.own.torchvision_sets import read_torchvision
-from common.data.pictures import bounded
 from common.data.store import Contents, Stored, digest_of, open_store, shared, store_roots
-from common.datasets import FILE, FUNCTION, HUB, TORCHVISION, kind_of
 from common.errors import DataError
+from common.samples.dataset import Dataset, DatasetInfo, array_digest
+from common.settings.datasets import FILE, FUNCTION, HUB, TORCHVISION, kind_of
 from common.settings.images import ImagesSettings
 
 _READER = 1  # another number makes every store be built anew
@@ -43,7 +43,7 @@ def read_own(
     holdout: Holdout,
     bounds: Bounds = ANYWHERE,
 ) -> Dataset:
-    """Return a set of one's own, named by one of the forms of :mod:`common.datasets`.
+    """Return a set of one's own, named by one of the forms of :mod:`common.settings.datasets`.
 
     A file's store is known by the file's checksum, a published set's by its name: neither is read again. A function
     is called in every process, since nothing else tells whether what it returns has changed; it must return the same

@@ -1,0 +1,1 @@
+"""What a site's owner decides: bounds, review, the privacy ledger, what may be imported."""

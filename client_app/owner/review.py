@@ -1,0 +1,198 @@
+"""The owner's look at images before they leave: a folder of pictures, and a word or a command of the owner's.
+
+What the owner deletes there does not leave. Without a word in time nothing does; a later one counts when the server
+asks again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from client_app.owner.node_config import absolute, number
+from common.errors import FederationError
+from common.samples.dataset import DatasetInfo
+from common.wire.bundle import Bundle
+from common.wire.codec import CarriesExamples, Payload
+from common.wire.pixels import Pixels
+from common.wire.synthetic_images import SyntheticImages
+
+SEND, REFUSE = "send", "refuse"
+"""The names of the files by which an owner says that what is left may leave, or that nothing may."""
+
+#: seconds that an owner has, where the node config does not say
+_PATIENCE = 600
+
+#: seconds between two looks at the folder, and those left of the round's time when it is given up
+_LOOK, _MARGIN = 0.5, 5.0
+
+_WORDS = f"""These images are about to leave this site. Delete those that must not.
+Then make an empty file called {SEND} here, and what is left is sent; one called {REFUSE}, and nothing is.
+"""
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a site's owner wants to see before it leaves.
+
+    Parameters
+    ----------
+    directory : Path
+        Where the folders of pictures are put, one for each set that is to leave.
+    command : tuple of str
+        What decides in the owner's place, called with the folder as its last word; empty where the owner does.
+    seconds : int
+        How long a word of the owner's is waited for, or the command.
+    """
+
+    directory: Path
+    command: tuple[str, ...] = ()
+    seconds: int = _PATIENCE
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, object]) -> Self | None:
+        """Read a node config; None where its owner does not ask for a look.
+
+        Raises
+        ------
+        FederationError
+            If a value cannot be one, or a command or a time is named without a folder.
+        """
+        named = node_config.get("review-dir")
+        if named is None:
+            without = [key for key in ("review-command", "review-seconds") if key in node_config]
+            if without:
+                raise FederationError(
+                    f"the node config names {without[0]} and no review-dir: name the folder, too"
+                )
+            return None
+        command = shlex.split(str(node_config.get("review-command", "")))
+        seconds = number(node_config, "review-seconds", 1) or _PATIENCE
+        return cls(absolute("review-dir", named), tuple(command), seconds)
+
+    def kept(
+        self, payload: Payload, name: str, info: DatasetInfo, left: Callable[[], float]
+    ) -> Payload:
+        """Return of ``payload`` what its owner lets leave.
+
+        Parameters
+        ----------
+        payload : Payload
+            What a phase returned.
+        name : str
+            Names the record and the site, in the folder's name.
+        info : DatasetInfo
+            Whose mean and std undo the normalisation.
+        left : callable
+            Returns the seconds that are left of the round.
+
+        Raises
+        ------
+        FederationError
+            If the owner refuses, says nothing in time, or takes something out of what is sent whole or not at all.
+        """
+        if isinstance(payload, Bundle):
+            parts = {n: self._part(part, name, info, left) for n, part in payload.parts.items()}
+            return Bundle({n: part for n, part in parts.items() if part is not None})
+        found = self._part(payload, name, info, left)
+        if found is None:
+            raise FederationError("this site's owner has withheld all images")
+        return found
+
+    def _part(
+        self, part: Payload, name: str, info: DatasetInfo, left: Callable[[], float]
+    ) -> Payload | None:
+        """Return the part that may leave; None where all of its images were taken out."""
+        if not (isinstance(part, CarriesExamples) and info.has_images):
+            return part
+        examples = part.examples.cpu()
+        folder = self._shown(examples, name, info)
+        self._decided(folder, left)
+        positions = [i for i in range(len(examples)) if _picture(folder, i).is_file()]
+        shutil.rmtree(folder)
+        if len(positions) == len(examples):
+            return part
+        return _only(part, torch.tensor(positions, dtype=torch.int64))
+
+    def _shown(self, examples: Tensor, name: str, info: DatasetInfo) -> Path:
+        """Write the pictures, unless they have been shown before, and return their folder."""
+        digest = hashlib.sha256(examples.contiguous().numpy().tobytes()).hexdigest()[:12]
+        folder = self.directory / f"{name}-{digest}"
+        if folder.is_dir():
+            return folder
+        begun = self.directory / f".{folder.name}"
+        shutil.rmtree(begun, ignore_errors=True)
+        begun.mkdir(parents=True)
+        mean, std = (torch.tensor(v)[:, None, None] for v in (info.mean, info.std))
+        pixels = ((examples.float() * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+        for index, image in enumerate(pixels):
+            _drawn(image).save(_picture(begun, index))
+        (begun / "README.txt").write_text(_WORDS, encoding="utf-8")
+        begun.rename(folder)
+        return folder
+
+    def _decided(self, folder: Path, left: Callable[[], float]) -> None:
+        """Return when what is left in ``folder`` may leave."""
+        if self.command:
+            self._asked_command(folder, min(self.seconds, left() - _MARGIN))
+            return
+        end = time.monotonic() + self.seconds
+        while not (folder / SEND).exists():
+            if (folder / REFUSE).exists():
+                shutil.rmtree(folder)
+                raise FederationError("this site's owner has looked at the images and refused them")
+            if time.monotonic() > end or left() < _MARGIN:
+                raise FederationError(
+                    "this site's owner has not looked at the images yet: they leave once that is done and they are "
+                    "asked for again"
+                )
+            time.sleep(_LOOK)
+
+    def _asked_command(self, folder: Path, seconds: float) -> None:
+        try:
+            done = subprocess.run(
+                [*self.command, str(folder)],
+                timeout=max(1.0, seconds),
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            raise FederationError(
+                "this site's review-command cannot be run, or takes too long, and nothing leaves without it"
+            ) from None
+        if done.returncode:
+            shutil.rmtree(folder)
+            raise FederationError("this site's review-command has refused the images")
+
+
+def _picture(folder: Path, index: int) -> Path:
+    return folder / f"{index:06d}.png"
+
+
+def _drawn(image: Tensor) -> Image.Image:
+    array = image[0] if len(image) == 1 else image.permute(1, 2, 0)
+    return Image.fromarray(array.contiguous().numpy())
+
+
+def _only(part: Payload, positions: Tensor) -> Payload | None:
+    """Return the images of ``part`` at ``positions``; None where there are none."""
+    if not len(positions):
+        return None
+    if isinstance(part, Pixels):
+        return part.at(positions)
+    if isinstance(part, SyntheticImages):
+        return SyntheticImages(part.images[positions], part.labels[positions], part.codec)
+    raise FederationError(
+        "this site's owner has taken images out of a set that is sent whole or not at all: nothing leaves"
+    )

@@ -1,0 +1,1 @@
+"""What code a run is of: imports by path, closures of imports, fingerprints."""

@@ -1,0 +1,1 @@
+"""How a training set is divided over sites."""

@@ -1,0 +1,203 @@
+"""Partitions of a training set over clients, as pure functions of (labels, K, settings, seed)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from common.data.division.draws import dirichlet, divide, draw_until_large_enough
+from common.data.division.parts import Parts
+from common.data.division.stratify import Indices
+from common.data.published.catalogue import NATURAL
+from common.draws.seeding import numpy_generator
+from common.errors import DataError
+from common.samples.dataset import Labels
+
+if TYPE_CHECKING:
+    from common.settings.sections import PartitionSettings
+
+# A rule returns (order, owner): the image order[i] goes to the client owner[i].
+Assignment = tuple[Indices, Indices]
+Rule = Callable[[Labels, int, "PartitionSettings", np.random.Generator], Assignment]
+
+
+def partition(
+    labels: Labels,
+    clients: int,
+    settings: PartitionSettings,
+    seed: int,
+    owners: Labels | None = None,
+) -> Parts:
+    """Divide a training set over ``clients``.
+
+    Args:
+        labels: int64 [n], what is left of the training set after the validation share; for text
+            what its stratified cuts go by.
+        clients: how many clients there are (K).
+        settings: the rule and its parameters.
+        seed: the run's seed; equal arguments give equal parts.
+        owners: int64 [n], the natural client of each sample, for kind natural.
+
+    Returns:
+        K sorted arrays of indices into ``labels``: disjoint, none empty and together all of them,
+        but for kind natural with fewer clients than owners.
+
+    Raises:
+        DataError: the rule cannot be met with these images; it says what to change.
+    """
+    if clients < 1 or clients > len(labels):
+        raise DataError(
+            f"{len(labels)} images cannot be divided over {clients} clients: each needs one at "
+            f"least; set federation.clients between 1 and {len(labels)}"
+        )
+    rng = numpy_generator(seed, "partition")
+    if settings.kind == "natural":
+        return _natural(owners, clients, rng)
+    order, owner = _RULES[settings.kind](labels, clients, settings, rng)
+    by_client = np.lexsort((order, owner))
+    return Parts(order[by_client], np.cumsum(np.bincount(owner, minlength=clients)))
+
+
+def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> Parts:
+    """Give each client what one owner has; of more owners than clients, a draw without replacement.
+
+    Clients are in the owners' order. An owner of whom nothing is left is no client.
+    """
+    if owners is None:
+        raise DataError(
+            "partition.kind=natural needs a data set whose samples have owners, such as a writer or a user: choose "
+            f"{', '.join(NATURAL)}, or another partition.kind"
+        )
+    present, sizes = np.unique(owners, return_counts=True)
+    if clients > len(present):
+        raise DataError(
+            f"partition.kind=natural has {len(present)} owners of training samples for {clients} clients; set "
+            f"federation.clients to {len(present)} or less"
+        )
+    chosen = np.arange(clients)
+    if clients < len(present):
+        chosen = np.sort(rng.choice(len(present), clients, replace=False))
+    parts = np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
+    return Parts.of([parts[owner] for owner in chosen])
+
+
+def _iid(
+    labels: Labels, clients: int, settings: PartitionSettings, rng: np.random.Generator
+) -> Assignment:
+    """Deal shuffled images out; sizes differ by one at most."""
+    return rng.permutation(len(labels)), np.arange(len(labels)) * clients // len(labels)
+
+
+def _quantity(
+    labels: Labels, clients: int, settings: PartitionSettings, rng: np.random.Generator
+) -> Assignment:
+    """Deal shuffled images out in shares drawn from one Dirichlet(alpha) over the clients."""
+
+    def draw() -> Indices:
+        return divide(len(labels), dirichlet(settings.alpha, clients, rng))[:, None]
+
+    counts = draw_until_large_enough(draw, len(labels), clients, settings)
+    return rng.permutation(len(labels)), np.repeat(np.arange(clients), counts[:, 0])
+
+
+def _dirichlet_per_class(
+    labels: Labels, clients: int, settings: PartitionSettings, rng: np.random.Generator
+) -> Assignment:
+    """Divide each class over the clients in shares drawn from its own Dirichlet(alpha).
+
+    With the balance rule a client that already holds N/K images, from the classes before, gets no
+    more of the class. Its shares are drawn from the Dirichlet over the clients still open, which
+    is the law of a full draw with the others struck out and the rest renormalised, without that
+    form's division by zero at small alpha.
+    """
+    totals = np.bincount(labels)
+
+    def draw() -> Indices:
+        counts = np.zeros((clients, len(totals)), dtype=np.int64)
+        held = np.zeros(clients, dtype=np.int64)
+        for label, total in enumerate(totals):
+            still_open = np.arange(clients)
+            if settings.balance:
+                still_open = np.flatnonzero(held * clients < len(labels))
+            if total:
+                shares = dirichlet(settings.alpha, len(still_open), rng)
+                counts[still_open, label] = divide(int(total), shares)
+                held += counts[:, label]
+        return counts
+
+    counts = draw_until_large_enough(draw, len(labels), clients, settings)
+    return _deal_classes(labels, counts, rng)
+
+
+def _by_class(
+    labels: Labels, clients: int, settings: PartitionSettings, rng: np.random.Generator
+) -> Assignment:
+    """Give each client a fixed number of classes and divide a class evenly over those that hold it.
+
+    Each client in turn takes the classes that the fewest hold so far, ties by lot; so numbers of
+    holders differ by one at most.
+    """
+    present = np.unique(labels)
+    wanted = settings.classes_per_client
+    if wanted > len(present):
+        raise DataError(
+            f"partition.classes_per_client={wanted}, but there are {len(present)} classes; set it "
+            f"to {len(present)} or less"
+        )
+    if clients * wanted < len(present):
+        raise DataError(
+            f"{clients} clients with {wanted} classes each leave some of the {len(present)} "
+            f"classes to nobody; set partition.classes_per_client to {-(-len(present) // clients)} "
+            "or more, or raise federation.clients"
+        )
+    holds = np.zeros((clients, len(present)), dtype=np.bool_)
+    for client in range(clients):
+        fewest = np.lexsort((rng.random(len(present)), holds.sum(axis=0)))
+        holds[client, fewest[:wanted]] = True
+    totals = np.bincount(labels)
+    counts = np.zeros((clients, len(totals)), dtype=np.int64)
+    for column, label in enumerate(present):
+        holders = np.flatnonzero(holds[:, column])
+        counts[holders, label] = divide(int(totals[label]), np.full(len(holders), 1 / len(holders)))
+    empty = np.flatnonzero(counts.sum(axis=1) == 0)
+    if len(empty):
+        raise DataError(
+            f"partition.classes_per_client={wanted} leaves client {empty[0]} without an image: "
+            "more clients share its classes than these have images; raise "
+            "partition.classes_per_client or lower federation.clients"
+        )
+    return _deal_classes(labels, counts, rng)
+
+
+def _shards(
+    labels: Labels, clients: int, settings: PartitionSettings, rng: np.random.Generator
+) -> Assignment:
+    """Sort the images by class, cut them into K x s equal runs and deal each client s of them."""
+    shards = clients * settings.shards_per_client
+    if shards > len(labels):
+        raise DataError(
+            f"{len(labels)} images cannot be cut into {clients} x {settings.shards_per_client} "
+            "shards; lower partition.shards_per_client or federation.clients"
+        )
+    order = np.lexsort((rng.permutation(len(labels)), labels))
+    shard = np.arange(len(labels)) * shards // len(labels)
+    return order, (rng.permutation(shards) % clients)[shard]
+
+
+_RULES: dict[str, Rule] = {
+    "iid": _iid,
+    "dirichlet": _dirichlet_per_class,
+    "by_class": _by_class,
+    "shards": _shards,
+    "quantity": _quantity,
+}
+
+
+def _deal_classes(labels: Labels, counts: Indices, rng: np.random.Generator) -> Assignment:
+    """Deal each class's shuffled images out by ``counts`` [K, classes]."""
+    order = np.lexsort((rng.permutation(len(labels)), labels))
+    clients, classes = counts.shape
+    owner = np.repeat(np.tile(np.arange(clients), classes), counts.T.ravel())
+    return order, owner

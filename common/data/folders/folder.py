@@ -1,0 +1,190 @@
+"""What lies in a folder of images: which files are whose class, and which are no images at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from common.data.folders.decode import ENDINGS
+from common.errors import DataError
+from common.samples.dataset import Skipped
+
+TRAIN = "train"
+#: the names under which a test split may lie beside train/; the first that is there is taken
+TEST = ("test", "val", "validation")
+
+_HIDDEN = {"thumbs.db", "desktop.ini", "__macosx"}
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """A file that should be an image: its place below the folder, its label, and what tells it from a changed one."""
+
+    path: str
+    label: int
+    size: int
+    modified: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A split's files in the order of their labels and names, and those that are none of it."""
+
+    files: tuple[ImageFile, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+    def fingerprint(self) -> str:
+        """Return what tells this listing from one of other or changed files."""
+        lines = [f"{f.path}\0{f.label}\0{f.size}\0{f.modified}" for f in self.files]
+        lines += [f"{skipped.path}\0{skipped.reason}" for skipped in self.skipped]
+        return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+
+#: the training split of a folder that holds the classes' folders directly
+PLAIN = "."
+
+
+def split_folders(folder: Path, classes: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the names of the training and of the test folder below ``folder``, None for one that is not there.
+
+    A folder without either that holds folders of ``classes`` is the training folder itself.
+
+    Raises
+    ------
+    DataError
+        If there is neither.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            f"there is no folder {folder}: set images.folder to the one that holds {TRAIN}/<class>/* and "
+            f"{TEST[0]}/<class>/*, or <class>/* alone (a relative one is below data-dir)"
+        )
+    parts = [name for name in (TRAIN, *TEST) if name not in classes and (folder / name).is_dir()]
+    if not parts:
+        if not any((folder / name).is_dir() for name in classes):
+            raise DataError(
+                f"{folder} has neither a folder {TRAIN} nor one named {', '.join(TEST[:-1])} or {TEST[-1]}, nor one "
+                f"of a class ({', '.join(classes)}): put the images into {TRAIN}/<class>/ and {TEST[0]}/<class>/, or "
+                "into <class>/"
+            )
+        return PLAIN, None
+    return TRAIN if TRAIN in parts else None, next((p for p in parts if p != TRAIN), None)
+
+
+def class_folders(folder: Path) -> list[str]:
+    """Return the names of the classes' folders, sorted: those in train/, in a test folder, or in the folder itself.
+
+    Raises
+    ------
+    DataError
+        If a folder cannot be read.
+    """
+    if not folder.is_dir():
+        return []
+    split = next((name for name in (TRAIN, *TEST) if (folder / name).is_dir()), PLAIN)
+    return sorted(
+        unicodedata.normalize("NFC", entry.name)
+        for entry in _entries(folder / split)
+        if entry.is_dir()
+    )
+
+
+def list_split(folder: Path, split: str, classes: Sequence[str]) -> Listing:
+    """List ``<folder>/<split>/<class>/*`` without opening a file; paths are relative to ``folder``.
+
+    Hidden files are passed over. Symbolic links count as what they lead to.
+
+    Raises
+    ------
+    DataError
+        If there is a folder of a class that is not in ``classes``, or a folder cannot be read.
+    """
+    files: list[ImageFile] = []
+    skipped: list[Skipped] = []
+    found: dict[str, Path] = {}
+    known = frozenset(classes)
+    for entry in _entries(folder / split):
+        if not entry.is_dir():
+            skipped.append(_skip(folder, entry, "lies outside the classes' folders"))
+            continue
+        name = unicodedata.normalize("NFC", entry.name)
+        if name not in known:
+            raise _unknown_class(entry, name, classes)
+        found[name] = entry
+    for label, name in enumerate(classes):
+        for entry in _entries(found[name]) if name in found else ():
+            for path, reason in _candidates(entry):
+                if reason:
+                    skipped.append(_skip(folder, path, reason))
+                else:
+                    seen = path.stat()
+                    place = path.relative_to(folder).as_posix()
+                    files.append(ImageFile(place, label, seen.st_size, seen.st_mtime_ns))
+    return Listing(tuple(files), tuple(skipped))
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what lies in ``folder``, sorted by name, without what systems leave behind."""
+    try:
+        found = sorted(folder.iterdir(), key=lambda path: os.fsencode(path.name))
+    except OSError as error:
+        raise DataError(f"the folder {folder} cannot be read ({error.strerror})") from error
+    return [p for p in found if not p.name.startswith(".") and p.name.lower() not in _HIDDEN]
+
+
+def _candidates(entry: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the files behind an entry of a class's folder, each with why it is none to be read (or nothing)."""
+    if entry.is_dir():
+        for inner in _entries(entry) if not entry.is_symlink() else ():
+            for path, _ in _candidates(inner):
+                yield path, "lies in a folder below its class's"
+        return
+    if not entry.is_file():
+        yield entry, "no file that can be read"
+    elif entry.suffix.lower() not in ENDINGS:
+        yield entry, f"unknown ending {entry.suffix!r}"[:40]
+    else:
+        yield entry, "" if entry.stat().st_size else "empty"
+
+
+def _skip(folder: Path, path: Path, reason: str) -> Skipped:
+    return Skipped(printable(path.relative_to(folder).as_posix()), reason)
+
+
+def printable(name: str) -> str:
+    """Return a file's name with what no text file can hold written as escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _unknown_class(entry: Path, name: str, classes: Sequence[str]) -> DataError:
+    near = get_close_matches(name, classes, n=1, cutoff=0.5)
+    hint = f" (the nearest is {near[0]})" if near else ""
+    return DataError(
+        f"{printable(str(entry))} is a folder of no known class{hint}: images.classes has {', '.join(classes)}; "
+        "rename or remove the folder, or give every site the longer list",
+        told="the folder of images holds a folder of a class that is not in images.classes: its owner renames or "
+        "removes it, or every site is given the longer list",
+    )
+
+
+def account(skipped: Iterable[Skipped], *, named: int = _NAMED) -> list[str]:
+    """Return lines that name the first few files that are not used and count the rest by reason."""
+    every = list(skipped)
+    lines = [f"{one.path}: {one.reason}" for one in every[:named]]
+    if rest := every[named:]:
+        lines.append(f"and {len(rest)} more ({by_reason(rest)})")
+    return lines
+
+
+def by_reason(skipped: Iterable[Skipped]) -> str:
+    """Count reasons, the commonest first: ``"empty: 3, truncated: 1"``."""
+    counts = Counter(one.reason for one in skipped)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{reason}: {count}" for reason, count in ordered)

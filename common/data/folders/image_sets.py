@@ -1,0 +1,222 @@
+"""A data set of image files, decoded once into the store that every process shares."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from common.data.bounds import ANYWHERE, Bounds
+from common.data.folders.decode import Unreadable, dtype_of, read_image
+from common.data.folders.folder import (
+    TRAIN,
+    Listing,
+    account,
+    by_reason,
+    list_split,
+    printable,
+    split_folders,
+)
+from common.data.folders.holdout import Holdout, with_test
+from common.data.folders.pictures import most_pixels
+from common.data.store import Contents, Stored, digest_of, shared, store_roots
+from common.errors import DataError
+from common.learning.patience import look_at_the_clock
+from common.samples.dataset import Dataset, DatasetInfo, Skipped, Split
+from common.settings.images import ImagesSettings
+
+log = logging.getLogger("flwr")
+
+_DECODER = 1  # another number makes every store be built anew
+
+
+def read_central(
+    info: DatasetInfo,
+    settings: ImagesSettings,
+    data_dir: Path,
+    holdout: Holdout,
+    bounds: Bounds = ANYWHERE,
+) -> Dataset:
+    """Return the data set below ``images.folder``: its training and its test split.
+
+    A folder with a test split alone has no training images; one without a test split gets one by ``holdout``.
+
+    Raises:
+        DataError: there is no such folder, it holds a class that is not in the list, or too many
+            files that cannot be used; it lies out of ``bounds``.
+    """
+    if not settings.folder:
+        raise DataError(
+            f"dataset={info.name} names no folder: set images.folder to the one that holds train/<class>/* and "
+            "test/<class>/*; where every site has images of its own, set evaluation.on=sites or none"
+        )
+    folder = bounds.inside(data_dir / Path(settings.folder).expanduser(), "images.folder")
+    bounds.links_inside(folder, "images.folder")
+    train, test = split_folders(folder, settings.names)
+    listings = [
+        list_split(folder, split, settings.names) if split else Listing() for split in (train, test)
+    ]
+    name, roots = (
+        _store_name(folder, "central", settings),
+        store_roots(data_dir, bounds=bounds),
+    )
+    stored = _stored(folder, name, listings, settings, roots)
+    for split, held in ((train, stored.train), (test, stored.test)):
+        if split and not len(held):
+            raise _no_images(folder / split)
+    if train:
+        held_classes = set(stored.train.labels.tolist())
+        absent = [name for label, name in enumerate(settings.names) if label not in held_classes]
+        if absent:
+            log.warning("%s has no image of %s", folder / train, ", ".join(absent))
+    return _dataset(info, with_test(stored, name, roots, holdout, _mode(folder)))
+
+
+def read_folder(
+    folder: Path, places: tuple[str | None, str | None], settings: ImagesSettings
+) -> list[tuple[Split, list[str]]]:
+    """Return the splits that lie at ``places`` below ``folder``, each with its pictures' paths, without a store.
+
+    Raises:
+        DataError: it holds a class that is not in the list, or cannot be read.
+    """
+    found = []
+    for place in places:
+        listing = list_split(folder, place, settings.names) if place else Listing()
+        split, unreadable = _decode(folder, listing, settings, None)
+        left = {skipped.path for skipped in unreadable}
+        found.append((split, [f.path for f in listing.files if printable(f.path) not in left]))
+    return found
+
+
+def read_site(
+    info: DatasetInfo, settings: ImagesSettings, folder: Path, keep: Path | None
+) -> Dataset:
+    """Return a site's own images, ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``, all for training.
+
+    Args:
+        info: the run's data set.
+        settings: the classes and the form of an image, the same at every site.
+        folder: the site's folder.
+        keep: where the site keeps what must survive a restart; None for the user's cache.
+
+    Raises:
+        DataError: there is no such folder, it holds a class that is not in the list, no image, or
+            too many files that cannot be used. The sentence may go to the server, so it names no
+            file; the site's log does.
+    """
+    folder = folder.resolve()
+    if not folder.is_dir():
+        raise DataError(
+            f"there is no folder {folder}: name the one that holds <class>/*",
+            told="the folder of images that this site's node config names is not there",
+        )
+    nested = TRAIN not in settings.names and (folder / TRAIN).is_dir()
+    listing = list_split(folder, TRAIN if nested else ".", settings.names)
+    roots = store_roots(keep) if keep else store_roots()
+    name = _store_name(folder, "site", settings)
+    stored = _stored(folder, name, [listing, Listing()], settings, roots)
+    if not len(stored.train):
+        raise _no_images(folder)
+    return _dataset(info, stored)
+
+
+def _dataset(info: DatasetInfo, stored: Stored) -> Dataset:
+    return Dataset(
+        info, stored.train, stored.test, stored.checksum, stored.skipped, store=stored.folder
+    )
+
+
+def _no_images(folder: Path) -> DataError:
+    return DataError(
+        f"{folder} holds no image that can be used: put some into {folder}/<class>/",
+        told="the folder of images holds none that can be used",
+    )
+
+
+def _form(settings: ImagesSettings) -> dict[str, object]:
+    return settings.model_dump(include={"classes", "size", "channels", "bits"})
+
+
+def _store_name(folder: Path, role: str, settings: ImagesSettings) -> str:
+    place = digest_of([role, str(folder), _form(settings)])
+    shape = f"{settings.channels}x{settings.size}x{settings.size}"
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '_', folder.name)[:40]}-{shape}-{place[:8]}"
+
+
+def _mode(folder: Path) -> int:
+    """Return who may enter a store: no more than may enter the folder itself."""
+    return folder.stat().st_mode & 0o777 | 0o700
+
+
+def _stored(
+    folder: Path,
+    name: str,
+    listings: Sequence[Listing],
+    settings: ImagesSettings,
+    roots: Sequence[Path],
+) -> Stored:
+    """Return the folder's store, built where there is none; refuse a folder with too much that is no image."""
+    fingerprints = [listing.fingerprint() for listing in listings]
+    source = digest_of([_DECODER, _form(settings), *fingerprints])
+
+    def read_source() -> Contents:
+        scratch = next((root for root in roots if os.access(root, os.W_OK)), None)
+        return _decoded(folder, listings, settings, scratch)
+
+    stored = shared(name, roots, source, read_source, mode=_mode(folder))
+    _tolerate(folder, stored, settings.max_bad)
+    return stored
+
+
+def _decoded(
+    folder: Path, listings: Sequence[Listing], settings: ImagesSettings, scratch: Path | None
+) -> Contents:
+    files = sum(len(listing.files) for listing in listings)
+    log.info("%s: reading %d images", folder, files)
+    splits, skipped = [], [left for listing in listings for left in listing.skipped]
+    for listing in listings:
+        split, unreadable = _decode(folder, listing, settings, scratch)
+        splits.append(split)
+        skipped += unreadable
+    for line in account(skipped):
+        log.warning("not used below %s: %s", folder, line)
+    return Contents(splits[0], splits[1], tuple(skipped))
+
+
+def _decode(
+    folder: Path, listing: Listing, settings: ImagesSettings, scratch: Path | None
+) -> tuple[Split, list[Skipped]]:
+    """Decode every file of a listing, one at a time, into a temporary file below ``scratch`` that is then mapped."""
+    shape, dtype = (settings.channels, settings.size, settings.size), dtype_of(settings)
+    labels: list[int] = []
+    skipped: list[Skipped] = []
+    with tempfile.TemporaryFile(dir=scratch) as spool:
+        for file in listing.files:
+            look_at_the_clock()
+            try:
+                spool.write(read_image(folder / file.path, settings, most_pixels()).tobytes())
+                labels.append(file.label)
+            except Unreadable as error:
+                skipped.append(Skipped(printable(file.path), str(error)))
+        spool.flush()
+        whole = (len(labels), *shape)
+        images = np.memmap(spool, dtype, "r", shape=whole) if labels else np.empty(whole, dtype)
+    return Split(images, np.array(labels, dtype=np.int64)), skipped
+
+
+def _tolerate(folder: Path, stored: Stored, max_bad: float) -> None:
+    """Refuse a folder of which more than ``max_bad`` cannot be used."""
+    bad = len(stored.skipped)
+    files = bad + len(stored.train) + len(stored.test)
+    if bad > max_bad * files:
+        raise DataError(
+            f"{bad} of {files} files below {folder} cannot be used ({by_reason(stored.skipped)}), more than "
+            f"images.max_bad={max_bad:g} allows: mend or remove them, or raise it; `nectar data` names them",
+            told=f"more of the folder's files cannot be used than images.max_bad={max_bad:g} allows",
+        )

@@ -1,0 +1,145 @@
+"""Who holds what of a run's data: the data set, what the server holds back, and each site's part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.config.resolved import Config
+from common.data.bounds import ANYWHERE, Bounds
+from common.data.division.partitions import partition
+from common.data.division.parts import Parts
+from common.data.division.stratify import subset, validation_split
+from common.data.loading import load, load_site
+from common.data.published.catalogue import describe
+from common.draws.seeding import derive
+from common.errors import DataError
+from common.learning.run import Run
+from common.samples.dataset import Dataset
+from common.settings.datasets import kind_of
+from common.sites import folder_sites
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Known to those alone who hand out data: the apps, and what a person looks at it with.
+
+    Parameters
+    ----------
+    config : Config
+        The run's.
+    bounds : Bounds
+        What this machine lets the run touch.
+    """
+
+    config: Config
+    bounds: Bounds = ANYWHERE
+
+    @cached_property
+    def run(self) -> Run:
+        """What a method knows of it; reads no data, but for a set of one's own.
+
+        Raises
+        ------
+        DataError
+            If there is no such data set, or one of one's own cannot be had.
+        """
+        config = self.config
+        own = kind_of(config.dataset)
+        info = self._loaded.info if own else describe(config.dataset, config.images)
+        return Run(config, info)
+
+    @property
+    def _loaded(self) -> Dataset:
+        config = self.config
+        places = config.data_dir, config.images, config.data
+        return load(config.dataset, *places, config.seed, self.bounds)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data set, loaded once a process where something needs it.
+
+        Raises
+        ------
+        DataError
+            If it cannot be had, or the server is to evaluate on a test split that it does not have.
+        """
+        config, dataset = self.config, self._loaded
+        if config.evaluation.on in ("server", "both") and not len(dataset.test):
+            where = config.images.folder or dataset.info.name
+            raise DataError(
+                f"evaluation.on={config.evaluation.on} needs test images, of which {where} has none: put some into "
+                "test/<class>/ there or hold some out by data.test_share, or set evaluation.on=sites or none"
+            )
+        return dataset
+
+    @property
+    def site_datasets(self) -> dict[str, Dataset]:
+        """The simulated sites' own folders by the name of the site; none where a data set is divided.
+
+        Raises
+        ------
+        DataError
+            If one of them cannot be used.
+        """
+        folders = self.config.images.site_folders
+        names = folder_sites(self.config.images.sites)
+        kept = self.config.data_dir
+        return {
+            name: self.site_dataset(folder, kept)
+            for name, folder in zip(names, folders, strict=True)
+        }
+
+    def site_dataset(self, folder: Path, keep: Path | None) -> Dataset:
+        """Return a site's own images, all for training; ``keep`` is where the site keeps files of its own.
+
+        Raises
+        ------
+        DataError
+            If the run's data set is no folder of images, or the site's folder cannot be used.
+        """
+        return load_site(self.config.dataset, self.config.images, folder, keep)
+
+    @cached_property
+    def _cut(self) -> tuple[Indices, Indices]:
+        config, strata = self.config, self.run.task.strata(self.dataset.train)
+        used = subset(strata, config.data.images, config.seed)
+        rest, held = validation_split(strata[used], config.data.validation, config.seed)
+        return used[rest], used[held]
+
+    @property
+    def validation(self) -> Indices:
+        """Positions in the training split that the server holds back for tuning."""
+        return self._cut[1]
+
+    def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
+        """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
+        seed = derive(self.config.seed, "site-holdout", site)
+        strata = self.run.task.strata(dataset.train)[indices]
+        kept, held = validation_split(strata, self.config.data.site_holdout, seed)
+        return indices[kept], indices[held]
+
+    def partition(self, clients: int) -> Sequence[Indices]:
+        """Return each simulated site's positions in the training split, drawn once a process."""
+        return _partition(self, clients)
+
+
+@lru_cache(maxsize=4)
+def _partition(division: Division, clients: int) -> Parts:
+    positions, _ = division._cut
+    split, config = division.dataset.train, division.config
+    parts = partition(
+        division.run.task.strata(split)[positions],
+        clients,
+        config.partition,
+        config.seed,
+        None if split.owners is None else split.owners[positions],
+    )
+    return parts.within(positions)

@@ -1,0 +1,1 @@
+"""What both sides learn with: the run, the task, training, its arithmetic and its draws of examples."""

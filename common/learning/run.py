@@ -1,0 +1,210 @@
+"""What server and sites agree on: the configuration, what the data are, the task and the model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from common import models
+from common.code.imports import is_import_path
+from common.code.imports import load as load_path
+from common.config.resolved import Config
+from common.draws.seeding import generator, process_wide
+from common.errors import ConfigError
+from common.learning.compute import torch_device
+from common.learning.task import Task, task_of
+from common.models import own
+from common.models.building import outline
+from common.models.mould import Mould
+from common.samples.dataset import DatasetInfo
+from common.settings.sections import ModelSettings
+from common.wire.weights import Weights, WeightsSpec
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run's shared facts; both apps have it of a ``Division`` of the same configuration.
+
+    Parameters
+    ----------
+    config : Config
+        The configuration.
+    info : DatasetInfo
+        The data set's shape, classes and normalisation.
+    """
+
+    config: Config
+    info: DatasetInfo
+
+    def of(self, method: str) -> Run:
+        """Return the run as a method inside this one's has it, the same object each time.
+
+        Raises
+        ------
+        ConfigError
+            If the run's method does not use it.
+        """
+        if method not in self._inner:
+            self._inner[method] = Run(self.config.of(method), self.info)
+        return self._inner[method]
+
+    @cached_property
+    def _inner(self) -> dict[str, Run]:
+        return {}
+
+    def with_model(self, name: str) -> Run:
+        """Return the run with the architecture ``name`` of its method in its own's place, the same object each time.
+
+        A name that is none of these is of a model of the run's own architecture, such as one of several sites'.
+
+        Raises
+        ------
+        ConfigError
+            If the architecture cannot hold together with the run's other settings.
+        """
+        if name not in self.architectures:
+            return self
+        if name not in self._others:
+            config = replace(self.config, model=self.architectures[name])
+            self._others[name] = Run(config, self.info)
+        return self._others[name]
+
+    @cached_property
+    def architectures(self) -> Mapping[str, ModelSettings]:
+        """The architectures that are learned beside the run's own, by the method or one inside it, by name."""
+        config = self.config
+        several = (settings.models(config.model) for settings in config.methods.values())
+        return {name: model for models in several for name, model in models.items()}
+
+    @cached_property
+    def _others(self) -> dict[str, Run]:
+        return {}
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """An image's channels, height and width, for a method whose sites send images.
+
+        Raises
+        ------
+        ConfigError
+            If the data set is text.
+        """
+        if not self.info.has_images:
+            raise ConfigError(
+                f"method={self.config.method} learns from images of each class, and {self.info.name} is text: choose "
+                "a method that sends weights or updates, such as fedavg"
+            )
+        channels, height, width = self.info.shape
+        return channels, height, width
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        return torch_device(self.config.compute.device)
+
+    @cached_property
+    def task(self) -> Task:
+        """What is learned."""
+        return task_of(self.info)
+
+    @property
+    def parameters(self) -> int:
+        """The numbers in the model's state; one of Nectar's own is not built for that.
+
+        Raises
+        ------
+        ConfigError
+            If the model cannot be built for the data set's images or texts.
+        """
+        settings, info = self.config.model, self.info
+        if is_import_path(settings.name):
+            return _numbers(self._own_model)
+        try:
+            shape, classes = info.shape, len(info.classes)
+            return _numbers(outline(shape=shape, classes=classes, **settings.architecture()))
+        except ValueError as error:
+            raise self._misfit(error) from None
+
+    @cached_property
+    def spec(self) -> WeightsSpec:
+        """Names, shapes and dtypes of the model's state that travels: all, or all but running statistics."""
+        whole = WeightsSpec.of(self.build_model())
+        return whole.parameters if self.config.model.statistics == "local" else whole
+
+    def build_model(self) -> models.Classifier:
+        """Return the model with the run's initial weights, the same in every process, on this process's device.
+
+        Raises
+        ------
+        ConfigError
+            If the model cannot be built for the data set's images or texts.
+        """
+        settings = self.config.model
+        if is_import_path(settings.name):
+            return copy.deepcopy(self._own_model).to(self.device)
+        try:
+            model = models.build(
+                shape=self.info.shape,
+                classes=len(self.info.classes),
+                generator=generator(self.config.seed, "model"),
+                **settings.architecture(),
+            )
+        except ValueError as error:
+            raise self._misfit(error) from None
+        return model.to(self.device)
+
+    def model_with(self, weights: Weights) -> models.Classifier:
+        """Return the run's model with ``weights`` in the place of its initial ones, on this process's device.
+
+        It is as one that `build_model` makes, and nobody else has a part of it. What ``weights`` lack is as it begins.
+
+        Raises
+        ------
+        ConfigError
+            If the model cannot be built for the data set's images or texts.
+        """
+        mould, given = self._mould, weights.read_only
+        if mould is not None and mould.covers(given):
+            return mould.cast(given)
+        model = self.build_model()
+        weights.load_into(model)
+        return model
+
+    @cached_property
+    def _mould(self) -> Mould | None:
+        """What models are cast from, once a process; None of a model of the user's own, which may hold anything."""
+        if is_import_path(self.config.model.name):
+            return None
+        mould = Mould(self.build_model())
+        return mould if mould.fits else None
+
+    @cached_property
+    def _own_model(self) -> models.Classifier:
+        """A model of the user's own with the run's initial weights, made and looked at once a process."""
+        path, shape, classes = self.config.model.name, self.info.shape, len(self.info.classes)
+        if self.config.model.projection:
+            raise ConfigError(
+                f"model.projection={self.config.model.projection} is for Nectar's own models: give {path} a "
+                "projection of its own"
+            )
+        maker = load_path(path)
+        try:
+            with process_wide(self.config.seed, "model"):
+                return own.adopt(own.make(maker, path, shape, classes), path, shape, classes)
+        except ValueError as error:
+            raise self._misfit(error) from error
+
+    def _misfit(self, error: ValueError) -> ConfigError:
+        return ConfigError(f"the model does not fit {self.config.dataset}: {error}")
+
+
+def _numbers(model: torch.nn.Module) -> int:
+    return sum(tensor.numel() for tensor in model.state_dict().values())

@@ -1,0 +1,218 @@
+"""What is learned: the loss a model is trained with and the figures it is judged by.
+
+Classification gives an image one label; next-token prediction gives every place of a text the token that follows.
+Training, evaluation, the cuts of the data, record and report ask the task, and know no kind of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.samples.dataset import PAD, UNK, DatasetInfo, Split
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures over a whole set.
+
+    Attributes
+    ----------
+    loss, accuracy : float
+        Means over what counts.
+    per_class : tuple of float
+        Accuracy a class (NaN for a class the set lacks); empty where the task tells no classes apart.
+    examples : int
+        What counts: labels, or the places of texts that have a target.
+    """
+
+    loss: float
+    accuracy: float
+    per_class: tuple[float, ...]
+    examples: int
+
+
+class Tally(Protocol):
+    """Sums over batches that stay on the device until ``result`` asks for them."""
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch: the model's outputs and the hard targets they are held against."""
+
+    def result(self) -> Evaluation:
+        """Return the figures; ValueError if nothing that counts was added."""
+
+
+class Task(ABC):
+    """What is learned from targets among ``classes`` classes (for text: the size of the vocabulary).
+
+    ``by_class`` says whether figures and counts are told for each class.
+    """
+
+    by_class: bool
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the mean loss, a scalar, each example counting ``weights`` [n] times (default once)."""
+
+    @abstractmethod
+    def tally(self) -> Tally:
+        """Return an empty account to add batches to."""
+
+    @abstractmethod
+    def counted(self, targets: Tensor) -> Tensor:
+        """Return the targets that count, flat, int64 [k]."""
+
+    @abstractmethod
+    def class_counts(self, targets: Tensor) -> list[int] | None:
+        """Return how many of ``targets`` fall into each class; None where that is not told."""
+
+    @abstractmethod
+    def strata(self, split: Split) -> NDArray[np.int64]:
+        """Return what stratified cuts of ``split`` go by, int64 [n]."""
+
+
+class Classification(Task):
+    """One label an image; softmax cross-entropy, with hard labels int64 [n] or soft ones float [n, classes]."""
+
+    by_class = True
+
+    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the mean loss of outputs [n, classes], each example counting ``weights`` [n] times (default once)."""
+        if weights is None:
+            return F.cross_entropy(outputs, targets)
+        return (F.cross_entropy(outputs, targets, reduction="none") * weights).mean()
+
+    def tally(self) -> ClassTally:
+        """Return an empty account to add batches to."""
+        return ClassTally(self.classes)
+
+    def counted(self, targets: Tensor) -> Tensor:
+        """Return the labels, all of which count."""
+        return targets
+
+    def class_counts(self, targets: Tensor) -> list[int]:
+        """Return how many of the labels [n] fall into each class."""
+        counts: list[int] = torch.bincount(targets, minlength=self.classes).tolist()
+        return counts
+
+    def strata(self, split: Split) -> NDArray[np.int64]:
+        """Return the labels: cuts take of each class in proportion."""
+        return split.labels
+
+
+class NextToken(Task):
+    """The token that follows, at every place of a text: targets int64 [n, T], outputs [n, T, vocabulary].
+
+    A place whose target is `PAD` has none and does not count. Accuracy has the hits of LEAF (Caldas et al., 2018, the
+    published code of the Reddit model): predicting `UNK` or `PAD` is always wrong, though the places of `UNK` count in
+    the divisor. LEAF also divides by the place of each comment's last token, which nothing follows and nobody can get
+    right; on its sample of Reddit its figure is 0.982 times the one here.
+    """
+
+    by_class = False
+
+    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the mean cross-entropy over the places that count, an example's times its ``weights`` [n].
+
+        Without such a place it is 0. The shapes hang on no value, so that it runs under ``torch.func.vmap``.
+        """
+        places = F.cross_entropy(
+            outputs.flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="none"
+        )
+        if weights is not None:
+            places = places * weights.repeat_interleave(targets.shape[1])
+        return places.sum() / (targets != PAD).sum().clamp_min(1)
+
+    def tally(self) -> TokenTally:
+        """Return an empty account to add batches to."""
+        return TokenTally()
+
+    def counted(self, targets: Tensor) -> Tensor:
+        """Return the targets that are not `PAD`, row by row."""
+        return targets[targets != PAD]
+
+    def class_counts(self, targets: Tensor) -> None:
+        """Return None: a vocabulary a site is no table to read."""
+
+    def strata(self, split: Split) -> NDArray[np.int64]:
+        """Return each text's natural owner, so that cuts take of each in proportion; zeros where there is none."""
+        return np.zeros(len(split), dtype=np.int64) if split.owners is None else split.owners
+
+
+def task_of(info: DatasetInfo) -> Task:
+    """Return what is learned from the data set that ``info`` describes."""
+    kinds: dict[str, type[Task]] = {"classification": Classification, "next-token": NextToken}
+    return kinds[info.task](len(info.classes))
+
+
+class ClassTally:
+    """Classification's account: loss, and hits and labels seen by class."""
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+        self._loss: Tensor | None = None
+        self._hits: Tensor | None = None
+        self._seen: Tensor | None = None
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch: outputs [n, classes], hard targets [n]."""
+        loss = F.cross_entropy(outputs.float(), targets, reduction="sum").double()
+        correct = targets[outputs.argmax(1) == targets]
+        hits = torch.bincount(correct, minlength=self.classes)
+        seen = torch.bincount(targets, minlength=self.classes)
+        self._loss = loss if self._loss is None else self._loss + loss
+        self._hits = hits if self._hits is None else self._hits + hits
+        self._seen = seen if self._seen is None else self._seen + seen
+
+    def result(self) -> Evaluation:
+        """Return the figures; ValueError if nothing was added."""
+        if self._loss is None or self._hits is None or self._seen is None:
+            raise ValueError("an evaluation needs at least one example")
+        n = int(self._seen.sum())
+        per_class = (self._hits.double() / self._seen.double()).tolist()
+        return Evaluation(
+            loss=float(self._loss) / n,
+            accuracy=int(self._hits.sum()) / n,
+            per_class=tuple(per_class),
+            examples=n,
+        )
+
+
+class TokenTally:
+    """Next-token prediction's account: loss, hits and number of the places that count."""
+
+    def __init__(self) -> None:
+        self._loss: Tensor | None = None
+        self._hits: Tensor | None = None
+        self._seen = 0
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch: outputs [n, T, vocabulary], targets [n, T]; only the places that count are looked at."""
+        counts = targets != PAD
+        logits, true = outputs[counts].float(), targets[counts]
+        loss = F.cross_entropy(logits, true, reduction="sum").double()
+        hits = ((logits.argmax(1) == true) & (true != UNK)).sum()
+        self._loss = loss if self._loss is None else self._loss + loss
+        self._hits = hits if self._hits is None else self._hits + hits
+        self._seen += len(true)
+
+    def result(self) -> Evaluation:
+        """Return the figures, none by class; ValueError if no place that counts was added."""
+        if self._loss is None or self._hits is None or not self._seen:
+            raise ValueError("an evaluation needs at least one place that has a target")
+        return Evaluation(
+            loss=float(self._loss) / self._seen,
+            accuracy=int(self._hits) / self._seen,
+            per_class=(),
+            examples=self._seen,
+        )

@@ -1,0 +1,332 @@
+"""The one local loop: minibatch steps of a model on samples, and its evaluation.
+
+A method fills the loop's places, which ``Local`` lists; how gradients come about is the ``rule``'s. The loop itself
+knows no method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from common.draws.seeding import draws_of_torch_alone, process_wide
+from common.learning.augmentation import augmented
+from common.learning.compute import autocast, is_large
+from common.learning.steps import counted
+from common.learning.task import Evaluation, Task
+from common.models import couples_samples
+from common.samples.inputs import Samples
+from common.settings.training import TrainingSettings
+from synth.descent import SGD, Adam
+from synth.row_draws import RowDraws
+
+Objective = Callable[..., Tensor]
+"""(model, inputs, targets, positions of the batch in the samples, *what was drawn for it) -> the mean loss, a scalar.
+
+It makes its own forward pass. A rule of single examples calls it with batches of one, many at once under
+``torch.func.vmap``: it must keep no count of its calls, and have what it draws of a generator drawn before.
+"""
+
+Rule = Callable[..., Tensor]
+"""(model, objective, inputs, targets, positions, *what was drawn) -> the mean loss, NaN where it is not to be known.
+
+The gradient is left in the parameters' ``grad``. Where `train` has ``rows``, the batch's come as the keyword ``rows``.
+"""
+
+
+@dataclass(frozen=True)
+class Local:
+    """The places of local training that a method fills; as it stands, FedAvg's.
+
+    Attributes
+    ----------
+    objective : Objective, optional
+        What is minimised over examples, the task's mean loss where there is none. A private rule clips this.
+    draw : callable, optional
+        (model, targets of a batch, rows) -> what the objective needs of random numbers for it, drawn ahead of each
+        step: tensors [n, ...] with a row for each example. In a private run they must come of ``rows``, in which each
+        example's are its own; otherwise that is None.
+    penalty : callable, optional
+        What is minimised beside it, of the parameters alone (FedProx, FedDyn): model -> a scalar. Never clipped.
+    after_step : callable, optional
+        Called with the model behind each step: a projection, or a correction of the path (SCAFFOLD, FedPVR).
+    """
+
+    objective: Objective | None = None
+    draw: Callable[[nn.Module, Tensor, RowDraws | None], tuple[Tensor, ...]] | None = None
+    penalty: Callable[[nn.Module], Tensor] | None = None
+    after_step: Callable[[nn.Module], None] | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a call of ``train`` did: steps taken, their learning rate, and the mean loss over the last epoch.
+
+    The loss is NaN where the rule keeps it to itself.
+    """
+
+    steps: int
+    loss: float
+    lr: float
+
+
+def plain_gradient(
+    model: nn.Module,
+    objective: Objective,
+    x: Tensor,
+    targets: Tensor,
+    positions: Tensor,
+    *drawn: Tensor,
+) -> Tensor:
+    """Leave the gradient of the batch's mean loss in ``grad``."""
+    loss = objective(model, x, targets, positions, *drawn)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
+
+
+def batches(
+    n: int,
+    size: int,
+    generator: torch.Generator,
+    device: torch.device,
+    drawn: int | None = None,
+    *,
+    even: bool = False,
+) -> Iterator[Tensor]:
+    """Yield the positions 0..n-1, or ``drawn`` of them, in a random order, ``size`` at a time.
+
+    The rest is a smaller last batch; with ``even`` there are as many batches, which differ by one at most.
+    """
+    order = torch.randperm(n, generator=generator, device=generator.device).to(device)
+    if n <= size and (drawn is None or drawn >= n):
+        yield order
+    elif even:
+        taken = order[:drawn]
+        yield from torch.tensor_split(taken, -(-len(taken) // size))
+    else:
+        yield from torch.split(order[:drawn], size)
+
+
+def _passes(
+    n: int,
+    size: int,
+    generator: torch.Generator,
+    device: torch.device,
+    drawn: int,
+    steps: int,
+    even: bool,
+) -> Iterator[Iterator[Tensor]]:
+    """Yield the batches of each pass until so many steps are taken; the last pass may be cut short."""
+    while steps > 0:
+        yield islice(batches(n, size, generator, device, drawn, even=even), steps)
+        steps -= -(-drawn // size)
+
+
+def train(
+    model: nn.Module,
+    samples: Samples,
+    settings: TrainingSettings,
+    task: Task,
+    generator: torch.Generator,
+    *,
+    local: Local = Local(),
+    rule: Rule = plain_gradient,
+    sampled: Iterable[Tensor] | None = None,
+    rows: Callable[[int, Tensor], RowDraws] | None = None,
+    server_round: int = 1,
+    precision: str = "float32",
+    steps: int = 0,
+    examples: int = 0,
+    even: bool = False,
+    before_step: Callable[[], None] | None = None,
+) -> Trained:
+    """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes, or for ``steps`` steps if given.
+
+    A pass is over ``examples`` of them, drawn anew each time and without replacement; 0: over all. Its batches are of
+    ``settings.batch`` and a rest, or, with ``even``, as many that differ by one at most. With ``sampled``
+    there are no passes: it gives the positions of each step's batch, of any number, and is all there is.
+    ``generator`` orders the batches, and its seed decides what augmentation and layers such as dropout draw; with
+    ``rows``, (step, positions) -> the draws of these examples, each example's are its own, as a private step needs.
+    ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned
+    is the objective's mean over the last pass, or over what of it was run. ``server_round`` counts from 1, for the
+    decay of the learning rate.
+    """
+    device = samples.labels.device
+    lr = settings.lr_in(server_round)
+    minimised = _in_precision(local.objective or plain(task), device, precision)
+    augment = augmented(settings, generator)
+    modules = list(model.modules())  # each walk over a model takes as long as a small layer
+    parameters = _parameters_of(modules)
+    optimiser = _optimiser(parameters, settings, lr)
+    if not all(map(_trains, modules)):
+        model.train()
+    examples = min(examples or len(samples), len(samples))
+    last = steps or settings.epochs * -(-examples // settings.batch)
+    ahead = counted(last, before_step)
+    passes = _passes(len(samples), settings.batch, generator, device, examples, last, even)
+    done = 0
+    losses: list[tuple[Tensor, int]] = []
+    code = *modules, *vars(local).values(), task, rule, before_step
+    ours = draws_of_torch_alone(*code)
+    whole = rule is not plain_gradient or settings.clip_norm > 0 or local.penalty is not None
+    early = ours and not whole and local.objective is None and _are_large(parameters)
+    moving = _moved_by_each_gradient(parameters, optimiser) if early else nullcontext()
+    with process_wide(generator.initial_seed(), "layers", torch_alone=ours), moving:
+        for a_pass in passes if sampled is None else iter([sampled]):
+            losses.clear()
+            for positions in a_pass:
+                ahead()
+                optimiser.zero_grad()
+                batch = _without_lone(model, positions)
+                own = None if rows is None else rows(done, batch)
+                x = augment(samples.inputs(batch), own)
+                targets = samples.labels.index_select(0, batch)
+                drawn = () if local.draw is None else local.draw(model, targets, own)
+                alone = {} if own is None else {"rows": own}
+                loss = rule(model, minimised, x, targets, batch, *drawn, **alone)
+                if settings.clip_norm:
+                    nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+                if local.penalty is not None:
+                    local.penalty(model).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+                if local.after_step is not None:
+                    local.after_step(model)
+                done += 1
+                losses.append((loss, len(positions)))
+    optimiser.zero_grad()  # as large as the model, which is about to be copied
+    return Trained(done, _mean(losses), lr)
+
+
+def _trains(module: nn.Module) -> bool:
+    """Whether a module is in training mode, and ``train()`` does nothing else to it."""
+    own = "train" in vars(module) or type(module).train is not nn.Module.train
+    return module.training and not own
+
+
+def _mean(losses: list[tuple[Tensor, int]]) -> float:
+    """Return the mean over examples of batches' losses, each with its size; 0 of none."""
+    if not losses:
+        return 0.0
+    total = losses[0][0].float() * losses[0][1]  # a loss in bfloat16 would be summed up in it
+    for loss, size in losses[1:]:
+        total += loss * size
+    return float(total) / max(1, sum(size for _, size in losses))
+
+
+def mean_gradient(
+    model: nn.Module, samples: Samples, task: Task, batch: int, precision: str = "float32"
+) -> None:
+    """Leave in ``grad`` the gradient of the task's mean loss over all of ``samples``, ``batch`` at a time."""
+    minimised = _in_precision(plain(task), samples.labels.device, precision)
+    model.zero_grad()
+    every = torch.arange(len(samples), device=samples.labels.device)
+    for positions in torch.split(every, batch):
+        loss = minimised(model, samples.inputs(positions), samples.labels[positions], positions)
+        (loss * (len(positions) / len(samples))).backward()  # type: ignore[no-untyped-call]
+
+
+def _parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    """Return what ``parameters()`` gives of a model with these modules, in its order: one that layers share once."""
+    found = (p for module in modules for p in module._parameters.values() if p is not None)
+    return list(dict.fromkeys(found))
+
+
+def _are_large(parameters: Iterable[nn.Parameter]) -> bool:
+    return is_large(sum(parameter.nbytes for parameter in parameters))
+
+
+@contextmanager
+def _moved_by_each_gradient(
+    parameters: Iterable[nn.Parameter], optimiser: SGD | Adam
+) -> Iterator[None]:
+    """Have each parameter take its step in the backward pass, as soon as its gradient is there, which is then let go.
+
+    The numbers are those of one step for all, and there are never gradients as large as the model. The gradient is
+    there when nothing in the backward pass needs the parameter any more; of code that takes it another way, such as
+    detached, nobody knows that: so this is for models of Nectar's and their task's loss alone.
+    """
+
+    def move(parameter: Tensor) -> None:
+        optimiser.step()  # of the one that has a gradient
+        parameter.grad = None
+
+    hooks = [
+        p.register_post_accumulate_grad_hook(move)  # type: ignore[no-untyped-call]
+        for p in parameters
+        if p.requires_grad
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _optimiser(parameters: list[nn.Parameter], settings: TrainingSettings, lr: float) -> SGD | Adam:
+    if settings.local_optimizer == "adam":
+        return Adam(parameters, lr, weight_decay=settings.weight_decay)
+    momentum, weight_decay = settings.momentum, settings.weight_decay
+    return SGD(parameters, lr, momentum=momentum, weight_decay=weight_decay)
+
+
+def _in_precision(objective: Objective, device: torch.device, precision: str) -> Objective:
+    """Return ``objective`` with its forward pass in ``precision``; the backward pass stays outside, as torch asks."""
+    if precision == "float32":
+        return objective
+
+    def cast(model: nn.Module, *batch: Tensor) -> Tensor:
+        with autocast(device, precision):
+            return objective(model, *batch)
+
+    return cast
+
+
+def _without_lone(model: nn.Module, positions: Tensor) -> Tensor:
+    """Return a batch's positions, a single one twice where samples couple.
+
+    Its mean loss and what batch norm makes of it are the same then, and torch takes no batch of one value a channel.
+    """
+    return positions.repeat(2) if len(positions) == 1 and couples_samples(model) else positions
+
+
+def plain(task: Task) -> Objective:
+    """Return the objective of FedAvg: the task's mean loss."""
+
+    def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        return task.loss(model(x), targets)
+
+    return objective
+
+
+def weighted(task: Task, weights: Tensor) -> Objective:
+    """Return the task's loss with example i counting ``weights[i]`` times."""
+
+    def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        return task.loss(model(x), targets, weights[positions])
+
+    return objective
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    samples: Samples,
+    task: Task,
+    batch: int,
+    precision: str = "float32",
+) -> Evaluation:
+    """Judge ``model`` on all of ``samples``, ``batch`` at a time, in evaluation mode."""
+    model.eval()
+    tally = task.tally()
+    device = samples.labels.device
+    for start in range(0, len(samples), batch):
+        part = slice(start, start + batch)
+        with autocast(device, precision):
+            outputs = model(samples.inputs(part))
+        tally.add(outputs, samples.labels[part])
+    return tally.result()

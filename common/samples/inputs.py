@@ -1,0 +1,123 @@
+"""A site's samples on its device: kept raw, images normalised a batch at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.samples.dataset import DatasetInfo, Split
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Images or text with labels; ``inputs`` gives what a model takes.
+
+    Raw bytes stay bytes (a quarter of the memory of floats, on a GPU too); the normalisation
+    ``x = raw * factor + offset`` runs on the device for the images asked for.
+
+    Attributes:
+        raw: [n, C, H, W], uint8 or float32; text: tokens, int64 [n, T].
+        labels: int64 [n], for text [n, T]; on the same device.
+        factor: float32 [C, 1, 1], or None where ``raw`` is what a model takes already.
+        offset: likewise.
+    """
+
+    raw: Tensor
+    labels: Tensor
+    factor: Tensor | None = None
+    offset: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse tensors that cannot belong together.
+
+        Raises:
+            ValueError: images and labels differ in number.
+        """
+        if self.labels.shape[:1] != self.raw.shape[:1]:
+            raise ValueError(f"{self.raw.shape[0]} images with labels {tuple(self.labels.shape)}")
+
+    @classmethod
+    def of(cls, images: Tensor, labels: Tensor) -> Samples:
+        """Wrap images that are normalised already, such as synthetic ones: float32 [n, C, H, W]."""
+        return cls(images, labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def inputs(self, idx: Tensor | slice) -> Tensor:
+        """Return the images at ``idx``, float32, normalised, on the device; of text the tokens, int64.
+
+        Text, and images wrapped by ``of``, come back as they are, for a slice as a view: do not
+        write to the result.
+        """
+        raw = self.raw[idx] if isinstance(idx, slice) else _rows(self.raw, idx)
+        if self.factor is None or self.offset is None:
+            return raw
+        return torch.addcmul(self.offset, raw.to(torch.float32), self.factor)
+
+    def at(self, positions: Tensor) -> Samples:
+        """Return the samples at ``positions``, int64 [m]."""
+        return replace(self, raw=self.raw[positions], labels=self.labels[positions])
+
+    def joined(self, others: Samples) -> Samples:
+        """Return these samples and then ``others``, on one device.
+
+        Bytes stay bytes where both are normalised alike; else both become what a model takes.
+        """
+        labels = torch.cat([self.labels, others.labels])
+        if self.raw.dtype == others.raw.dtype and _alike(self, others):
+            return replace(self, raw=torch.cat([self.raw, others.raw]), labels=labels)
+        everything = slice(None)
+        return Samples.of(torch.cat([self.inputs(everything), others.inputs(everything)]), labels)
+
+    def to(self, device: torch.device | str) -> Samples:
+        """Return the same samples on ``device``."""
+        moved = {
+            name: tensor.to(device)
+            for name, tensor in vars(self).items()
+            if isinstance(tensor, Tensor)
+        }
+        return replace(self, **moved)
+
+
+def _rows(tensor: Tensor, idx: Tensor) -> Tensor:
+    """Return ``tensor[idx]``, sooner where ``idx`` are positions one behind the other."""
+    idx = idx.to(tensor.device)
+    if idx.dtype == torch.int64 and idx.ndim == 1:
+        return tensor.index_select(0, idx)
+    return tensor[idx]
+
+
+def _alike(one: Samples, other: Samples) -> bool:
+    """Whether the same bytes mean the same in both."""
+    pairs = ((one.factor, other.factor), (one.offset, other.offset))
+    return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
+
+
+def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None = None) -> Samples:
+    """Copy a split's samples at ``indices`` (None: all) into raw tensors.
+
+    Args:
+        split: where the images lie, possibly mapped from a file.
+        info: whose mean, std and scale normalise them.
+        indices: sorted indices read a mapped file in order.
+    """
+    chosen = slice(None) if indices is None else indices
+    labels = torch.from_numpy(np.array(split.labels[chosen]))
+    if not info.has_images:
+        return Samples(torch.from_numpy(split.images[chosen].astype(np.int64)), labels)
+    factor = 1 / (info.scale * np.asarray(info.std))
+    offset = -np.asarray(info.mean) / np.asarray(info.std)
+    raw = np.array(split.images[chosen])
+    if raw.dtype == np.uint16:  # which torch can store but hardly use
+        raw = raw.astype(np.float32)
+    return Samples(
+        torch.from_numpy(raw),
+        labels,
+        torch.tensor(factor, dtype=torch.float32)[:, None, None],
+        torch.tensor(offset, dtype=torch.float32)[:, None, None],
+    )

@@ -1,0 +1,1 @@
+"""What carries a run out: in this process, in several, on Ray, at a SuperLink."""

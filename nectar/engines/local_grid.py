@@ -1,0 +1,198 @@
+"""The in-process engine: a Flower Grid that calls the ClientApp directly. Same apps, same messages, no processes.
+
+One of the two modules that touch Flower's private parts: outside a Flower runtime, a Message needs a task's identity.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import getLogger
+from typing import Any
+
+import torch
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from common.wire.flower_arrays import copy_of, filled
+
+logger = getLogger("flwr")
+
+_FIRST_NODE = 1000
+
+Record = ArrayRecord | ConfigRecord | MetricRecord
+
+UserConfig = Mapping[str, str | int | float | bool]
+
+
+class LocalGrid(Grid):
+    """A federation of simulated nodes in this process.
+
+    A message is carried out when its reply is pulled, so that no reply waits. Contents are copied on the way, as a
+    wire would, so that neither side sees what the other does to its records.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        The app to call.
+    clients : int or sequence of mappings
+        The number of nodes, of which node i holds partition i; or each node's own config, such as one that names
+        the site and the folder of its images.
+    run_config : mapping, optional
+        What the app finds in ``context.run_config``.
+    node_config : mapping, optional
+        Added to every node's config.
+    progress : callable, optional
+        Told (messages carried out, messages pushed together) after each one.
+    one_for_all : bool
+        Whether one of ``clients`` partitions answers the roll call for all of them, where it can.
+    """
+
+    works_when_asked = True
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        clients: int | Sequence[UserConfig],
+        run_config: UserConfig | None = None,
+        node_config: UserConfig | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        one_for_all: bool = False,
+    ) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self._app = client_app
+        self._progress = progress
+        self._waiting: dict[str, Message] = {}
+        self._carried_out, self._pushed = 0, 0
+        self._clients, self._node_config = clients, dict(node_config or {})
+        self._run_config = dict(run_config or {})
+        self._nodes = range(
+            _FIRST_NODE, _FIRST_NODE + (clients if isinstance(clients, int) else len(clients))
+        )
+        self._kept: dict[int, Context] = {}
+        self.nodes_by_partition = self._nodes if one_for_all else range(0)
+
+    def set_run(self, run: Any) -> None:
+        """There is only this run."""
+
+    @property
+    def run(self) -> Any:
+        """There is no record of a run in a SuperLink."""
+        return None
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Compose a message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return all node ids."""
+        return list(self._nodes)
+
+    def node_config(self, node_id: int) -> dict[str, str | int | float | bool]:
+        """Return what the node says of itself."""
+        index, clients = self._nodes.index(node_id), self._clients
+        own: UserConfig = {"partition-id": index, "num-partitions": len(self._nodes)}
+        if not isinstance(clients, int):
+            own = clients[index]
+        return {"simulated": True, **own, **self._node_config}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Take ``messages``, which are carried out when their replies are pulled; return their ids."""
+        messages = list(messages)
+        self._carried_out, self._pushed = 0, len(messages)
+        for message in messages:
+            identify(message)
+            self._waiting[message.metadata.message_id] = message
+        return [message.metadata.message_id for message in messages]
+
+    def _call(self, message: Message) -> Message:
+        carried = _copied(message)
+        threads = torch.get_num_threads()  # the server's own; the device sets its
+        try:
+            return self._work(carried, message.metadata.dst_node_id)
+        except Exception as error:
+            logger.exception("the ClientApp raised")
+            reason = f"{type(error)}:<'{error}'>"
+            return Message(Error(code=2, reason=reason), reply_to=carried)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _work(self, message: Message, node_id: int) -> Message:
+        """Call the app in the node's context, which is kept where the app has kept something in it."""
+        context = self._kept.get(node_id) or Context(
+            run_id=1,
+            node_id=node_id,
+            node_config=self.node_config(node_id),
+            state=RecordDict(),
+            run_config=dict(self._run_config),
+        )
+        try:
+            return self._app(message, context)
+        finally:
+            if len(context.state):
+                self._kept[node_id] = context
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Carry out the messages of ``message_ids`` that have not been, and return their replies."""
+        asked = [self._waiting.pop(i) for i in list(message_ids) if i in self._waiting]
+        return [self._worked(message) for message in asked]
+
+    def _worked(self, message: Message) -> Message:
+        reply = self._call(message)
+        self._carried_out += 1
+        if self._progress is not None:
+            self._progress(self._carried_out, self._pushed)
+        return reply
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push, then pull; nothing is ever waited for."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+def identify(message: Message) -> None:
+    """Give ``message`` an id, as a SuperLink does."""
+    message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
+
+
+def _copied(message: Message) -> Message:
+    """Return what arrives of ``message``: records of its own, and the bytes of arrays, which nobody can write to."""
+    records = {name: _record(record) for name, record in message.content.items()}
+    new: Message = object.__new__(Message)
+    new.__dict__.update(message.__dict__)
+    new.__dict__["_metadata"] = metadata = object.__new__(Metadata)
+    metadata.__dict__.update(message.metadata.__dict__)
+    new.__dict__["_content"] = filled(RecordDict(), records)
+    return new
+
+
+def _record(record: Record) -> Record:
+    new = record.copy()
+    held: dict[str, Any] = new.__dict__["_data"]
+    for name, value in held.items():
+        if isinstance(value, Array):
+            held[name] = copy_of(value)
+        elif isinstance(value, list):
+            held[name] = list(value)
+    return new

@@ -1,0 +1,49 @@
+"""A federation on this machine, without Flower's processes: what `nectar run` and `nectar.run` both carry out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from common.config.loading import load
+from common.sites import Site
+from nectar.engines.flower.app import client_app
+from nectar.engines.pool.grid import local_federation
+from nectar.engines.preflight import check
+from server_app.app import serve
+from server_app.record import Record
+
+
+def run_here(
+    run_config: Mapping[str, str | int | float | bool],
+    progress: Callable[[int, int], None] | None = None,
+    begun: Callable[[Record], object] = lambda record: None,
+    members: Callable[[Sequence[Site]], None] = lambda sites: None,
+) -> Record:
+    """Run ``run_config`` to its end.
+
+    Parameters
+    ----------
+    run_config : mapping
+        The run config, with what a resumed record states.
+    progress : callable, optional
+        Told (devices that have worked, devices asked together) after each one.
+    begun : callable, optional
+        Told the record as soon as there is one.
+    members : callable, optional
+        Told the sites that take part, before the first round and after each one.
+
+    Returns
+    -------
+    Record
+        The run's record.
+
+    Raises
+    ------
+    NectarError
+        If the run cannot start, or stops.
+    """
+    config = load(run_config)
+    app = client_app()
+    check(config)
+    with local_federation(app, config, progress) as grid:
+        return serve(grid, config, begun, members)

@@ -1,0 +1,220 @@
+"""The in-process engine with a pool of workers beside it, from the moment at which they pay."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from logging import getLogger
+
+from flwr.app import Message, MessageType
+from flwr.clientapp import ClientApp
+
+from common.code.fingerprint import source_fingerprint
+from common.config.resolved import Config
+from common.learning.compute import torch_device
+from nectar.engines.cores import available_cores, granted_cores
+from nectar.engines.local_grid import LocalGrid, identify
+from nectar.engines.pool.crew import Crew
+from nectar.engines.pool.forecast import Forecast
+
+logger = getLogger("flwr")
+
+Progress = Callable[[int, int], None]
+
+
+@contextmanager
+def local_federation(
+    client_app: ClientApp, config: Config, progress: Progress | None = None
+) -> Iterator[LocalGrid]:
+    """Give the federation that ``config`` describes, on this machine; what it started is gone at the end.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        The app to call.
+    config : Config
+        The run's configuration.
+    progress : callable, optional
+        Told (messages carried out, messages pushed together) after each one.
+    """
+    processes = most_processes(config)
+    if processes == 1:
+        clients, run_config = config.federation.clients, config.to_run_config()
+        yield LocalGrid(
+            client_app, clients, run_config, progress=progress, one_for_all=_of_one_set(config)
+        )
+        return
+    grid = PoolGrid(client_app, config, processes, progress)
+    try:
+        yield grid
+    finally:
+        grid.close()
+
+
+def _of_one_set(config: Config) -> bool:
+    """Return whether all nodes hold parts of one data set, of whose division each knows the sizes of all."""
+    return not config.images.sites
+
+
+def most_processes(config: Config) -> int:
+    """Return how many workers a run has at most, no more than devices asked in a round; 1 for no pool.
+
+    ``compute.workers`` says how many. Where it says 0, as many as the cores carry, and none on a GPU, which one process
+    keeps busy. What this process was granted of the machine's cores bounds either.
+
+    Raises
+    ------
+    ConfigError
+        If ``compute.device`` names a GPU that is not there, or ``NECTAR_CORES`` is no number of cores.
+    """
+    compute, asked = config.compute, devices_asked(config)
+    granted = granted_cores()
+    if not compute.workers and torch_device(compute.device).type == "cuda":
+        return 1
+    if compute.workers and granted is None:
+        return min(compute.workers, asked)
+    fitting = max(1, available_cores() // compute.client_cores)
+    return min(compute.workers or fitting, fitting, asked)
+
+
+def devices_asked(config: Config) -> int:
+    """Return how many devices a round asks."""
+    federation = config.federation
+    return max(1, round(federation.participation * federation.clients))
+
+
+class PoolGrid(LocalGrid):
+    """A federation of simulated nodes, of which several work side by side.
+
+    Which node works in which process decides no number. With ``compute.workers`` above 1 all instructions go to the
+    pool; with 0 this process carries them out until the devices still to come are worth one
+    (:mod:`nectar.engines.pool.forecast`). Who is there is always asked here.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        The app to call in this process.
+    config : Config
+        The run's configuration.
+    processes : int
+        Workers of the pool, at least 2.
+    progress : callable, optional
+        Told (messages carried out, messages pushed together) after each one; of the pool's in another thread.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        config: Config,
+        processes: int,
+        progress: Progress | None = None,
+    ) -> None:
+        clients, run_config = config.federation.clients, config.to_run_config()
+        super().__init__(client_app, clients, run_config, one_for_all=_of_one_set(config))
+        self._config, self._processes, self._told = config, processes, progress
+        self._forecast = Forecast(config.rounds, devices_asked(config))
+        self._own: dict[str, Message] = {}
+        self._asked = 0
+        self._turn = threading.Lock()
+        self._crew: Crew | None = None
+        self._may_hire = True
+        if config.compute.workers:
+            self._hire()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Take ``messages``, and give them to workers where there are some; return their ids."""
+        messages = list(messages)
+        for message in messages:
+            identify(message)
+        self._own = {message.metadata.message_id: message for message in messages}
+        self._asked = len(messages)
+        with self._turn:
+            self._hand_over()
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies to ``message_ids``, once each; what no worker was given is carried out for it."""
+        replies = [self._reply_to(message_id) for message_id in message_ids]
+        return [reply for reply in replies if reply is not None]
+
+    def close(self) -> None:
+        """End the workers; returns when they are gone."""
+        if self._crew is not None:
+            self._crew.close()
+
+    def _reply_to(self, message_id: str) -> Message | None:
+        with self._turn:
+            if message_id in self._own:
+                self._hand_over()
+            message = self._own.pop(message_id, None)
+            if message is not None:
+                return self._carry_out(message)
+        return None if self._crew is None else self._crew.take(message_id)
+
+    def _hand_over(self) -> None:
+        """Give the workers what is left of the messages, if there are workers and it is work."""
+        if self._crew is None or not self._own or not all(map(_is_work, self._own.values())):
+            return
+        crew = self._crew_at_hand()
+        if crew is not None:
+            crew.put([*self._own.values()])
+            self._own = {}
+
+    def _carry_out(self, message: Message) -> Message:
+        begun = time.perf_counter()
+        reply = self._call(message)
+        self._tell(self._asked - len(self._own), self._asked)
+        if message.metadata.message_type == MessageType.TRAIN:
+            self._forecast.worked(time.perf_counter() - begun)
+            self._consider(message)
+        return reply
+
+    def _consider(self, message: Message) -> None:
+        """Have workers started where they pay; this process goes on until they are there."""
+        group = message.metadata.group_id
+        server_round = int(group) if group.isdecimal() else self._config.rounds
+        if self._may_hire and self._forecast.pays(server_round, len(self._own), self._processes):
+            self._hire()
+
+    def _hire(self) -> None:
+        self._may_hire = False
+        setup = {
+            "run-config": self._config.to_run_config(),
+            "clients": self._config.federation.clients,
+            "source": source_fingerprint(),
+            "level": getLogger().level,
+            "flwr-level": logger.level,
+        }
+        logger.info("%d processes carry out the devices", self._processes)
+        self._crew = Crew(setup, self._processes, self._tell_of_crew)
+
+    def _crew_at_hand(self) -> Crew | None:
+        """Return the workers if they can be given something now; where they were asked for, they are waited for."""
+        crew = self._crew
+        if crew is None:
+            return None
+        if self._config.compute.workers:
+            crew.wait()
+        if crew.problem:
+            logger.warning(
+                "no process of the pool could be started, so that this one carries out the devices: %s",
+                crew.problem,
+            )
+            crew.close()
+            self._crew = None
+            return None
+        return crew if crew.ready else None
+
+    def _tell_of_crew(self, done: int, of: int) -> None:
+        self._tell(self._asked - of + done, self._asked)
+
+    def _tell(self, done: int, of: int) -> None:
+        if self._told is not None:
+            self._told(done, of)
+
+
+def _is_work(message: Message) -> bool:
+    """Whether it is worth a worker: who a node is, it says here."""
+    return message.metadata.message_type in (MessageType.TRAIN, MessageType.EVALUATE)

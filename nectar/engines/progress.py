@@ -1,0 +1,153 @@
+"""What a person sees of a run between two of its lines: how far the round is, and when it and the run will be over."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from common.learning.steps import watched
+from common.sites import Site
+from nectar.engines.rehearsal import Estimate
+from nectar.spans import spoken
+from server_app.record import Record
+
+logger = logging.getLogger("flwr")
+
+_ON_TERMINAL, _IN_LOG = 1.0, 60.0
+"""Seconds between two lines: one that replaces the last on a terminal, one more where there is none."""
+
+
+class Progress:
+    """Knows the sites' and the server's work as far as it is told of it.
+
+    Parameters
+    ----------
+    rounds : int
+        The run's last round.
+    asked : int
+        Sites asked in a round; 0 where the server alone works.
+    estimate : Estimate, optional
+        What was expected before round 1, which serves until something was measured.
+    clock : callable
+        Seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        rounds: int,
+        asked: int,
+        estimate: Estimate | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rounds, self._clock = rounds, clock
+        self._round, self._evaluates_start = 0, True
+        self._begun: float | None = None
+        self._answered: float | None = None
+        self._done, self._asked, self._usually = 0, asked, asked
+        self._parts: dict[str, float] = {}
+        self._sites = estimate.first_sites if estimate else None
+        self._server = (estimate.server or 0.0) if estimate else None
+        self._whole: float | None = None
+
+    def begin(self, record: Record) -> None:
+        """Take note of the record, which says how many rounds a resumed run has done."""
+        lines = record.metrics()
+        self._round = max((line["round"] for line in lines), default=0)
+        self._evaluates_start = not lines
+
+    def members(self, sites: Sequence[Site]) -> None:
+        """Take note that the rounds begin, or that one is over; round 0 is over before it begins."""
+        if self._evaluates_start:
+            self._evaluates_start = False
+            return
+        now = self._clock()
+        if self._begun is not None:
+            self._whole = now - self._begun
+            self._server = now - (self._begun if self._answered is None else self._answered)
+        self._round += 1
+        self._begun, self._answered = now, None
+        self._done, self._asked, self._parts = 0, self._usually, {}
+
+    def __call__(self, done: int, of: int) -> None:
+        """Take note of how many of the sites that were asked have answered."""
+        if self._begun is None:
+            return  # who is there
+        self._done, self._asked, self._parts = done, of, {}
+        if done == of:
+            self._answered = self._clock()
+            self._sites = self._answered - self._begun
+
+    def step(self, where: str, done: int, steps: int) -> None:
+        """Take note of how far a site's work is, or the server's."""
+        self._parts[where] = min(1.0, done / max(1, steps))
+
+    def line(self) -> str:
+        """Return where the run stands; nothing before its first round and after its last."""
+        if self._begun is None or self._round > self._rounds:
+            return ""
+        at_server = self._asked == self._done
+        part = sum(self._parts.values())
+        if at_server:
+            what = f"at the server{f', {100 * part:.0f} % done' if part else ''}"
+        else:
+            done = f"{self._done + part:.1f}" if part else str(self._done)
+            what = f"{done} of {self._asked} sites"
+        left = self._seconds_left(part, at_server)
+        if left is None:
+            return f"round {self._round}/{self._rounds}: {what}"
+        whole = self._whole or self._clock() - self._begun + left
+        run = left + whole * (self._rounds - self._round)
+        return f"round {self._round}/{self._rounds}: {what}; the round takes {spoken(left)} more, the run {spoken(run)}"
+
+    def _seconds_left(self, part: float, at_server: bool) -> float | None:
+        """Return the seconds until the round is over; None where nothing was measured or expected."""
+        assert self._begun is not None
+        now = self._clock()
+        if at_server:
+            begun = self._begun if self._answered is None else self._answered
+            whole = (now - begun) / part if part else self._server
+            return None if whole is None else max(0.0, whole - (now - begun))
+        work = self._done + part
+        whole = (now - self._begun) * self._asked / work if work else self._sites
+        if whole is None:
+            return None
+        return max(0.0, whole - (now - self._begun)) + (self._server or 0.0)
+
+
+@contextmanager
+def shown(progress: Progress) -> Iterator[None]:
+    """Show ``progress`` within: a line that is kept up to date on a terminal, else one a minute in the log."""
+    terminal = sys.stderr.isatty()
+    over = threading.Event()
+
+    def show() -> None:
+        while not over.wait(_ON_TERMINAL if terminal else _IN_LOG):
+            line = progress.line()
+            if line and terminal:
+                print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+            elif line:
+                logger.info("%s", line)
+
+    def wipe(record: logging.LogRecord) -> bool:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        return True
+
+    handlers = list(logger.handlers) if terminal else []
+    for handler in handlers:
+        handler.addFilter(wipe)
+    shower = threading.Thread(target=show, daemon=True)
+    shower.start()
+    try:
+        with watched(progress.step):
+            yield
+    finally:
+        over.set()
+        shower.join()
+        for handler in handlers:
+            handler.removeFilter(wipe)
+        if terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,136 @@
+"""What is submitted: a run configuration in which no path of the submitting machine stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
+from common.config.keys import PATH_KEYS, ROUND
+from common.config.loading import load
+from common.config.resolved import Config
+from common.errors import ConfigError
+from nectar.records.resume import over_recorded
+from nectar.words import RunConfig, parse_words, refuse_nothing, refuse_repeats
+
+RESUME, OUTPUT, DATA = "resume", "output-dir", "data-dir"
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run configuration for a server elsewhere.
+
+    Attributes
+    ----------
+    typed : dict
+        What was typed; its paths are the server's, word for word.
+    config : Config
+        What it resolves to here, but for the paths that nobody typed.
+    """
+
+    typed: RunConfig
+    config: Config
+
+    @property
+    def run_config(self) -> RunConfig:
+        """What is submitted: all that the configuration states, and of the paths those that were typed."""
+        stated = self.config.to_run_config()
+        paths = {key: self.typed.get(key, "") for key in PATH_KEYS}
+        return {key: value for key, value in {**stated, **paths}.items() if value != ""}
+
+    @property
+    def resumes(self) -> str:
+        """The record that is continued: its id, or its directory on the server; empty if none."""
+        return str(self.typed.get(RESUME, ""))
+
+    @property
+    def output_dir(self) -> str:
+        """The server's output directory, empty for the server's own default."""
+        return str(self.typed.get(OUTPUT, ""))
+
+
+def order_of(words: Sequence[str], typed: RunConfig | None = None) -> Order:
+    """Read ``[EXPERIMENT] [key=value ...]`` for a server elsewhere, and check it.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The words.
+    typed : dict, optional
+        What a run config holds of the words as they were typed.
+
+    Raises
+    ------
+    ConfigError
+        If a setting is not valid, or a path is relative: there is no directory of the server's to start from.
+    """
+    refuse_repeats(words)
+    paths: RunConfig = {}
+    rest: list[str] = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        name = key.replace("_", "-")
+        if equals and name in PATH_KEYS:
+            refuse_nothing(name, value)
+            paths[name] = _server_path(name, value)
+            continue
+        if equals and key in (FILE_KEY, START_KEY):
+            _server_path(key, value)
+        if equals and key == SITES_KEY and value:
+            raise ConfigError(
+                f"{SITES_KEY} simulates sites with folders of their own: over a SuperLink each site names its own in "
+                "its node config, data='/abs/folder'"
+            )
+        rest.append(word)
+    run_config = (
+        (typed or {}) | parse_words(rest) | {key: value for key, value in paths.items() if value}
+    )
+    # A record is named by its id too: which settings it was run with, only the server knows.
+    unknown = (RESUME, ROUND) if RESUME in run_config else ()
+    checked = {key: value for key, value in run_config.items() if key not in unknown}
+    return Order(run_config, load(checked))
+
+
+def resumed(order: Order, directory: str, recorded: RunConfig) -> Order:
+    """Return the order that continues a record.
+
+    Parameters
+    ----------
+    order : Order
+        What was typed.
+    directory : str
+        Where the record lies on the server.
+    recorded : dict
+        The run config in its provenance; what was typed stands over it. Its data-dir is the server's and no site's,
+        so it is left out.
+    """
+    recorded = {key: value for key, value in recorded.items() if key != DATA}
+    output_dir = order.output_dir or str(PurePosixPath(directory).parent)
+    run_config = over_recorded(recorded, order.typed) | {RESUME: directory, OUTPUT: output_dir}
+    return Order(run_config, load(run_config))
+
+
+def described(order: Order) -> str:
+    """Say what is submitted, and whose paths count."""
+    config = order.config
+    unstated = {OUTPUT: "the server's own", DATA: "each machine's own"}
+    whose = "".join(f"; {key}: {own}" for key, own in unstated.items() if key not in order.typed)
+    experiment = f"experiment={config.experiment} " if config.experiment else ""
+    chosen = f"method={config.method} dataset={config.dataset} rounds={config.rounds}"
+    return f"{experiment}{chosen} seed={config.seed}{whose}"
+
+
+def _server_path(key: str, value: str) -> str:
+    if not value or value.startswith(("/", "~/")):
+        return value
+    if key == RESUME and "/" not in value:
+        return value
+    shared = key in (DATA, FILE_KEY)
+    where = "every machine that reads a shared data set" if shared else "the server"
+    raise ConfigError(
+        f"{key}={value} is a path on {where}, which has to be absolute: {key}=/srv/..., or ~/... for the home of "
+        "the user there"
+        + (", or the id of a record" if key == RESUME else "")
+        + f"; here it would be {Path.cwd() / value}"
+    )

@@ -1,0 +1,194 @@
+"""How a federation stands: its sites by name, and the runs at its SuperLink, as Flower's own lists and logs tell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from nectar.engines.flower.client import Client
+from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.log import plain
+from server_app.marked_lines import is_marked, told
+
+_SECONDS = 120.0
+
+#: Flower's word for a node that may not come back, and its beginning of those for a run that is over
+_GONE, _OVER = "unregistered", "finished"
+
+#: runs whose logs are read at most; each is a process
+_READ = 4
+
+_ROUND = re.compile(r"INFO\s*:\s*round (?P<reached>\d+)/(?P<of>\d+): .*")
+
+#: in the sentence of a roll call that waits
+_SILENT = re.compile(r"online and busy or not answering: (?P<who>.*)")
+_NODE = re.compile(r"\bnode (\d+)")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A run that is not over.
+
+    Attributes
+    ----------
+    run : str
+        Its number.
+    status : str
+        Flower's: pending, starting or running.
+    seconds : float
+        Since it was submitted.
+    reached, rounds : int
+        The last round that ended, and how many there are to be; -1 and 0 before the first line of a round.
+    record : str
+        The record's directory at the server; empty if there is none yet.
+    nodes : dict
+        Who takes part: from the site's name to its node's number.
+    silent : tuple of str
+        The numbers of nodes that are online and have not answered the roll call.
+    last : str
+        The last line of its log.
+    """
+
+    run: str
+    status: str
+    seconds: float
+    reached: int = -1
+    rounds: int = 0
+    record: str = ""
+    nodes: Mapping[str, str] | None = None
+    silent: tuple[str, ...] = ()
+    last: str = ""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A registered site.
+
+    Attributes
+    ----------
+    site : str
+        Its name; empty if nobody here knows it.
+    node : str
+        Its node's number.
+    status : str
+        Flower's: registered (it never came), online or offline.
+    since : str
+        Since when it is online, or when it was seen last, UTC; empty if it never came.
+    run : str
+        The run in which it takes part; empty for none.
+    work : str
+        What is known of its part in that run: ``round N``, the one that goes on, ``silent``, ``roll call``, or nothing.
+    """
+
+    site: str
+    node: str
+    status: str
+    since: str
+    run: str = ""
+    work: str = ""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The federation now."""
+
+    members: list[Member]
+    runs: list[Progress]
+
+    @property
+    def well(self) -> bool:
+        """Whether there is a site and each is online."""
+        return bool(self.members) and all(member.status == "online" for member in self.members)
+
+
+def standing(connection: Connection, names: Mapping[str, str]) -> Standing:
+    """Ask a SuperLink for its nodes and runs, and read the logs of those that are not over.
+
+    Parameters
+    ----------
+    connection : Connection
+        The SuperLink.
+    names : mapping
+        Sites' names by the number of their node, as they were noted when they were registered. A run tells the names
+        under which its sites answered, which stand over these.
+
+    Raises
+    ------
+    LaunchError
+        The SuperLink does not answer.
+    """
+    client = connection.client()
+    # Each question is a process of Flower's client, of some seconds.
+    with ThreadPoolExecutor(_READ) as pool:
+        nodes = pool.submit(client.ask, ["supernode", "list", connection.name], _SECONDS)
+        listed = pool.submit(client.ask, ["list", connection.name], _SECONDS)
+        going = [
+            entry
+            for entry in listed.result().get("runs", [])
+            if not str(entry.get("status", "")).startswith(_OVER)
+        ]
+        runs = list(pool.map(lambda entry: _progress(client, entry), going[:_READ]))
+        return Standing(_members(nodes.result().get("nodes", []), runs, names), runs)
+
+
+def _progress(client: Client, entry: Mapping[str, Any]) -> Progress:
+    run, status = str(entry["run-id"]), str(entry["status"])
+    reading = Reading()
+    if status == "running":
+        for line in client.log_so_far(run).splitlines():
+            reading.see(line)
+    return Progress(run, status, float(entry.get("elapsed", 0)), **vars(reading))
+
+
+@dataclass
+class Reading:
+    """What a run's log has told so far; the fields are those of :class:`Progress`."""
+
+    reached: int = -1
+    rounds: int = 0
+    record: str = ""
+    nodes: Mapping[str, str] | None = None
+    silent: tuple[str, ...] = ()
+    last: str = ""
+
+    def see(self, line: str) -> None:
+        """Read one more line."""
+        text = plain(line).strip()
+        if found := told(text, "sites"):
+            self.nodes, self.silent = dict(found.get("nodes", {})), ()
+        elif found := told(text, "record"):
+            self.record = self.record or str(found.get("directory", ""))
+        elif match := _ROUND.fullmatch(text):
+            self.reached, self.rounds = int(match["reached"]), int(match["of"])
+        elif match := _SILENT.search(text):
+            self.silent = tuple(_NODE.findall(match["who"]))
+        if text and not is_marked(text):
+            self.last = text
+
+
+def _members(
+    nodes: list[Mapping[str, Any]], runs: list[Progress], names: Mapping[str, str]
+) -> list[Member]:
+    said = {node: site for run in runs for site, node in (run.nodes or {}).items()}
+    members = []
+    for entry in nodes:
+        node, status = str(entry["node-id"]), str(entry["status"])
+        if status == _GONE:
+            continue
+        since = str(entry.get("online-at" if status == "online" else "offline-at", "N/A"))
+        run, work = _work(node, runs)
+        site = said.get(node) or names.get(node, "")
+        members.append(Member(site, node, status, "" if since == "N/A" else since, run, work))
+    return sorted(members, key=lambda member: (not member.site, member.site, member.node))
+
+
+def _work(node: str, runs: list[Progress]) -> tuple[str, str]:
+    for run in runs:
+        if node in run.silent:
+            return run.run, "silent"
+        if node in (run.nodes or {}).values():
+            return run.run, f"round {max(1, run.reached + 1)}" if run.rounds else "roll call"
+    return "", ""

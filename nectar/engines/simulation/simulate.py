@@ -1,0 +1,114 @@
+"""One simulated run from start to end, with its real outcome and nothing left behind."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+from nectar.engines.flower.app import require_app
+from nectar.engines.flower.client import Outcome
+from nectar.engines.flower.job import Job
+from nectar.engines.flower.log import Screen, follow_lines
+from nectar.engines.interrupt import Interrupted, Interrupts
+from nectar.engines.simulation import bytecode, workspace
+from nectar.engines.simulation.superlink import SuperLink
+from nectar.words import next_step
+from server_app.marked_lines import told
+
+
+def simulate(
+    job: Job,
+    check: Callable[[], object] = lambda: None,
+    *,
+    verbose: bool = False,
+    out: TextIO | None = None,
+) -> int:
+    """Run `job` on a SuperLink and a Ray of its own.
+
+    Parameters
+    ----------
+    job
+        App, run configuration, resources.
+    check
+        Called while Flower's programs start, before the job is handed to them; what it raises ends them.
+    verbose
+        Show every line of the log, Flower's and Ray's idle ones too.
+    out
+        Where the log goes (default: standard output).
+
+    Returns
+    -------
+    int
+        0 if the run completed, as the app or Flower says, 1 if not, 128 + n if signal n ended it.
+
+    Raises
+    ------
+    LaunchError
+        The run could not be started, or its outcome not be learned.
+    """
+    screen = Screen(out or sys.stdout, verbose=verbose)
+    require_app(job.app)
+    directory: Path | None = None
+    superlink: SuperLink | None = None
+    completed = False
+    interrupts = Interrupts()
+    try:
+        try:
+            with interrupts:
+                if workspace.sweep():
+                    screen.say("Removed what an earlier, killed simulation had left behind.")
+                directory = workspace.create()
+                superlink = SuperLink(directory)
+                with bytecode.shared(directory):
+                    check()
+                outcome, record = _run(superlink, job, screen)
+                completed = outcome.completed
+                return _report(outcome, record, screen)
+        except Interrupted as interrupted:
+            screen.say(f"Interrupted ({interrupted.name}): ending the run's processes.")
+            return 128 + interrupted.number
+        finally:
+            if superlink is not None:
+                superlink.settle()
+            if directory is not None:
+                workspace.remove(directory, at_once=completed)
+            if superlink is not None:
+                superlink.reap()
+    finally:
+        interrupts.restore()
+
+
+def _run(superlink: SuperLink, job: Job, screen: Screen) -> tuple[Outcome, str]:
+    """Return the run's outcome and its record, empty if it came to none."""
+    run = superlink.submit(job)
+    records: list[str] = []
+    completed = False
+
+    def lines() -> Iterator[str]:
+        nonlocal completed
+        for line in superlink.log_lines():
+            yield line
+            # What is left is the end of Ray's and Flower's processes, which go with the run's directory.
+            if completed := bool(told(line, "completed")):
+                return
+
+    def see(line: str) -> None:
+        if directory := str(told(line, "record").get("directory", "")):
+            if not records:
+                superlink.tidy()
+            records.append(directory)
+        screen.show(line)
+
+    def outcome() -> Outcome:
+        return Outcome("finished:completed", "") if completed else superlink.outcome(run)
+
+    return follow_lines(lines, outcome, see), next(iter(records), "")
+
+
+def _report(outcome: Outcome, record: str, screen: Screen) -> int:
+    if outcome.completed:
+        if record:
+            screen.say(next_step(Path(record)))
+        return 0
+    screen.say_failed(outcome)
+    return 1

@@ -1,0 +1,70 @@
+"""What Flower does not tell a site: that its server does not know its key, or no longer does.
+
+Flower's SuperNode ends with the same words where the key is not registered and where its own predecessor still counts
+as online, which passes within a minute. The server tells the two apart where it is asked.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from nectar.engines.flower.connection import Connection
+from nectar.engines.site.clientapp import Fleet
+from nectar.operate.doctor.registration import is_registered
+from nectar.operate.keys.nodes import fingerprint
+
+MARK = "turned-away"
+"""The file in the program's folder by which `nectar-healthy` sees that this site is out, as it was told."""
+
+#: seconds in which a key may still be registered, and between two questions
+_PATIENCE, _PAUSE = 120.0, 10.0
+
+#: what a supervisor starts again, and what it does not
+_AGAIN, _OUT = 1, 0
+
+
+def exit_code(
+    code: int,
+    fleet: Fleet,
+    folder: Path,
+    ask: Callable[[Connection, ec.EllipticCurvePrivateKey], bool | None] = is_registered,
+) -> int:
+    """Return with what the program ends, and say why where the server does not know the site's key.
+
+    Parameters
+    ----------
+    code : int
+        With what the SuperNode ended: 0 where it was online before.
+    fleet : Fleet
+        The server and the key.
+    folder : Path
+        The program's own.
+    ask : callable
+        Whether the server knows the key; None if that cannot be told.
+    """
+    certificates = Path(fleet.certificates) if fleet.certificates else None
+    server = Connection("", fleet.address, certificates, insecure=False, home=folder)
+    if ask(server, fleet.key) is not False:
+        return code
+    (folder / MARK).touch()
+    again = "" if code == 0 else f"; it is asked for {_PATIENCE:.0f} s more, then this site stops"
+    _say(
+        f"the server {fleet.address} does not know this site's key ({fingerprint(fleet.key.public_key())}), or no "
+        f"longer does: the operator registers it, or, if it was unregistered, that of a new pair{again}"
+    )
+    end = time.monotonic() + (_PATIENCE if code else 0.0)
+    while time.monotonic() < end:
+        time.sleep(_PAUSE)
+        if ask(server, fleet.key):
+            _say("the key is registered now: start this site again")
+            return _AGAIN
+    return _OUT
+
+
+def _say(sentence: str) -> None:
+    print(f"nectar site: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""What an operator does: keys, backup, and looking after a machine."""

@@ -1,0 +1,133 @@
+"""A site's node config, held against the run to come as the site itself does when it is asked to join."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, RecordDict
+
+from common.config.resolved import Config
+from common.division import Division
+from common.errors import DataError, FederationError, NectarError
+from nectar.operate.doctor.check import Check
+from nectar.operate.doctor.data import quiet
+
+_SITE = "client_app.site"
+"""The site's own side of a run, by its import path, as Flower reaches the ClientApp."""
+
+_PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
+"""What Flower takes for a key and its value; whatever lies between it passes over without a word."""
+
+Node = Mapping[str, Any]
+
+
+def read(text: str) -> Node:
+    """Read what a SuperNode is given as ``--node-config``: keys and TOML's values, or the path of a .toml file.
+
+    Raises
+    ------
+    FederationError
+        If Flower would refuse a part of it or, worse, pass it over.
+    """
+    if text.endswith(".toml"):
+        return _of_file(Path(text).expanduser())
+    node: dict[str, Any] = {}
+    if stray := _PAIR.sub(" ", text).split():
+        raise FederationError(
+            f"Flower passes over {stray[0]!r} in the node config: write key=value, a text in quotes, and no space "
+            "beside the equals sign"
+        )
+    for key, value in _PAIR.findall(text):
+        if key in node:
+            raise FederationError(f"the node config names {key} twice: give it once")
+        try:
+            node |= tomllib.loads(f"{key} = {value}")
+        except tomllib.TOMLDecodeError:
+            raise FederationError(
+                f"the node config says {key}={value}: write a text in quotes, {key}='...', and a number, true or "
+                "false without"
+            ) from None
+    return node
+
+
+def _of_file(path: Path) -> Node:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FederationError(f"{path} cannot be read as a node config: {error}") from None
+
+
+def held_against(node: Node, run_config: Mapping[str, str | int | float | bool]) -> Config:
+    """Return a run's configuration as the site carries it out: with its own device and cores, below its own root.
+
+    Parameters
+    ----------
+    node : mapping
+        The node config.
+    run_config : mapping
+        What is submitted.
+
+    Raises
+    ------
+    NectarError
+        With the owner's sentence, if the node config has a key that there is not, a value that cannot be, or a veto
+        that the run meets.
+    """
+    if "simulated" in node:
+        raise FederationError(
+            "the node config says simulated, which is none of an owner's keys: such a node vetoes nothing, leave it out"
+        )
+    site = importlib.import_module(_SITE)
+    context = _context(node, run_config)
+    division: Division = site.division_of(context)
+    run = division.run
+    name, folder = site.site_of(run, context), site.own_folder(run, context)
+    if folder is None:
+        site.partition_of(context)
+    elif "min-class" in node:
+        with tempfile.TemporaryDirectory() as keep, quiet():
+            elsewhere = _context({**node, "state-dir": keep}, run_config)
+            _have_enough(site, division, name, elsewhere)
+    return run.config
+
+
+def _have_enough(site: Any, division: Division, name: str, context: Context) -> None:
+    """Let the site count its classes; that its folder cannot be read, the check of the data says."""
+    try:
+        site.site_samples(division, name, context)
+    except DataError:
+        return
+
+
+def _context(node: Node, run_config: Mapping[str, str | int | float | bool]) -> Context:
+    return Context(
+        run_id=0, node_id=0, node_config=dict(node), state=RecordDict(), run_config=dict(run_config)
+    )
+
+
+def look(
+    text: str, run_config: Mapping[str, str | int | float | bool]
+) -> tuple[Check, Node, Config | None]:
+    """Return what was found, the node config as far as it could be read, and the run as the site carries it out.
+
+    Parameters
+    ----------
+    text : str
+        As typed behind ``--node-config``.
+    run_config : mapping
+        What is submitted.
+    """
+    node: Node = {}
+    try:
+        node = read(text)
+        config = held_against(node, run_config)
+    except NectarError as error:
+        return Check("node config", "fail", str(error)), node, None
+    found = f"{', '.join(node)}: read as the site reads them, and nothing that the run asks for is vetoed"
+    return Check("node config", "ok", found), node, config

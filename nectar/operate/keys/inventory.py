@@ -1,0 +1,215 @@
+"""What lies in a directory of keys: fingerprints, validity, and modes that are too open."""
+
+from __future__ import annotations
+
+import datetime
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import NameOID
+
+from common.sites import site_order
+from nectar.operate.keys.authority import read_certificate, read_private_key
+from nectar.operate.keys.files import KeysError
+from nectar.operate.keys.nodes import (
+    FOLDER,
+    SUFFIX,
+    fingerprint,
+    is_note,
+    read_private,
+    read_public,
+)
+
+SITE_KEY = "key"
+"""The private half in a site's volume of the compose file."""
+
+#: certificates that end sooner are named
+SOON = datetime.timedelta(days=30)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of a directory of keys.
+
+    Attributes
+    ----------
+    name : str
+        Its name from the directory.
+    text : str
+        What it is, in a line.
+    problem : str
+        What is wrong with it and how it is mended; empty if nothing is.
+    fatal : bool
+        Whether the federation fails by it, or soon will or might.
+    """
+
+    name: str
+    text: str
+    problem: str = ""
+    fatal: bool = False
+
+
+def inventory(directory: Path) -> list[Entry]:
+    """Return what lies in ``directory``: authority, server's certificate and others, sites' pairs; in this order.
+
+    Raises
+    ------
+    KeysError
+        If there is no such directory, or nothing of that kind in it.
+    """
+    if not directory.is_dir():
+        raise KeysError(
+            f"there is no directory {directory}: `nectar keys --help` says how to make one"
+        )
+    entries = [_directory(d) for d in (directory, directory / FOLDER) if d.is_dir()]
+    for key_name, certificate_name in (("ca.key", "ca.crt"), ("server.key", "server.pem")):
+        key_file, certificate_file = directory / key_name, directory / certificate_name
+        if key_file.exists():
+            entries.append(_private(directory, key_file, certificate_file))
+        if certificate_file.exists():
+            entries.append(_certificate(directory, certificate_file))
+    published = [path for path in sorted(directory.glob("*.pem")) if path.name != "server.pem"]
+    entries += [_certificate(directory, path) for path in published]
+    if (directory / SITE_KEY).exists():
+        entries.append(_node_private(directory, directory / SITE_KEY))
+    folder = directory / FOLDER
+    names = [p.name for p in folder.glob("[A-Za-z0-9]*") if p.is_file() and not is_note(p)]
+    for site in sorted({name.removesuffix(SUFFIX) for name in names}, key=site_order):
+        if (folder / site).exists():
+            entries.append(_node_private(directory, folder / site))
+        if (folder / f"{site}{SUFFIX}").exists():
+            entries.append(_node_public(directory, folder / f"{site}{SUFFIX}"))
+    if all(entry.name.endswith("/") for entry in entries):
+        raise KeysError(f"{directory} holds no keys: `nectar keys --help` says how to make them")
+    return entries
+
+
+def certificate_problems(directory: Path) -> list[str]:
+    """Say which certificates of a directory of keys have ended or end soon, each in a sentence."""
+    try:
+        entries = inventory(directory)
+    except KeysError:
+        return []  # a directory with nothing but sites' notes is in order
+    ends = (".crt", ".pem")
+    return [f"{e.name}: {e.problem}" for e in entries if e.problem and e.name.endswith(ends)]
+
+
+def certificate_problem(certificate: x509.Certificate) -> tuple[str, bool]:
+    """Return what is wrong with a certificate's dates (empty if nothing), and whether it is refused already."""
+    now, end = datetime.datetime.now(datetime.UTC), certificate.not_valid_after_utc
+    if certificate.not_valid_before_utc > now:
+        return (
+            f"valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: is the clock right?",
+            True,
+        )
+    if end <= now:
+        return f"expired on {end:%Y-%m-%d}: make a new one", True
+    if end - now < SOON:
+        return (
+            f"expires on {end:%Y-%m-%d}, in {(end - now).days} days: make a new one before",
+            False,
+        )
+    return "", False
+
+
+def host_names(certificate: x509.Certificate) -> list[str]:
+    """Return the names and addresses that a server's certificate is valid for."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [
+        *found.get_values_for_type(x509.DNSName),
+        *map(str, found.get_values_for_type(x509.IPAddress)),
+    ]
+
+
+def certificate_text(certificate: x509.Certificate) -> str:
+    """Say what a certificate is: whose, valid how long, its fingerprint."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    name = str(names[0].value) if names else "unnamed"
+    hosts = host_names(certificate)
+    valid = f"valid for {', '.join(hosts)}" if hosts else f"authority '{name}'"
+    dates = (
+        f"{certificate.not_valid_before_utc:%Y-%m-%d} to {certificate.not_valid_after_utc:%Y-%m-%d}"
+    )
+    digest = certificate.fingerprint(hashes.SHA256()).hex(":").upper()
+    return f"{valid}; {dates}; SHA-256 {digest}"
+
+
+def mode_problem(path: Path) -> str:
+    """Return what is wrong with the mode of a private file or a directory of keys; empty if nothing."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & 0o077:
+        return ""
+    right = "700" if path.is_dir() else "600"
+    return f"others may use it (mode {mode:o}): chmod {right} {path}"
+
+
+def _directory(path: Path) -> Entry:
+    return Entry(f"{path.name}/", "directory", mode_problem(path))
+
+
+def _private(directory: Path, path: Path, certificate_file: Path) -> Entry:
+    name, text = _name(directory, path), "private key"
+    try:
+        key = read_private_key(path)
+        if certificate_file.exists():
+            certificate = read_certificate(certificate_file)
+            if key.public_key() != certificate.public_key():
+                return Entry(name, text, f"does not belong to {certificate_file.name}", True)
+            text += f" of {certificate_file.name}"
+    except KeysError as error:
+        return Entry(name, text, str(error), True)
+    return Entry(name, text, mode_problem(path))
+
+
+def _certificate(directory: Path, path: Path) -> Entry:
+    name = _name(directory, path)
+    try:
+        certificate = read_certificate(path)
+    except KeysError as error:
+        return Entry(name, "certificate", str(error), True)
+    problem, fatal = certificate_problem(certificate)
+    ca = directory / "ca.crt"
+    if path != ca and ca.is_file() and not problem:
+        problem = _issuer_problem(certificate, ca)
+        fatal = bool(problem)
+    return Entry(name, certificate_text(certificate), problem, fatal)
+
+
+def _issuer_problem(certificate: x509.Certificate, ca: Path) -> str:
+    try:
+        certificate.verify_directly_issued_by(read_certificate(ca))
+    except KeysError:
+        return ""  # named where the authority itself is
+    except Exception:  # cryptography names three kinds, and InvalidSignature has no text
+        return f"not signed by {ca.name} here: sites that trust that one refuse it"
+    return ""
+
+
+def _node_private(directory: Path, path: Path) -> Entry:
+    name, text = _name(directory, path), "private key"
+    public_file = path.with_name(path.name + SUFFIX)
+    try:
+        key = read_private(path)
+        if public_file.exists() and read_public(public_file) != key.public_key():
+            return Entry(name, text, f"does not belong to {public_file.name}", True)
+    except KeysError as error:
+        return Entry(name, text, str(error), True)
+    return Entry(name, text, mode_problem(path))
+
+
+def _node_public(directory: Path, path: Path) -> Entry:
+    name = _name(directory, path)
+    try:
+        return Entry(name, f"public half; {fingerprint(read_public(path))}")
+    except KeysError as error:
+        return Entry(name, "public half", str(error), True)
+
+
+def _name(directory: Path, path: Path) -> str:
+    return path.relative_to(directory).as_posix()

@@ -1,0 +1,1 @@
+"""Records of runs: found, read, told apart, gone on from."""

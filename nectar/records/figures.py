@@ -1,0 +1,148 @@
+"""A run's figures, read from its record."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nectar.records.archive import Entry
+from server_app.record import Record
+
+#: phases of a round that are not the server's own work: waiting for the devices, and judging the model
+_NOT_SERVER = ("devices", "evaluate", "by_site")
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """What a round came to.
+
+    Parameters
+    ----------
+    round : int
+        Its number; 0 is before training.
+    accuracy : float
+        On the test set, or at the sites where the server has none; NaN if it was not measured.
+    validation : float
+        On the server's validation share; NaN if there is none.
+    up, down : int
+        Bytes from and to all sites.
+    device_seconds, server_seconds : float
+        Seconds that all devices computed, and that the server did; its evaluation is not counted.
+    rejected : int
+        Replies that the server did not take.
+    """
+
+    round: int
+    accuracy: float
+    validation: float
+    up: int
+    down: int
+    device_seconds: float
+    server_seconds: float
+    rejected: int
+    finite: bool
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """What a run came to.
+
+    Parameters
+    ----------
+    directory : Path
+        Its record.
+    rounds : tuple of RoundFigures
+        Its rounds, that before training first.
+    completed : bool
+        Whether it ran to its last round.
+    alone : bool
+        Whether no other run went on beside it.
+    chance : float
+        The accuracy of guessing.
+    hardware : str
+        The processor, or the GPU, in words; empty where the record does not say.
+    """
+
+    directory: Path
+    rounds: tuple[RoundFigures, ...]
+    completed: bool
+    alone: bool
+    chance: float
+    hardware: str
+
+    @property
+    def final(self) -> float:
+        """The accuracy after the last round there is; NaN without one."""
+        return self.rounds[-1].accuracy if self.trained else math.nan
+
+    @property
+    def trained(self) -> tuple[RoundFigures, ...]:
+        """The rounds behind that before training."""
+        return tuple(one for one in self.rounds if one.round)
+
+    @property
+    def rejected(self) -> int:
+        """Replies that the server did not take, in all rounds."""
+        return sum(one.rejected for one in self.rounds)
+
+    @property
+    def learned(self) -> bool:
+        """Whether it ended above chance, with a loss that is a number."""
+        last = self.rounds[-1:]
+        return bool(last and last[0].finite and last[0].accuracy > self.chance)
+
+    def up_to(self, target: float) -> tuple[RoundFigures, ...] | None:
+        """Return the rounds up to the first that reaches ``target``; None if none does."""
+        for position, one in enumerate(self.rounds):
+            if one.accuracy >= target:
+                return self.rounds[: position + 1]
+        return None
+
+
+def read_run(entry: Entry, rounds: int) -> RunFigures:
+    """Read the first ``rounds`` rounds of a record."""
+    lines = [line for line in Record(entry.directory).metrics() if line["round"] <= rounds]
+    figures = tuple(_round(line) for line in lines)
+    whole = bool(figures) and figures[-1].round == rounds
+    hardware = entry.provenance.get("hardware", {})
+    cuda = hardware.get("cuda") if str(hardware.get("device", "")).startswith("cuda") else None
+    return RunFigures(
+        entry.directory,
+        figures,
+        entry.completed and whole,
+        entry.alone,
+        _chance(lines),
+        cuda[0] if cuda else str(hardware.get("machine", "")),
+    )
+
+
+def _round(line: Mapping[str, Any]) -> RoundFigures:
+    judged = line.get("test") or line.get("sites") or {}
+    seconds = line.get("seconds", {})
+    on_devices = seconds.get("by_site", {}).values()
+    return RoundFigures(
+        round=line["round"],
+        accuracy=_number(judged.get("accuracy")),
+        validation=_number((line.get("validation") or {}).get("accuracy")),
+        up=sum(line["bytes"]["up"].values()),
+        down=sum(line["bytes"]["down"].values()),
+        device_seconds=sum(value or 0.0 for value in on_devices),
+        server_seconds=sum(v or 0.0 for phase, v in seconds.items() if phase not in _NOT_SERVER),
+        rejected=len(line.get("rejected") or {}),
+        finite=judged.get("loss", 0.0) is not None,
+    )
+
+
+def _chance(lines: list[dict[str, Any]]) -> float:
+    for line in lines:
+        per_class = (line.get("test") or {}).get("per_class")
+        if per_class:
+            return 1 / len(per_class)
+    return 0.0
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)

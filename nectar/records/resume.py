@@ -1,0 +1,66 @@
+"""What `resume=RECORD` stands for: the run config of the record, with what was typed over it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from common.config.keys import CONFIG
+from common.errors import ConfigError
+from nectar.records.named_record import record_at
+
+Scalar = str | int | float | bool
+
+
+def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return ``run_config``, filled up from the record that it resumes, if it does.
+
+    Raises
+    ------
+    ConfigError
+        If the directory is not a run's record.
+    """
+    directory = str(run_config.get("resume", ""))
+    if not directory:
+        return dict(run_config)
+    if Path(directory).parent == Path.cwd():  # where a bare word ends up
+        found = record_at(Path(directory).name, str(run_config.get("output-dir", "")))
+        run_config, directory = {**run_config, "resume": str(found)}, str(found)
+    try:
+        text = (Path(directory) / "provenance.json").read_text(encoding="utf-8")
+        recorded = recorded_config(json.loads(text))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        raise ConfigError(
+            f"resume={directory} is not a run's record: give the directory that the run printed, its id, or latest"
+        ) from None
+    return over_recorded(recorded, run_config)
+
+
+def recorded_config(provenance: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the run config that a record's provenance states, with the rounds that it was last to go to.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        If it is no provenance.
+    """
+    recorded: dict[str, Scalar] = dict(provenance["run-config"])
+    rounds = [time["rounds"] for time in provenance.get("continued", []) if "rounds" in time]
+    return {**recorded, **({"rounds": rounds[-1]} if rounds else {})}
+
+
+def over_recorded(recorded: Mapping[str, Scalar], typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return a record's run config with what was typed over it, setting by setting.
+
+    Raises
+    ------
+    ConfigError
+        If a file of settings was named: a run is continued with its own.
+    """
+    given = {key: value for key, value in typed.items() if value != ""}
+    if CONFIG in given:
+        raise ConfigError("resume continues a run with its own settings: leave --config out.")
+    settings = " ".join(str(s["set"]) for s in (recorded, given) if s.get("set"))
+    return {**recorded, **given, "set": settings}

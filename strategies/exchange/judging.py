@@ -1,0 +1,274 @@
+"""The judge of a round's uploads: what the rules of ``strategies.plausible`` say of each, a few at a time.
+
+An update is absurdly long only beside others. Holding a whole round decoded to compare it would cost memory that grows
+with the federation, so uploads are compared in groups of ``TOGETHER``, or fewer where they are large, each with its
+group and with the lengths of those judged before. Where sites train several architectures, each is compared with those
+of its own: a deeper network is another number of weights, which move by another length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import repeat
+
+import torch
+from torch import Tensor, nn
+
+from common.code.imports import is_import_path
+from common.draws.seeding import generator
+from common.learning.compute import return_if_large
+from common.learning.run import Run
+from common.models import Classifier
+from common.wire.codec import is_finite
+from common.wire.weights import Weights
+from strategies.plausible import ENOUGH, length_of, own_length, shares_kept, too_long
+
+#: uploads that are held, decoded, until all of them are compared, and the bytes beyond which they are fewer
+TOGETHER, _HELD = 16, 2**26
+
+#: inputs that a model is tried on
+_TRIED = 4
+
+#: what lies in a model that is tried on nothing
+_NOTHING = torch.empty(0)
+
+
+def group_sizes(most: int, max_bytes: int) -> Iterator[int]:
+    """Yield how many uploads are compared together, group by group: ``ENOUGH`` at first, with none before them.
+
+    Parameters
+    ----------
+    most : int
+        How many any later group may have.
+    max_bytes : int
+        What the largest upload of the round may take.
+    """
+    size = max(1, min(most, TOGETHER, _HELD // max(1, max_bytes)))
+    yield max(size, ENOUGH)
+    yield from repeat(size)
+
+
+class Trial:
+    """Whether weights make a model that gives numbers, tried on inputs of no data set."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @cached_property
+    def _model(self) -> Classifier:
+        # Of statistics that are the sites' own the server has none: then the batch's normalise.
+        model = self._run.build_model().train(self._run.config.model.statistics == "local")
+        return model.requires_grad_(False)
+
+    @cached_property
+    def _inputs(self) -> Tensor:
+        info, draws = self._run.info, generator(self._run.config.seed, "trial")
+        if info.has_images:
+            drawn = torch.randn(_TRIED, *info.shape, generator=draws)
+        else:
+            drawn = torch.randint(len(info.classes), (_TRIED, *info.shape), generator=draws)
+        return drawn.to(self._run.device)
+
+    @cached_property
+    def _places(self) -> Mapping[str, Tensor]:
+        return self._model.state_dict(keep_vars=True)
+
+    @cached_property
+    def _empty(self) -> Mapping[str, Tensor]:
+        return {name: _NOTHING.to(place) for name, place in self._places.items()}
+
+    @property
+    def _may_write(self) -> bool:
+        """Whether calling the model may write to its state: none of Nectar's own does, a user's may do anything."""
+        return is_import_path(self._run.config.model.name)
+
+    def prepare(self) -> None:
+        """Build the model, before a round's uploads are in memory, and let go of its own weights."""
+        for name, place in self._places.items() if "_empty" not in self.__dict__ else ():
+            if isinstance(place, nn.Parameter):
+                place.data = self._empty[name]
+
+    @torch.no_grad()
+    def gives_numbers(self, weights: Weights) -> bool:
+        """Tell whether every output is finite."""
+        for name, tensor in weights.read_only.items():
+            # lent where it can be: a copy would be one more in memory
+            self._places[name].data = tensor.to(self._run.device, copy=self._may_write)
+        found = is_finite(self._model(self._inputs))
+        for name in weights.read_only:
+            self._places[name].data = self._empty[name]
+        return found
+
+
+class Trials:
+    """The trials of a run's architectures, each built when it is first asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._built: dict[str, Trial] = {}
+
+    def of(self, architecture: str) -> Trial:
+        """Return the trial of an architecture, as `Run.with_model` takes it."""
+        if architecture not in self._built:
+            self._built[architecture] = Trial(self._run.with_model(architecture))
+        return self._built[architecture]
+
+
+@dataclass(frozen=True)
+class Led:
+    """What an upload alone leads to.
+
+    Attributes
+    ----------
+    model : Weights or None
+        The model; None of an upload that is judged otherwise.
+    start : Weights
+        Where its site began.
+    architecture : str
+        Theirs, as `Run.with_model` takes it; empty for the run's own.
+    part : str
+        The part of the payload that this is, where it is no model of the run: it is held against the others' and not
+        tried.
+    """
+
+    model: Weights | None
+    start: Weights
+    architecture: str = ""
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Shortening:
+    """That a part of an upload is longer than the others' and is to be made shorter.
+
+    Attributes
+    ----------
+    part : str
+        The part; empty for the model that the upload leads to.
+    start : Weights
+        What its length is measured from.
+    share : float
+        What of its way from there is left, below 1.
+    """
+
+    part: str
+    start: Weights
+    share: float
+
+    def of(self, ended: Weights) -> Weights:
+        """Return where that share of the way ends; whole numbers are as at its end."""
+        start = self.start.read_only
+        moved = {
+            name: torch.lerp(start[name], end, self.share) if end.is_floating_point() else end
+            for name, end in ended.read_only.items()
+        }
+        return Weights(moved, ended.codec)
+
+
+@dataclass
+class Verdict:
+    """What is said of an upload: why it is of no use, None of one that is; and what of it is to be shortened."""
+
+    reason: str | None = None
+    shortenings: list[Shortening] = field(default_factory=list)
+
+
+class _Alike:
+    """What is known of the uploads of one architecture, or of one part, which can be held against each other."""
+
+    def __init__(self, trial: Trial | None, led: Led, weights: Weights) -> None:
+        if trial is not None:
+            trial.prepare()
+        self._trial, self._start, self.part = trial, led.start, led.part
+        # What starts at 0, such as a control variate, is held against the weights' length where it stands alone.
+        self.own = own_length(led.start) or own_length(weights)
+        self.passed: list[float] = []
+
+    @cached_property
+    def _sound(self) -> bool:
+        """Whether the round's own weights give numbers: where they do not, no upload can be blamed."""
+        return self._trial is not None and self._trial.gives_numbers(self._start)
+
+    def length(self, model: Weights) -> float:
+        return length_of(model, self._start)
+
+    def tried(self, model: Weights) -> str | None:
+        if self._trial is None or not self._sound or self._trial.gives_numbers(model):
+            return None
+        return "with its weights the model gives no finite numbers"
+
+
+class Judge:
+    """Judges the uploads of one round by the models that they lead to, each beside those of its architecture.
+
+    Parameters
+    ----------
+    trials : Trials
+        Tell a model that gives numbers.
+    weights : Weights
+        The round's weights.
+    factor : float
+        ``federation.max_update``: how often the usual length an update may be long; 0 for any.
+    clip : float
+        ``federation.clip``: how often the usual length it may be long and is not shortened to that; 0 for any.
+    """
+
+    def __init__(self, trials: Trials, weights: Weights, factor: float, clip: float) -> None:
+        self._trials, self._factor, self._clip = trials, factor, clip
+        self._weights = weights
+        self._size = sum(t.nbytes for t in weights.read_only.values())
+        self._alike: dict[tuple[str, str], _Alike] = {}
+        self._of(Led(None, weights))  # its model is built before the uploads are in memory
+
+    def _of(self, led: Led) -> _Alike:
+        key = led.architecture, led.part
+        if key not in self._alike:
+            trial = None if led.part else self._trials.of(led.architecture)
+            self._alike[key] = _Alike(trial, led, self._weights)
+        return self._alike[key]
+
+    def judge(self, led: Iterable[Iterable[Led]]) -> list[Verdict]:
+        """Judge each of a group of uploads.
+
+        Parameters
+        ----------
+        led : iterable of iterable of Led
+            What each leads to, and its other parts. Those of one are let go before the next one's are asked for.
+        """
+        lengths: dict[_Alike, dict[int, tuple[float, Weights]]] = {}
+        verdicts: list[Verdict] = []
+        for parts in led:
+            verdict = Verdict()
+            for one in parts:
+                if one.model is None:
+                    continue
+                alike = self._of(one)
+                verdict.reason = verdict.reason or alike.tried(one.model)
+                measured = length_of(one.model, one.start), one.start
+                lengths.setdefault(alike, {})[len(verdicts)] = measured
+                del one
+            verdicts.append(verdict)
+            del parts
+        for alike, own in lengths.items():
+            judged = [*alike.passed, *(length for length, _ in own.values())]
+            long = too_long(judged, alike.own, self._factor, known=len(alike.passed))
+            for i, reason in zip(own, long, strict=True):
+                verdicts[i].reason = verdicts[i].reason or reason
+        for alike, own in lengths.items():
+            self._shorten(
+                alike, {i: one for i, one in own.items() if not verdicts[i].reason}, verdicts
+            )
+        return_if_large(self._size)  # or what was tried lies in pieces between what is summed
+        return verdicts
+
+    def _shorten(
+        self, alike: _Alike, passing: dict[int, tuple[float, Weights]], verdicts: list[Verdict]
+    ) -> None:
+        known = len(alike.passed)
+        alike.passed += [length for length, _ in passing.values()]
+        shares = shares_kept(alike.passed, self._clip, known=known)
+        for (i, (_, start)), share in zip(passing.items(), shares, strict=True):
+            if share < 1:
+                verdicts[i].shortenings.append(Shortening(alike.part, start, share))
