@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from common.privacy import Event
-from common.privacy.ledger import Head
+from common.privacy.events import Event
+from common.privacy.head import Head
 from common.privacy.told import Told
 
 TOLD = Told((Event("dp-sgd", 1.0, 0.5, 3),), head=Head())
