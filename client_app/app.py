@@ -51,7 +51,7 @@ from common.learning.run import Run
 from common.privacy.head import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
 from common.samples.inputs import Samples
-from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
+from common.specs.names import EVALUATION, REASON, TRAINING_FAILED
 from common.wire.flower_arrays import array_of, filled, record_of
 
 #: Flower's own code for a ClientApp that raised

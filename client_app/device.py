@@ -39,9 +39,9 @@ from common.privacy.events import Event
 from common.privacy.told import Told
 from common.samples.inputs import Samples
 from common.settings.base import Settings
+from common.specs.names import TAKEN
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec
-from common.wire.memory import TAKEN
 from common.wire.weights import Weights
 from synth.private_release import Gaussian
 

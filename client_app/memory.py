@@ -8,7 +8,7 @@ from logging import getLogger
 
 from client_app.state import DeviceState, Slots, Tensors, names_of, slots_of
 from common.errors import FederationError
-from common.wire.memory import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
+from common.specs.names import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
 
 logger = getLogger("flwr")
 

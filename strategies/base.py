@@ -32,25 +32,25 @@ from common.learning.run import Run
 from common.methods import load, resolve
 from common.privacy.told import HEAD, RECORD, written
 from common.sites import Site
+from common.specs.names import TAKEN
 from common.wire import npy
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec, is_finite
 from common.wire.display_contrast import Contrast
 from common.wire.flower_arrays import filled
 from common.wire.lent import Lent, view_of
-from common.wire.memory import TAKEN
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.bounds import Bound, held_beside, require_believable, unbounded
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, Trials, group_sizes
-from strategies.exchange.matching import matched
 from strategies.exchange.memory import require_memory, tell_memory
 from strategies.exchange.replies import (
     EVALUATION_RECORDS,
     Outcome,
     SiteEvaluation,
     Upload,
+    matched,
     read_evaluation,
     read_upload,
     require_records,

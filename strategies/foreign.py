@@ -28,8 +28,7 @@ from common.wire.weights import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
 from strategies.base import Instruction, State, Strategy
 from strategies.bounds import Bound, model, require_believable
-from strategies.exchange.matching import matched
-from strategies.exchange.replies import Outcome, Upload, read_upload, require_records
+from strategies.exchange.replies import Outcome, Upload, matched, read_upload, require_records
 
 logger = getLogger("flwr")
 

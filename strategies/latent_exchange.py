@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 
 from common.sites import site_order
+from common.specs.names import MEMORY_LOST
 from common.wire.latent_means import LatentMeans
-from common.wire.memory import MEMORY_LOST
 from strategies.base import State
 from strategies.exchange.replies import Outcome
 from synth.latent_sharing import best_match

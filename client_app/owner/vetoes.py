@@ -14,8 +14,7 @@ from common.learning.cores import machine_cores
 from common.methods import METHODS
 from common.settings.describe import amounts, left_open
 from common.settings.disclosure import Disclosure
-from common.specs.riding import SECONDS_LEFT
-from common.wire.memory import TAKEN
+from common.specs.names import SECONDS_LEFT, TAKEN
 
 STARTS = {"noise": "noise", "means": "class means", "real": "real examples"}
 """The words of ``allow-start``, and what a method's disclosure calls each."""

@@ -6,7 +6,7 @@ from logging import getLogger
 
 from common.errors import FederationError
 from common.sites import SUPERLINK, Site, engine_of
-from common.wire.memory import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
+from common.specs.names import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
 from strategies.exchange.replies import Upload
 from strategies.members import Members
 

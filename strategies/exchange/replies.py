@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from common.errors import PayloadError, reason
-from common.sites import Site
+from common.sites import Site, site_order
 from common.wire import npy
 from common.wire.codec import Payload, Spec
 from strategies.exchange.inflating import MAX_BESIDE_BYTES, too_much_beside
 
 logger = getLogger("flwr")
+Asked = TypeVar("Asked")
 
 #: figures that a reply may bring, and the characters of a figure's name
 MAX_FIGURES, MAX_FIGURE_NAME = 48, 64
@@ -262,3 +263,32 @@ def _read_metrics(record: Mapping[str, Any]) -> dict[str, float]:
             )
         metrics[key] = float(value)
     return metrics
+
+
+def matched(
+    replies: Iterable[Message], sent: Sequence[tuple[Message, Site, Asked]]
+) -> Iterator[tuple[Message, Site, Asked]]:
+    """Yield each reply with the site and what it was asked; a list is put into site order first.
+
+    Flower numbers a message when it is sent, and a wave is sent when its first reply is asked for: the ids
+    are read as late as that. A reply to none of ``sent`` is passed over.
+    """
+    if isinstance(replies, list):
+        asked = _by_message_id(sent)
+        known = [r for r in replies if r.metadata.reply_to_message_id in asked]
+        replies = sorted(
+            known, key=lambda r: site_order(asked[r.metadata.reply_to_message_id][0].name)
+        )
+    asked = {}
+    for reply in replies:
+        answers = reply.metadata.reply_to_message_id
+        if answers not in asked:
+            asked = _by_message_id(sent)
+        held = [reply]
+        del reply
+        if answers in asked:
+            yield (held.pop(), *asked[answers])
+
+
+def _by_message_id(sent: Sequence[tuple[Message, Site, Asked]]) -> dict[str, tuple[Site, Asked]]:
+    return {message.metadata.message_id: (site, what) for message, site, what in sent}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
+from common.specs.names import EVALUATION, REASON, TRAINING_FAILED
 
 #: Flower's own code for a ClientApp that raised
 _RAISED = 2

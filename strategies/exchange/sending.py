@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from common.errors import PayloadError
 from common.learning.compute import return_if_large
-from common.specs.riding import SECONDS_LEFT
+from common.specs.names import SECONDS_LEFT
 from strategies.exchange.in_process import works_when_asked
 from strategies.exchange.inbox import Awaited, collect, pull
 from strategies.exchange.replies import require_records

@@ -25,7 +25,7 @@ from common.errors import FederationError
 from common.learning.run import Run
 from common.samples.inputs import Samples
 from common.specs.fedvae import start_decoder
-from common.specs.riding import SECONDS_LEFT
+from common.specs.names import SECONDS_LEFT
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.sending import exchange
 

@@ -139,7 +139,8 @@ def test_it_is_the_same_in_another_process_at_another_place(copy: Path, tmp_path
             sys.executable,
             "-P",
             "-c",
-            "from common.config import load\nfrom common.code.fingerprint import *\n"
+            "from common.config.loading import load\nfrom common.code.fingerprint import ROOT, source_fingerprint\n"
+            "from common.code.code_fingerprint import code_fingerprint\n"
             "print(code_fingerprint(load({'method': 'topk'})), source_fingerprint(), ROOT)",
         ],
         cwd=tmp_path,

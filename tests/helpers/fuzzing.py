@@ -47,7 +47,7 @@ from common.errors import REASON_LENGTH, PayloadError
 from common.models import build
 from common.privacy.told import HEAD, RECORD
 from common.sites import RAY, SITE_NAME, Site
-from common.specs.riding import EVALUATION, REASON, TRAINING_FAILED
+from common.specs.names import EVALUATION, REASON, TRAINING_FAILED
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.class_list import ClassList, ClassListSpec
 from common.wire.codec import Payload, Spec

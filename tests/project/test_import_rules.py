@@ -66,7 +66,7 @@ def broken(path: str, source: str) -> list[str]:
     tops = {name.split(".")[0] for name in names}
     forbidden = FORBIDDEN.get(parts[0], set()) - ATTACKED.get("/".join(parts[:2]), set())
     found = [f"{path} imports {top}" for top in tops & (OUTSIDE | forbidden)]
-    if parts[:2] == ("nectar", "site"):
+    if parts[:3] == ("nectar", "engines", "site"):
         found += [f"{path} imports {top}: a fork has it from its bundle" for top in tops & BUNDLED]
     if parts[0] == "synth":
         found += [

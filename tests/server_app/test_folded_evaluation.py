@@ -14,7 +14,7 @@ from flwr.app import Message
 import client_app.fedavg
 import server_app.loop
 from common.errors import FederationError
-from common.specs.riding import EVALUATION
+from common.specs.names import EVALUATION
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from nectar.records.resume import with_recorded

@@ -14,7 +14,7 @@ from flwr.app import Message
 
 from common.errors import FederationError
 from common.sites import RAY, SUPERLINK, Site
-from common.wire.memory import MEMORY_LOST
+from common.specs.names import MEMORY_LOST
 from common.wire.weights import Weights
 from nectar.records.resume import with_recorded
 from server_app.record import Record

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from common.specs.names import MEMORY_LOST
 from common.wire.latent_means import LatentMeans
-from common.wire.memory import MEMORY_LOST
 from strategies.exchange.replies import Outcome
 from strategies.latent_exchange import LatentExchange
 

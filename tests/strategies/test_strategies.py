@@ -18,7 +18,7 @@ from common.division import Division
 from common.errors import FederationError
 from common.learning.run import Run
 from common.sites import Site, in_site_order, site_name
-from common.wire.memory import TAKEN
+from common.specs.names import TAKEN
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
