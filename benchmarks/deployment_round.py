@@ -30,7 +30,7 @@ from nectar.commands import run as in_process
 
 SITES = 3
 ROUNDS = 8
-SETTINGS = [f"federation.clients={SITES}"]
+SETTINGS = [f"federation.sites={SITES}"]
 
 #: what starts a SuperNode
 FLOWERS, OWN = ("flower-supernode",), ("nectar", "site")

@@ -77,7 +77,7 @@ def _config(method: str, directory: str) -> dict[str, str | int | float | bool]:
         "dataset": "cifar10",
         "output-dir": directory,
         "data-dir": directory,
-        "set": f"model.name=cnn fedavg.batch={BATCH} fedavg.epochs=1 federation.clients={CLIENTS} "
+        "set": f"model.name=cnn fedavg.batch={BATCH} fedavg.epochs=1 federation.sites={CLIENTS} "
         f"evaluation.on=none compute.client_cores={torch.get_num_threads()} compute.device=cpu",
     }
 

@@ -118,7 +118,7 @@ def cost_of(kind: str, nodes: int, asked: int, rounds: int) -> Cost:
     """Carry out a run of ``nodes`` nodes in this process and return what it took."""
     with tempfile.TemporaryDirectory() as directory:
         config = _config(kind, Path(directory), nodes, asked, rounds)
-        few = {**config, "set": f"{config['set']} federation.clients=2 federation.participation=1"}
+        few = {**config, "set": f"{config['set']} federation.sites=2 federation.participation=1"}
         run_here(few | {"rounds": 1})
         return_freed_memory()
         before = _resident()
@@ -225,7 +225,7 @@ def _config(kind: str, directory: Path, nodes: int, asked: int, rounds: int) -> 
         "output-dir": str(directory / "runs"),
         "data-dir": str(directory),
         "set": f"data.file={directory / 'images.npz'} data.validation=0 partition.kind=iid {form.words} "
-        f"fedavg.epochs=1 federation.clients={nodes} federation.participation={asked / nodes} "
+        f"fedavg.epochs=1 federation.sites={nodes} federation.participation={asked / nodes} "
         "compute.workers=1 compute.device=cpu",
     }
 

@@ -46,7 +46,7 @@ def rows(pairs: int) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as directory, ExitStack() as federations:
             _write_images(Path(directory, "images.npz"), sites * images)
             one, two = (
-                _one_round(directory, f"federation.clients={sites} {model} {workers}", federations)
+                _one_round(directory, f"federation.sites={sites} {model} {workers}", federations)
                 for workers in ("compute.workers=1", "compute.workers=2")
             )
             said = f"{name}, one process then two"

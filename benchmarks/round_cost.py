@@ -36,7 +36,7 @@ def rows(pairs: int) -> list[Row]:
 
 
 def _row(clients: int, pairs: int) -> Row:
-    words = [*SETTINGS, f"federation.clients={clients}", f"rounds={pairs + 1}"]
+    words = [*SETTINGS, f"federation.sites={clients}", f"rounds={pairs + 1}"]
     with tempfile.TemporaryDirectory() as directory:
         on_ray = _rounds([*words, f"output-dir={directory}/ray"], Path(directory, "ray"), ray=True)
         here = _rounds([*words, f"output-dir={directory}/here"], Path(directory, "here"), ray=False)

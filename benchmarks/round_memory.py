@@ -124,7 +124,7 @@ def _config(clients: int, directory: str) -> dict[str, str | int | float | bool]
         "dataset": "cifar10",
         "output-dir": directory,
         "data-dir": directory,
-        "set": f"model.name=resnet18 model.norm=group fedavg.epochs=1 federation.clients={clients} "
+        "set": f"model.name=resnet18 model.norm=group fedavg.epochs=1 federation.sites={clients} "
         "evaluation.on=none compute.client_cores=1 compute.device=cpu",
     }
 

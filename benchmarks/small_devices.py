@@ -91,7 +91,7 @@ def _config(epochs: int, directory: str) -> dict[str, str | int | float | bool]:
         "dataset": "mnist",
         "output-dir": directory,
         "data-dir": directory,
-        "set": f"model.name=mlp model.width=30 fedavg.epochs={epochs} federation.clients={CLIENTS} "
+        "set": f"model.name=mlp model.width=30 fedavg.epochs={epochs} federation.sites={CLIENTS} "
         "evaluation.on=none compute.client_cores=1 compute.device=cpu",
     }
 

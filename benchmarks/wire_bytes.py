@@ -35,7 +35,7 @@ _INSIDE = "--inside"
 SITE = "partition-0"
 
 SETTINGS = (
-    "federation.clients=1 data.images=300 evaluation.on=none model.width=400 "
+    "federation.sites=1 data.images=300 evaluation.on=none model.width=400 "
     "fedavg.epochs=1 fedavg.batch=64"
 )
 

@@ -56,7 +56,7 @@ def distilled(record: str) -> tuple[Run, dict[str, Held]]:
 def real_of(run: Run) -> Real:
     """Return the run's real images."""
     division = Division(run.config)
-    split, parts = division.dataset.train, division.partition(run.config.federation.clients)
+    split, parts = division.dataset.train, division.partition(run.config.federation.sites)
 
     def taken(which: Samples) -> Held:
         return which.raw.float() / run.info.scale, which.labels

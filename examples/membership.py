@@ -61,7 +61,7 @@ def had_and_left(division: Division) -> tuple[list[Samples], Samples]:
     """Return each site's examples, and those that no site had: the rest of the training set, and the test set."""
     train, test = division.dataset.train, division.dataset.test
     info = division.run.info
-    parts = division.partition(division.config.federation.clients)
+    parts = division.partition(division.config.federation.sites)
     left = np.setdiff1d(np.arange(len(train.labels)), np.concatenate(parts))
     rest = samples(test, info)
     if len(left):

@@ -207,14 +207,14 @@ def make_strategy(run: Run) -> Strategy:
 
 def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
     """Return the run for as many clients as joined, and say how to get the configured number."""
-    wanted, found = run.config.federation.clients, nodes_counted_on(run, sites)
+    wanted, found = run.config.federation.sites, nodes_counted_on(run, sites)
     if found == wanted:
         return run
     own = not any(site.partitions for site in sites)
     if own and found > wanted and run.config.federation.newcomers == "known":
         raise FederationError(
-            f"{found} sites are there ({', '.join(site.name for site in sites)}) where federation.clients counts on "
-            f"{wanted}: say federation.clients={found}, or federation.newcomers=any to begin with whoever is there"
+            f"{found} sites are there ({', '.join(site.name for site in sites)}) where federation.sites counts on "
+            f"{wanted}: say federation.sites={found}, or federation.newcomers=any to begin with whoever is there"
         )
     if engine_of(sites) == SUPERLINK:
         how = f"start {wanted} SuperNodes, each with num-partitions={wanted} in its node config"
@@ -224,12 +224,12 @@ def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
         "the federation has %d nodes, the configuration says %d: running with %d. For %d, %s",
         *(found, wanted, found, wanted, how),
     )
-    return replace(run, config=run.config.with_clients(found))
+    return replace(run, config=run.config.with_sites(found))
 
 
 def nodes_counted_on(run: Run, sites: list[Site]) -> int:
     """Return how many sites there are to be: those that the roll call left out are still of the federation."""
-    return expected_sites(sites) or max(len(sites), run.config.federation.clients)
+    return expected_sites(sites) or max(len(sites), run.config.federation.sites)
 
 
 def describe_partition(

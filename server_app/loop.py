@@ -319,7 +319,7 @@ def _require_counted_on(strategy: Strategy, site: Site, federation: FederationSe
         and site.name not in strategy.members.were_there
     ):
         raise FederationError(
-            f"site '{site.name}' was not counted on (federation.clients={strategy.members.counted_on}): "
+            f"site '{site.name}' was not counted on (federation.sites={strategy.members.counted_on}): "
             "federation.newcomers=any lets such a site join"
         )
 

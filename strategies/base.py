@@ -108,7 +108,7 @@ class Strategy(FlowerStrategy):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         self.run = run
         self.record_id = record_id
-        self.members = Members(run.config.federation.clients)
+        self.members = Members(run.config.federation.sites)
         self._trials = Trials(run)
         self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
         self._sent: list[tuple[Message, Site, Instruction]] = []
@@ -417,7 +417,7 @@ class Strategy(FlowerStrategy):
             federation = self.run.config.federation
             there = wait_for_sites(
                 grid,
-                federation.clients,
+                federation.sites,
                 self.question,
                 deadline=federation.join_deadline,
                 min_replies=federation.min_replies,

@@ -33,17 +33,17 @@ def check_federation(federation: FederationSettings) -> None:
     ConfigError
         More replies required than there are sites, or than are asked.
     """
-    if federation.min_replies > federation.clients:
+    if federation.min_replies > federation.sites:
         raise ConfigError(
             f"federation.min_replies={federation.min_replies} can never be met by "
-            f"federation.clients={federation.clients}: lower the one or raise the other."
+            f"federation.sites={federation.sites}: lower the one or raise the other."
         )
-    asked = max(1, round(federation.participation * federation.clients))
+    asked = max(1, round(federation.participation * federation.sites))
     if federation.min_replies > asked:
         raise ConfigError(
             f"federation.min_replies={federation.min_replies} can never be met where "
             f"federation.participation={federation.participation:g} asks {asked} of "
-            f"{federation.clients} sites a round: lower the one or raise the other."
+            f"{federation.sites} sites a round: lower the one or raise the other."
         )
 
 
@@ -236,10 +236,10 @@ def check_site_folders(images: ImagesSettings, federation: FederationSettings) -
             raise ConfigError(
                 f"{SITES_KEY} names {folder} twice: each site has a folder of its own."
             )
-    if folders and len(folders) != federation.clients:
+    if folders and len(folders) != federation.sites:
         raise ConfigError(
-            f"{SITES_KEY} names {len(folders)} folders, one a site, and federation.clients={federation.clients}: "
-            "leave federation.clients out, or make them equal."
+            f"{SITES_KEY} names {len(folders)} folders, one a site, and federation.sites={federation.sites}: "
+            "leave federation.sites out, or make them equal."
         )
 
 

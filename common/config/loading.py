@@ -158,7 +158,7 @@ def _count_sites(leaves: dict[str, Leaf]) -> None:
     sites = leaves.get(SITES_KEY)
     if sites is not None and sites.value and isinstance(sites.value, str | list):
         named = sites.value.split(",") if isinstance(sites.value, str) else sites.value
-        leaves.setdefault("federation.clients", Leaf(len(named), SITES_KEY))
+        leaves.setdefault("federation.sites", Leaf(len(named), SITES_KEY))
 
 
 def _resolve(

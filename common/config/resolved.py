@@ -266,7 +266,7 @@ class Config:
         content["strategy"] = dict(self.strategy)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def with_clients(self, clients: int) -> Config:
+    def with_sites(self, sites: int) -> Config:
         """Return the configuration for another number of sites, at least one: the nodes there are.
 
         Raises
@@ -275,7 +275,7 @@ class Config:
             If so few cannot meet another setting, such as ``federation.min_replies``.
         """
         federation = FederationSettings.model_validate(
-            self.federation.model_dump() | {"clients": clients}
+            self.federation.model_dump() | {"sites": sites}
         )
-        origin = {**self.origin, "federation.clients": "the nodes that joined"}
+        origin = {**self.origin, "federation.sites": "the nodes that joined"}
         return replace(self, federation=federation, origin=origin)

@@ -54,6 +54,10 @@ def taken_over(leaves: Mapping[str, Leaf], own: Method | None = None) -> dict[st
     return found
 
 
+#: settings that had another name before the first release, by that name
+RENAMED = {"federation.clients": "federation.sites"}
+
+
 def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> list[str]:
     """Say of every key that does not exist which one is nearest."""
     known = known_keys(own)
@@ -66,7 +70,7 @@ def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> l
                 f"{key} {where_phrase(leaf.where)} can only be given by itself: {key}=..."
             )
             continue
-        guess = nearest_key(key, known)
+        guess = RENAMED.get(key) or nearest_key(key, known)
         hint = f": did you mean {guess}?" if guess else ": `nectar config --help` lists all."
         problems.append(f"{key} {where_phrase(leaf.where)} is no setting{hint}")
     return problems

@@ -156,7 +156,7 @@ class ModelSettings(Settings):
 class FederationSettings(Settings):
     """Who takes part, and how long the server waits."""
 
-    clients: int = setting(10, "sites in the federation", symbol="K", ge=1)
+    sites: int = setting(10, "sites in the federation", symbol="K", ge=1)
     participation: float = setting(1.0, "share of the sites asked in a round", gt=0, le=1)
     wave: int = setting(
         0,
@@ -195,7 +195,7 @@ class FederationSettings(Settings):
     )
     newcomers: Literal["known", "any"] = setting(
         "known",
-        "sites of their own data that join when as many as federation.clients have been there: those alone, or any",
+        "sites of their own data that join when as many as federation.sites have been there: those alone, or any",
         operational=True,
     )
     join_deadline: float = setting(

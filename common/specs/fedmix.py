@@ -23,7 +23,7 @@ def means_spec(run: Run, sites: int) -> SyntheticImagesSpec:
 
 def sent_spec(run: Run) -> BundleSpec:
     """Return the form of what a site is sent: the weights, and all sites' means where it is not known to have them."""
-    every = means_spec(run, run.config.federation.clients)
+    every = means_spec(run, run.config.federation.sites)
     return BundleSpec({WEIGHTS: run.spec, MEANS: every}, optional=frozenset({MEANS}))
 
 

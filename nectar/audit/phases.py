@@ -77,7 +77,7 @@ class Phase:
         """Return a run of it, private and of the digits."""
         own = " ".join(f"{self.method}.{word}" for word in self.words.split())
         private = f"privacy.noise_multiplier=1 privacy.clip={_CLIP} privacy.counts=public"
-        text = f"{own} {self.beside} {private} federation.clients=2"
+        text = f"{own} {self.beside} {private} federation.sites=2"
         return Division(load({"method": self.method, "rounds": self.rounds, "set": text})).run
 
 

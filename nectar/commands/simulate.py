@@ -127,8 +127,8 @@ def resources(config: Config, cores: int) -> Resources:
         )
     fitting = max(1, cores // compute.client_cores)
     return Resources(
-        supernodes=config.federation.clients,
+        supernodes=config.federation.sites,
         client_cores=compute.client_cores,
         client_gpus=compute.client_gpus,
-        workers=compute.workers or min(fitting, config.federation.clients),
+        workers=compute.workers or min(fitting, config.federation.sites),
     )

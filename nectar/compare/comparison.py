@@ -174,4 +174,4 @@ def _title(tasks: Sequence[Task]) -> str:
     config = tasks[0].config
     division = config.partition
     how = f"{division.kind} {division.alpha:g}" if division.kind == "dirichlet" else division.kind
-    return f"{config.dataset}, {config.federation.clients} sites, {how}, {config.rounds} rounds"
+    return f"{config.dataset}, {config.federation.sites} sites, {how}, {config.rounds} rounds"

@@ -79,7 +79,7 @@ def partitioned(division: Division) -> Holdings:
     DataError
         If the partition cannot be had; it says what to change.
     """
-    run, clients = division.run, division.config.federation.clients
+    run, clients = division.run, division.config.federation.sites
     sites, parts = tuple(f"partition-{i}" for i in range(clients)), division.partition(clients)
     if not run.task.by_class:
         counts = np.array([[len(part)] for part in parts])

@@ -45,5 +45,5 @@ def check(config: Config) -> None:
     if config.images.sites:
         _look_at_sites(division)
     else:
-        division.partition(config.federation.clients)
+        division.partition(config.federation.sites)
     make_strategy(division.run)

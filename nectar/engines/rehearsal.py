@@ -151,7 +151,7 @@ def _estimate(config: Config, clock: Clock) -> Estimate:
 
 def _first_round(config: Config) -> tuple[Strategy, LocalGrid, list[Message]]:
     """Return a strategy, a federation in this process, and what the first round asks of its sites."""
-    run, clients = Division(config).run, config.federation.clients
+    run, clients = Division(config).run, config.federation.sites
     grid = LocalGrid(
         client_app(), clients, config.to_run_config(), one_for_all=not config.images.sites
     )

@@ -219,7 +219,7 @@ def real_images(view: View) -> RealImages | str:
         if not is_at_hand(view.config.dataset, view.config.data_dir, view.config.data.size):
             return f"the data set {view.config.dataset} is not in the run's data directory"
         names = list(view.sites)
-        division = Division(view.config.with_clients(len(names)))
+        division = Division(view.config.with_sites(len(names)))
         recorded = view.past.provenance.get("data", {})
         if division.dataset.checksum != recorded.get("sha256"):
             return "the data set that lies in the run's data directory is another one today"

@@ -246,7 +246,7 @@ class Gathering:
             )
         return (
             f"{len(present)} of {needed} sites were there after {self._deadline:g} s "
-            f"({self._described(here, present)}): {', '.join(advice)}, or lower federation.clients"
+            f"({self._described(here, present)}): {', '.join(advice)}, or lower federation.sites"
         )
 
 

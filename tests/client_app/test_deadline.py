@@ -48,7 +48,7 @@ def test_a_site_stops_computing_when_the_round_s_time_is_over(
     minutes = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: 60.0 * next(minutes))
     monkeypatch.setattr(client_app.deadline, "time", clock)
-    words = f"{settings} federation.clients=1 federation.round_deadline=1200"
+    words = f"{settings} federation.sites=1 federation.round_deadline=1200"
     with pytest.raises(FederationError, match=r"partition-0: ran out of the round's time \(1[12]"):
         run(small(method=method, rounds=1, set=words))
     assert 20 < next(minutes) < 30

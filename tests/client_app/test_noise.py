@@ -181,7 +181,7 @@ def test_a_site_with_a_folder_refuses_seeded_noise_before_it_looks_there(
 
 
 def test_so_does_a_simulated_one(machine: Path) -> None:
-    text = f"{IMAGES} federation.clients=2 images.sites={machine}/own,{machine}/other {SEEDED}"
+    text = f"{IMAGES} federation.sites=2 images.sites={machine}/own,{machine}/other {SEEDED}"
     run = Division(load({"dataset": "images", "set": text})).run
     node = {"partition-id": 0, "num-partitions": 2, "simulated": True}
     with pytest.raises(FederationError, match=re.escape(SEEDED)):

@@ -225,7 +225,7 @@ def test_a_round_copies_no_weights_but_into_each_devices_model(
     """The server reads its own and every upload as the bytes that it holds, and so do three devices."""
     asked = counted(monkeypatch, Lent, "__getitem__")
     cast = counted(monkeypatch, Mould, "cast")
-    run(small(method="fedavg", rounds=2, set="federation.clients=3 evaluation.on=none"))
+    run(small(method="fedavg", rounds=2, set="federation.sites=3 evaluation.on=none"))
     assert len(cast) == 6
     assert not asked
 
@@ -237,7 +237,7 @@ def test_what_a_round_reads_of_its_messages_is_no_more_with_more_devices(small: 
     for clients in (2, 5):
         for cache in known:
             cache.cache_clear()
-        run(small(method="fedavg", set=f"federation.clients={clients} evaluation.on=none"))
+        run(small(method="fedavg", set=f"federation.sites={clients} evaluation.on=none"))
         missed.append([cache.cache_info().misses for cache in known])
     assert missed[0] == missed[1]
     assert missed[0][1:] == [1, 1, 1]

@@ -28,7 +28,7 @@ from server_app.record import Record
 Small = Callable[..., dict[str, Any]]
 
 HELD = {"north": {"red": 12, "green": 8}, "south": {"blue": 15}, "east": {"green": 9, "blue": 6}}
-TEXT = f"images.classes={CLASSES} images.size=8 model.depth=2 federation.clients=3"
+TEXT = f"images.classes={CLASSES} images.size=8 model.depth=2 federation.sites=3"
 ON_SITES = "evaluation.on=sites data.site_holdout=0.2"
 
 
@@ -91,7 +91,7 @@ def test_the_words_make_paths_absolute_count_the_sites_and_list_the_classes(
     (directory,) = (tmp_path / "runs").iterdir()
     config = load(PastRun.open(directory).provenance["run-config"])
     assert config.images.sites == sites
-    assert (config.images.classes, config.federation.clients) == ("blue,green,red", 3)
+    assert (config.images.classes, config.federation.sites) == ("blue,green,red", 3)
     capsys.readouterr()
     assert cli.main(["data", *words, "--draw", "counts.svg", "--samples", "samples.png"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -116,7 +116,7 @@ def test_sites_are_called_as_their_folders_where_that_tells_them_apart() -> None
     [
         ("images.sites=a,/b,/c", "images.sites names 'a': give absolute paths"),
         ("images.sites=/a,/b,/a", "names /a twice"),
-        ("images.sites=/a,/b federation.clients=3", "names 2 folders.* federation.clients=3"),
+        ("images.sites=/a,/b federation.sites=3", "names 2 folders.* federation.sites=3"),
     ],
 )
 def test_folders_that_cannot_be_one_a_site(text: str, said: str) -> None:

@@ -131,7 +131,7 @@ def test_a_site_with_images_of_its_own_opens_nothing_that_a_run_names(
 ) -> None:
     """The server's own folder and data directory are named in the same settings, and are no matter of the site's."""
     paint(machine / "own", "red", 5)
-    text = f"images.folder={machine}/elsewhere/pictures images.sites=/a,/b federation.clients=2"
+    text = f"images.folder={machine}/elsewhere/pictures images.sites=/a,/b federation.sites=2"
     run = folder_run(small, text) | {"data-dir": str(machine / "dropped")}
     reply = Site(run, site="north", data=str(machine / "own")).roll_call()
     assert reply.content.metric_records["sizes"]["num-examples"] == 5

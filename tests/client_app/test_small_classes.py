@@ -22,7 +22,7 @@ from server_app.record import Record
 Small = Callable[..., dict[str, Any]]
 
 #: four sites of which most have a few images of some class
-FEW = "partition.alpha=0.05 partition.min_size=1 federation.clients=4 data.images=120 feddm.ipc=9 real.ipc=9"
+FEW = "partition.alpha=0.05 partition.min_size=1 federation.sites=4 data.images=120 feddm.ipc=9 real.ipc=9"
 
 
 def sent_and_held(record: Record) -> list[tuple[int, int]]:
@@ -94,7 +94,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         paint(tmp_path / "few", name, 25 if name == "red" else 7, seed=1)
     return (
         f"images.sites={tmp_path / 'many'},{tmp_path / 'few'} images.classes=red,green images.size=8 "
-        f"model.depth=2 federation.clients=2 evaluation.on=none feddm.ipc=2"
+        f"model.depth=2 federation.sites=2 evaluation.on=none feddm.ipc=2"
     )
 
 

@@ -86,10 +86,10 @@ def test_empty_text_means_unset() -> None:
 
 def test_defaults_are_the_classes_own_and_stay_so(conf: Path) -> None:
     before = FedDMSettings()
-    config = load({"set": "feddm.ipc=3 federation.clients=4"})
+    config = load({"set": "feddm.ipc=3 federation.sites=4"})
     assert (config.method, config.dataset, config.rounds, config.seed) == ("feddm", "digits", 20, 0)
     assert FedDMSettings() == before == feddm(load({}))
-    assert FederationSettings().clients == 10
+    assert FederationSettings().sites == 10
 
 
 def test_a_resolved_configuration_cannot_be_changed() -> None:
@@ -135,7 +135,7 @@ def test_every_file_loads_with_every_method(kind: str, method: str) -> None:
 def test_the_default_run_is_the_documented_one() -> None:
     config = load({})
     settings = feddm(config)
-    assert (config.dataset, config.rounds, config.federation.clients) == ("digits", 5, 10)
+    assert (config.dataset, config.rounds, config.federation.sites) == ("digits", 5, 10)
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", 0.1)
     assert (config.model.name, config.model.depth, config.model.width) == ("convnet", 2, 32)
     assert (settings.start, settings.warm, settings.ipc, settings.iterations) == (
@@ -235,7 +235,7 @@ def test_digest_follows_what_decides_the_numbers_and_nothing_else() -> None:
     assert {load(run_config).digest() for run_config in same} == {base}
     other = (
         {"method": "fedavg"}, {"dataset": "mnist"}, {"rounds": 6}, {"seed": 1},
-        {"set": "feddm.ipc=11"}, {"set": "partition.alpha=0.2"}, {"set": "federation.clients=9"},
+        {"set": "feddm.ipc=11"}, {"set": "partition.alpha=0.2"}, {"set": "federation.sites=9"},
         {"set": "wire.images=uint8"}, {"method": "flwr.serverapp.strategy:FedAdam"},
         {"method": "flwr.serverapp.strategy:FedAdam", "set": "strategy.eta=0.5"},
     )  # fmt: skip
@@ -245,10 +245,10 @@ def test_digest_follows_what_decides_the_numbers_and_nothing_else() -> None:
 
 def test_with_clients_changes_their_number_alone() -> None:
     config = load({})
-    fewer = config.with_clients(2)
-    assert fewer.federation.clients == 2
-    assert config.federation.clients == 10
-    assert fewer.with_clients(10) == config
+    fewer = config.with_sites(2)
+    assert fewer.federation.sites == 2
+    assert config.federation.sites == 10
+    assert fewer.with_sites(10) == config
 
 
 def test_the_dump_shows_where_values_were_given_and_stays_yaml(conf: Path) -> None:

@@ -25,7 +25,7 @@ def sentence(**run_config: object) -> str:
         ("fedavg.rho", "feddm.rho"),
         ("fedmd.ipc", "feddm.ipc"),
         ("partition.aplha", "partition.alpha"),
-        ("federation.client", "federation.clients"),
+        ("federation.client", "federation.sites"),
         ("round_s", "rounds"),
     ],
 )
@@ -157,11 +157,11 @@ def test_a_set_that_cannot_be_read_is_refused(text: str, part: str) -> None:
 
 
 def test_settings_that_cannot_hold_together_are_refused() -> None:
-    assert "federation.clients=3" in sentence(set="federation.clients=3 federation.min_replies=4")
+    assert "federation.sites=3" in sentence(set="federation.sites=3 federation.min_replies=4")
     assert "data.site_holdout" in sentence(set="evaluation.on=sites")
     load({"set": "evaluation.on=both data.site_holdout=0.1"})
     with pytest.raises(ConfigError, match=r"min_replies=3 can never be met"):
-        load({"set": "federation.min_replies=3"}).with_clients(2)
+        load({"set": "federation.min_replies=3"}).with_sites(2)
 
 
 # --- in files
@@ -209,3 +209,8 @@ def test_a_dataset_file_does_not_name_a_data_set(
     (tmp_path / "dataset" / "digits.yaml").write_text("dataset: mnist")
     monkeypatch.setattr(layers_module, "CONF", tmp_path)
     assert "conf/dataset/digits.yaml" in sentence()
+
+
+def test_a_setting_that_had_another_name_is_told_by_its_new_one() -> None:
+    with pytest.raises(ConfigError, match=r"federation.clients .* did you mean federation.sites\?"):
+        load({"set": "federation.clients=3"})

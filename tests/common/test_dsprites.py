@@ -85,7 +85,7 @@ def test_no_image_is_in_both_splits_and_a_file_always_gives_the_same_ones(tmp_pa
 def test_a_run_gives_each_of_its_twelve_sites_one_client(tmp_path: Path) -> None:
     write_small(tmp_path)
     config = load_config({"dataset": "dsprites", "data-dir": str(tmp_path)})
-    assert (config.partition.kind, config.federation.clients) == ("natural", 12)
+    assert (config.partition.kind, config.federation.sites) == ("natural", 12)
     run = Division(config).run
     for site, indices in enumerate(Division(run.config).partition(12)):
         assert set(Division(run.config).dataset.train.labels[indices]) == {site // 4}

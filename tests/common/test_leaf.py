@@ -346,7 +346,7 @@ def test_the_data_command_counts_sequences(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_reddit(tmp_path)
-    words = ["data", "dataset=reddit2k", f"data-dir={tmp_path}", "federation.clients=2"]
+    words = ["data", "dataset=reddit2k", f"data-dir={tmp_path}", "federation.sites=2"]
     words += ["data.validation=0"]
     assert cli.main([*words, "--draw", str(tmp_path / "c.png")]) == 0
     lines = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]

@@ -57,7 +57,7 @@ def test_parts_are_a_disjoint_cover_or_an_error(
     except DataError as error:
         reason = str(error)
     if reason:
-        assert "partition." in reason or "federation.clients" in reason
+        assert "partition." in reason or "federation.sites" in reason
         return
     assert len(parts) == clients
     assert sorted(np.concatenate(parts)) == list(range(len(labels)))
@@ -170,7 +170,7 @@ def test_real_labels_at_the_papers_extreme(tmp_path: Path) -> None:
     ("settings", "clients", "complaint"),
     [
         ({"kind": "iid"}, 21, "20 images cannot be divided over 21 clients"),
-        ({"kind": "iid"}, 0, "set federation.clients between 1 and 20"),
+        ({"kind": "iid"}, 0, "set federation.sites between 1 and 20"),
         ({"min_size": 10}, 3, "need 30 images, there are 20; set partition.min_size to 6 or less"),
         ({"alpha": 0.001, "max_draws": 3, "min_size": 6}, 3, "3 draws .* raise partition.alpha"),
         ({"kind": "quantity", "alpha": 1e-3, "max_draws": 2}, 2, "2 draws .*partition.max_draws"),

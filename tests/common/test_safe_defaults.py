@@ -15,7 +15,7 @@ from common.settings.feddm import FedDMSettings
 
 OWN = (
     {"dataset": "images", "set": "images.classes=a,b images.folder=/x"},
-    {"dataset": "images", "set": "images.classes=a,b images.sites=/x,/y federation.clients=2"},
+    {"dataset": "images", "set": "images.classes=a,b images.sites=/x,/y federation.sites=2"},
     {"dataset": "flowers160"},
     {"set": "data.file=/x/mine.npz"},
     {"dataset": "hf:someone/pictures"},

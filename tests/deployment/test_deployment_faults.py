@@ -129,7 +129,7 @@ def sites_config(directory: Path) -> dict[str, Any]:
     images = (
         f"images.classes={CLASSES} images.size=8 model.depth=2 images.folder={directory}/central"
     )
-    settings = f"{WARM} {images} federation.clients=3 federation.newcomers=any evaluation.on=server"
+    settings = f"{WARM} {images} federation.sites=3 federation.newcomers=any evaluation.on=server"
     return {
         "dataset": "images",
         "rounds": 200,
@@ -337,7 +337,7 @@ def test_what_the_faults_cost_is_what_the_missing_replies_would_have_given_and_n
 
 # ---- the server: killed, restarted, resumed -----------------------------------------------------------
 
-SERVER_CONFIG = {"rounds": 4, "set": f"{WARM} federation.clients=2 federation.join_deadline=600"}
+SERVER_CONFIG = {"rounds": 4, "set": f"{WARM} federation.sites=2 federation.join_deadline=600"}
 
 
 def story_of_serverapp(directory: Path) -> Story:

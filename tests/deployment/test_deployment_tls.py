@@ -87,7 +87,7 @@ def test_the_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> No
 
 
 FEDSYNTH = (
-    "federation.clients=3 partition.alpha=1.0 model.name=mlp model.width=200 fedsynth.iterations=4 "
+    "federation.sites=3 partition.alpha=1.0 model.name=mlp model.width=200 fedsynth.iterations=4 "
     "fedsynth.steps=3 fedsynth.rate=30 fedsynth.learn_step=on fedsynth.real_batch=64 fedsynth.epochs=1 "
     "fedsynth.batch=64"
 )

@@ -84,7 +84,7 @@ def test_a_folder_trains_to_the_weights_of_the_same_images_in_a_partition(
 ) -> None:
     """One site with all images, by name the same, is the one partition of a central folder."""
     folder = paint_split(tmp_path / "central", train=6, test=2)
-    text = f"{IMAGES} images.folder={folder} federation.clients=1 data.validation=0"
+    text = f"{IMAGES} images.folder={folder} federation.sites=1 data.validation=0"
     run_config = small(method="fedavg", dataset="images", rounds=1, set=text)
     own = [{"site": "partition-0", "data": str(folder)}]
     both = [
@@ -135,7 +135,7 @@ def test_a_site_that_cannot_take_part_says_why_in_the_roll_call(
 ) -> None:
     nodes[0] |= change
     text = f"{IMAGES if dataset == 'images' else ''} evaluation.on=none federation.join_deadline=1"
-    everybody = f"federation.min_replies={len(nodes)} federation.clients={len(nodes)}"
+    everybody = f"federation.min_replies={len(nodes)} federation.sites={len(nodes)}"
     run_config = small(method="fedavg", dataset=dataset, set=f"{text} {everybody}")
     with pytest.raises(FederationError, match=f"failed the roll call: .*{said}"):
         federate(run_config, nodes)

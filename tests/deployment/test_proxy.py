@@ -180,7 +180,7 @@ def status(answer: bytes) -> int:
 def test_a_round_through_the_proxy_gives_the_numbers_of_this_process(
     federation: Proxied, small: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
-    settings = "feddm.start=noise feddm.warm=on federation.clients=2"
+    settings = "feddm.start=noise feddm.warm=on federation.sites=2"
     here = run(small(rounds=1, set=settings))
     there = federation.directory / "runs"
     identity = federation.submit(small(rounds=1, set=settings) | {"output-dir": str(there)})

@@ -125,7 +125,7 @@ def run(
 ) -> Record:
     """Run ``run_config`` to its end and return its record."""
     config = load(run_config)
-    federation = grid(app, config.federation.clients, run_config, **grid_options)
+    federation = grid(app, config.federation.sites, run_config, **grid_options)
     return serve(federation, config)
 
 

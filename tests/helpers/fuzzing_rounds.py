@@ -185,7 +185,7 @@ def run_seen(config: Mapping[str, Any], grid: LocalGrid, seen: Seen) -> Record:
 def config_of(method: str, words: str, sites: int, rounds: int, folder: str) -> dict[str, Any]:
     """Return the run config of a case."""
     section = "fedavg" if ":" in method else method
-    text = f"{_SHORT}{words.format(section)}federation.clients={sites}"
+    text = f"{_SHORT}{words.format(section)}federation.sites={sites}"
     return {"output-dir": folder, "method": method, "rounds": rounds, "set": text}
 
 

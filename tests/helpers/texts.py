@@ -64,7 +64,7 @@ def asked(tmp_path: Path, texts: Path) -> Callable[..., dict[str, Any]]:
             "dataset": "reddit2k",
             "method": method,
             "rounds": 2,
-            "set": "federation.clients=4 federation.participation=1 model.width=8 data.validation=0.25 "
+            "set": "federation.sites=4 federation.participation=1 model.width=8 data.validation=0.25 "
             f"fedavg.epochs=4 fedavg.batch=5 fedavg.lr=5 {extra}",
         }
 

@@ -105,7 +105,7 @@ class Tiny:
     ) -> None:
         words = " ".join(f"{section(method)}.{word}" for word in f"{HALVES} {settings}".split())
         counts = examples or [1] * len(wants)
-        clients = f"federation.clients={len(wants)} federation.max_update=0"
+        clients = f"federation.sites={len(wants)} federation.max_update=0"
         self.run = tiny_run(load({"method": method, "set": f"{words} {clients}"}))
         self.sites = [Site(f"site-{i}", i, n) for i, n in enumerate(counts)]
         self._wants, self._directory = wants, directory

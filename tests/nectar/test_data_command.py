@@ -41,7 +41,7 @@ def test_it_describes_a_folder_and_counts_its_partition(
         capfd,
         *WORDS,
         "images.folder=set",
-        "federation.clients=3",
+        "federation.sites=3",
         "partition.kind=by_class",
         "partition.classes_per_client=1",
     )
@@ -75,7 +75,7 @@ def test_the_samples_are_rows_of_their_class(
 ) -> None:
     paint_split(tmp_path / "data/set", train=12, test=1)
     said(
-        capfd, *WORDS, "images.folder=set", "federation.clients=2", "partition.min_size=1",
+        capfd, *WORDS, "images.folder=set", "federation.sites=2", "partition.min_size=1",
         "--samples", "s.png",
     )  # fmt: skip
     picture = np.asarray(Image.open(tmp_path / "s.png").convert("RGB")).astype(int)
@@ -114,7 +114,7 @@ def test_a_site_engineer_checks_a_folder(tmp_path: Path, capfd: pytest.CaptureFi
         (("data", "--samples", "c.svg"), "choose .png"),
         (("data", "--draw", "nowhere/c.png"), "there is no folder"),
         (("data", "--drow", "c.png"), "did you mean --draw"),
-        (("data", "federation.clients=9999"), "cannot be divided over 9999 clients"),
+        (("data", "federation.sites=9999"), "cannot be divided over 9999 clients"),
     ],
 )
 def test_refused_in_a_sentence(

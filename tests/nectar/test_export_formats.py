@@ -130,7 +130,7 @@ def test_a_network_of_torchvisions_is_imported_from_there(tmp_path: Path) -> Non
     past = recorded(
         tmp_path,
         f"model.name=torchvision.models:resnet18 images.folder={folder} images.classes={CLASSES} images.size=32 "
-        "federation.clients=1 data.validation=0 partition.kind=iid",
+        "federation.sites=1 data.validation=0 partition.kind=iid",
         dataset="images",
     )
     done = export(past, tmp_path / "out", formats=("onnx",))

@@ -56,7 +56,7 @@ def test_the_page_s_lines_train_another_network(tmp_path: Path) -> None:
             "rounds": 1,
             "output-dir": str(tmp_path / "runs"),
             "data-dir": str(data),
-            "set": "federation.clients=2 partition.alpha=1 data.images=2000 feddm.iterations=10 "
+            "set": "federation.sites=2 partition.alpha=1 data.images=2000 feddm.iterations=10 "
             "feddm.server_epochs=5 evaluation.on=none",
         }
     )

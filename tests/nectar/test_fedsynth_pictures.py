@@ -248,7 +248,7 @@ def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
 def fedsynth(tmp_path_factory: pytest.TempPathFactory) -> Record:
     keys = {"output-dir": str(tmp_path_factory.mktemp("runs")), "rounds": 2, "method": "fedsynth"}
     torch.set_num_threads(1)
-    return run({**keys, "set": f"federation.clients=3 partition.alpha=1.0 {FEW}"})
+    return run({**keys, "set": f"federation.sites=3 partition.alpha=1.0 {FEW}"})
 
 
 def test_what_fedsynth_sent_is_stretched_wherever_it_is_drawn(fedsynth: Record) -> None:

@@ -110,7 +110,7 @@ def test_two_processes_give_the_numbers_of_one(small: Small, method: str) -> Non
 @pytest.mark.parametrize("method", ["fednova", "flwr.serverapp.strategy:FedAdam"])
 def test_so_they_do_in_waves_with_evaluations_at_the_sites(small: Small, method: str) -> None:
     words = "federation.wave=2 evaluation.on=both data.site_holdout=0.2 wire.compression=zlib"
-    config = small(method=method, set=f"{words} federation.clients=5")
+    config = small(method=method, set=f"{words} federation.sites=5")
     record = pooled(config)
     assert_same(record, run(config))
     assert record.metrics()[2]["sites"]["accuracy"] > 0
@@ -124,7 +124,7 @@ def test_it_is_carried_out_by_two_processes_that_keep_their_devices(
     places.mkdir()
     told: list[tuple[int, int]] = []
     pooled(
-        odd("gather", rounds=2, set=f"odd.folder={places} federation.clients=4"),
+        odd("gather", rounds=2, set=f"odd.folder={places} federation.sites=4"),
         progress=lambda done, of: told.append((done, of)),
     )
     assert len(list(places.iterdir())) == 2
@@ -236,7 +236,7 @@ import sys
 sys.path.insert(0, {helpers!r})
 import nectar
 nectar.run("odd_devices:METHOD", rounds=2, output_dir={output!r}, **{{
-    "odd.epochs": 1, "model.width": 8, "federation.clients": 3, "compute.workers": 2,
+    "odd.epochs": 1, "model.width": 8, "federation.sites": 3, "compute.workers": 2,
     "odd.does": "sleep", "odd.folder": {folder!r}, "odd.at": 2}})
 """
 

@@ -189,8 +189,8 @@ def test_a_pool_pays_where_it_saves_more_than_it_costs() -> None:
 CASES = [
     ("", None, 8, 8),
     ("compute.client_cores=3", None, 8, 2),
-    ("federation.clients=3", None, 8, 3),
-    ("federation.clients=100 federation.participation=0.04", None, 8, 4),
+    ("federation.sites=3", None, 8, 3),
+    ("federation.sites=100 federation.participation=0.04", None, 8, 4),
     ("compute.workers=1", None, 8, 1),
     ("compute.workers=6", None, 2, 6),
     ("compute.workers=60", None, 2, 10),

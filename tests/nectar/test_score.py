@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {
             "output-dir": str(place / "runs"),
             "rounds": 1,
-            "set": "federation.clients=2 model.width=8 feddm.iterations=5 feddm.ipc=2 feddm.real_batch=32 "
+            "set": "federation.sites=2 model.width=8 feddm.iterations=5 feddm.ipc=2 feddm.real_batch=32 "
             "feddm.server_epochs=20",
         }
     )

@@ -16,7 +16,7 @@ from image_folders import COLOURS, paint, paint_split
 from nectar.cli import main
 
 RUN = (
-    "method=fedavg", "rounds=1", "federation.clients=2", "partition.alpha=10", "model.width=4", "fedavg.epochs=1",
+    "method=fedavg", "rounds=1", "federation.sites=2", "partition.alpha=10", "model.width=4", "fedavg.epochs=1",
     "fedavg.batch=8", "data.validation=0.25",
 )  # fmt: skip
 SEED = 3

@@ -67,7 +67,7 @@ def test_flower_takes_whole_cores_and_a_share_of_a_gpu() -> None:
 def test_workers_follow_the_cores_unless_stated() -> None:
     assert resources(load({"set": "compute.client_cores=2"}), cores=8).workers == 4
     assert resources(load({"set": "compute.client_cores=4"}), cores=2).workers == 1
-    assert resources(load({"set": "federation.clients=3"}), cores=64).workers == 3
+    assert resources(load({"set": "federation.sites=3"}), cores=64).workers == 3
     assert resources(load({"set": "compute.workers=7"}), cores=2).workers == 7
     assert available_cores() >= 1
 
@@ -77,9 +77,9 @@ def test_paths_of_this_environment_are_stated(
 ) -> None:
     monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "runs"))
-    job = job_of({"method": "fedavg", "rounds": 2, "set": "federation.clients=5"})
+    job = job_of({"method": "fedavg", "rounds": 2, "set": "federation.sites=5"})
     assert job.app == SOURCE
-    config = load({"method": "fedavg", "rounds": 2, "set": "federation.clients=5"})
+    config = load({"method": "fedavg", "rounds": 2, "set": "federation.sites=5"})
     assert job.run_config == {k: v for k, v in config.to_run_config().items() if v != ""}
     assert job.run_config["data-dir"] == str(tmp_path / "data")
     assert job.run_config["output-dir"] == str(tmp_path / "runs")
@@ -88,7 +88,7 @@ def test_paths_of_this_environment_are_stated(
 
 def test_a_bad_setting_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError):
-        job_of({"set": "federation.clients=none"})
+        job_of({"set": "federation.sites=none"})
 
 
 def test_an_installation_without_source_is_named(tmp_path: Path) -> None:
@@ -345,10 +345,10 @@ def test_print_only_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert main(["--print", "method=fedavg", "federation.clients=3", "output-dir=/runs"]) == 0
+    assert main(["--print", "method=fedavg", "federation.sites=3", "output-dir=/runs"]) == 0
     words = shlex.split(capsys.readouterr().out)
     config = parse_config_args([words[words.index("--run-config") + 1]])
-    asked = load({"method": "fedavg", "set": "federation.clients=3", "output-dir": "/runs"})
+    asked = load({"method": "fedavg", "set": "federation.sites=3", "output-dir": "/runs"})
     assert load(config) == asked
     assert "typed" not in config  # who types that line types another
     assert "num-supernodes=3" in words[words.index("--federation-config") + 1]

@@ -131,7 +131,7 @@ def test_no_path_of_this_machine_reaches_the_server(
     monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", "/home/of-the-laptop")
-    order = order_of(["method=fedavg", "output_dir=~/runs", "federation.clients=3"])
+    order = order_of(["method=fedavg", "output_dir=~/runs", "federation.sites=3"])
     assert {key: order.run_config.get(key) for key in PATH_KEYS} == {
         "output-dir": "~/runs",
         "data-dir": None,

@@ -137,7 +137,7 @@ def test_a_row_has_the_papers_settings(name: str) -> None:
     row, config = ROWS[name], load({"experiment": name})
     assert (config.dataset, config.method, config.rounds) == (row.dataset, row.method, 20)
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", row.alpha)
-    assert (config.federation.clients, config.federation.participation) == (row.clients, 1.0)
+    assert (config.federation.sites, config.federation.participation) == (row.clients, 1.0)
     assert config.data.images == 0
     model = config.model
     assert (model.name, model.depth, model.width, model.norm) == (row.model, 3, 128, "instance")
@@ -268,7 +268,7 @@ def test_resnet_18_has_the_appendixs_number_of_parameters(end: str) -> None:
     name = f"feddm-cifar10-resnet18{end}"
     config = load({"experiment": name})
     assert parameters(config) == 11_173_962
-    assert float(f"{config.federation.clients * parameters(config):.1e}") == 1.1e8
+    assert float(f"{config.federation.sites * parameters(config):.1e}") == 1.1e8
     for method in ("feddm", *RIVALS):
         run = Division(load({"experiment": name, "method": method})).run
         assert type(make_strategy(run)).__name__.lower() == method
@@ -290,7 +290,7 @@ def test_fifty_clients_send_what_appendix_c_says() -> None:
     config = load({"experiment": "feddm-cifar10-clients50"})
     ipc = config.settings.model_dump()["ipc"]
     assert 300 < 3.1e6 / (ipc * 3072) < 400
-    assert round(config.federation.clients * parameters(config) / 1e6) == 16
+    assert round(config.federation.sites * parameters(config) / 1e6) == 16
 
 
 @pytest.mark.parametrize("name", [n for n in ROWS if ROWS[n].dataset != "cifar100"])
@@ -331,7 +331,7 @@ def test_fedsynth_and_its_rivals_can_be_built_from_one_file(name: str) -> None:
     config = load({"experiment": name})
     assert config.method == "fedsynth"
     assert config.dataset.startswith(dataset)
-    assert (config.partition.kind, config.federation.clients) == (kind, clients)
+    assert (config.partition.kind, config.federation.sites) == (kind, clients)
     assert parameters(config) >= 100_000
     for method in COMPARED:
         run = Division(load({"experiment": name, "method": method})).run
@@ -347,7 +347,7 @@ def test_ten_sites_are_asked_a_round_and_train_alike_under_each_method(name: str
         for method in COMPARED
     }
     federation = load({"experiment": name}).federation
-    assert round(federation.participation * federation.clients) in (5, 10)
+    assert round(federation.participation * federation.sites) in (5, 10)
     for key in ("epochs", "lr", "batch", "clip_norm"):
         assert len({values[key] for values in trained.values()}) == 1, key
 
@@ -365,7 +365,7 @@ def test_reddits_gradients_are_clipped_as_leafs() -> None:
 def test_every_site_of_fedsynths_files_holds_real_data(name: str) -> None:
     directory = data_directory(load({"experiment": name}).dataset)
     run = Division(load({"experiment": name, "data-dir": str(directory)})).run
-    parts = Division(run.config).partition(run.config.federation.clients)
+    parts = Division(run.config).partition(run.config.federation.sites)
     assert len(parts) == FEDSYNTH[name][2]
     assert min(map(len, parts)) > 0
     if run.config.partition.kind == "natural":

@@ -94,7 +94,7 @@ def test_there_is_a_file_and_a_twin_for_each_row_and_no_other() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_has_the_papers_settings_and_can_be_built(row: str, end: str) -> None:
     config = load({"experiment": f"feddgm-cifar10{row}{end}"})
-    assert (config.method, config.dataset, config.federation.clients) == ("feddgm", "cifar10", 10)
+    assert (config.method, config.dataset, config.federation.sites) == ("feddgm", "cifar10", 10)
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", ALPHAS.get(row, 0.5))
     make_strategy(Division(config).run)
     settings = own(config)
@@ -137,7 +137,7 @@ def test_a_space_is_the_papers_and_can_be_built_on_the_users_file(n: int, cifar1
 @pytest.mark.parametrize("n", LAYERS)
 def test_its_twin_runs_on_the_digits(n: int) -> None:
     config = load({"experiment": f"feddgm-cifar10-layer{n}-small"})
-    assert (config.dataset, config.federation.clients) == ("digits", 10)
+    assert (config.dataset, config.federation.sites) == ("digits", 10)
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", 0.5)
     space = image_generator(Division(config).run)
     assert isinstance(space, FeatureSpace)
@@ -173,7 +173,7 @@ def test_each_subset_has_ten_classes_of_its_own_numbered_as_imagenets_folders_ar
 def test_a_subset_has_the_papers_settings_and_can_be_built(row: str, imagenet: Standin) -> None:
     subset, alpha, published = IMAGES[row]
     config = load({"experiment": f"feddgm-{row}", "set": imagenet.settings()})
-    assert (config.method, config.dataset, config.federation.clients) == ("feddgm", subset, 10)
+    assert (config.method, config.dataset, config.federation.sites) == ("feddgm", subset, 10)
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", alpha)
     numbers, folders = zip(*categories(subset), strict=True)
     assert (config.images.folder, config.images.size, config.images.names) == (subset, 128, folders)
@@ -220,7 +220,7 @@ def test_the_command_in_a_file_can_be_typed(row: str) -> None:
 
 
 BRIEF = (
-    "federation.clients=3 model.width=4 feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=1 feddgm.inner_epochs=1 "
+    "federation.sites=3 model.width=4 feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=1 feddgm.inner_epochs=1 "
     "feddgm.global_epochs=1 feddgm.surrogate_epochs=1 feddgm.global_models=mlp"
 )
 

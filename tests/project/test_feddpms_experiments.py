@@ -64,7 +64,7 @@ def test_a_row_has_the_papers_settings_and_can_be_built(name: str, end: str) -> 
     assert {key: settings[key] for key in expected} == expected
     assert config.method == "feddpms"
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", 0.5)
-    assert config.federation.clients == TABLE_2.get(name, 10)
+    assert config.federation.sites == TABLE_2.get(name, 10)
     assert config.rounds == (20 if end else 50)
     if name in TABLE_2:
         assert config.data.images == (100 if end else 500) * TABLE_2[name]

@@ -41,7 +41,7 @@ def test_a_row_has_the_papers_settings_and_can_be_built(name: str, end: str) -> 
     config = load({"experiment": name + end})
     assert (config.method, config.dataset) == ("fedssyn", dataset)
     assert (config.partition.kind, config.partition.alpha) == ("dirichlet", alpha)
-    assert config.federation.clients == clients
+    assert config.federation.sites == clients
     assert config.federation.participation == participation
     make_strategy(Division(config).run)
     own = config.settings.model_dump()
@@ -115,7 +115,7 @@ def test_dsprites_has_the_papers_twelve_clients_and_generator(end: str) -> None:
         "dsprites",
         "natural",
     )
-    assert config.federation.clients == 12
+    assert config.federation.sites == 12
     make_strategy(Division(config).run)
     own = config.settings.model_dump()
     assert (own["generator"], own["latent"], own["rho"]) == ("beta-vae", 10, 1.0)

@@ -43,7 +43,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, str]:
     handler.emit = lambda entry: lines.append(entry.getMessage())  # type: ignore[method-assign]
     logging.getLogger("flwr").addHandler(handler)
     run_config = {"output-dir": str(tmp_path_factory.mktemp("runs")), "rounds": 1}
-    run_config["set"] = SMALL.replace("federation.clients=3", "federation.clients=10")
+    run_config["set"] = SMALL.replace("federation.sites=3", "federation.sites=10")
     nodes = [
         {"site": site, "partition-id": i, "num-partitions": 3, "simulated": False}
         for i, site in enumerate(SITES)

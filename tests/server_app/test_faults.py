@@ -186,9 +186,9 @@ class CountingGrid(LocalGrid):
 
 
 def test_waves_are_cut_to_size_and_give_the_numbers_of_all_at_once(small: Small) -> None:
-    at_once = run(small(method="fedavg", rounds=1, set="federation.clients=5"))
+    at_once = run(small(method="fedavg", rounds=1, set="federation.sites=5"))
     CountingGrid.pushed.clear()
-    config = small(method="fedavg", rounds=1, set="federation.clients=5 federation.wave=2")
+    config = small(method="fedavg", rounds=1, set="federation.sites=5 federation.wave=2")
     waves = run(config, CountingGrid)
     assert CountingGrid.pushed == [2, 2, 1]
     assert numbers(at_once) == numbers(waves)

@@ -91,7 +91,7 @@ def test_a_site_that_is_online_and_busy_is_said_to_be_that(
     assert str(caught.value) == (
         "2 of 3 sites were there after 0.8 s (partition-0, partition-1; online and busy or not answering: east "
         "(node 1002)): wait until the silent sites are free (a run that was ended may still be at work there) or "
-        "start their SuperNodes again, or lower federation.clients"
+        "start their SuperNodes again, or lower federation.sites"
     )
     told = [r.getMessage() for r in caplog.records if "sites are there after" in r.getMessage()]
     assert 1 <= len(told) <= 4

@@ -67,7 +67,7 @@ def refusals(tmp_path: Path, number: int, grid: type[LocalGrid], **options: Any)
         "method": "fedavg",
         "rounds": 1,
         "output-dir": str(tmp_path),
-        "set": f"{SMALL} partition.kind=iid federation.clients={number + 1}",
+        "set": f"{SMALL} partition.kind=iid federation.sites={number + 1}",
     }
     line = run(config, grid, **options).metrics()[1]
     assert line["accepted"] == [f"partition-{number}"]

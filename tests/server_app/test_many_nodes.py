@@ -38,7 +38,7 @@ LINE, DEVICE = 1500, 400
 def many(small: Small) -> Callable[..., Record]:
     def run(method: str = "fedavg", nodes: int = NODES) -> Record:
         words = (
-            f"federation.clients={nodes} federation.participation={ASKED / nodes} partition.kind=iid data.validation=0 "
+            f"federation.sites={nodes} federation.participation={ASKED / nodes} partition.kind=iid data.validation=0 "
             "compute.workers=1"
         )
         return run_here(small(method=method, rounds=ROUNDS, set=words))
@@ -155,7 +155,7 @@ def test_a_line_tells_of_the_charges_of_those_it_asked_where_there_are_many(
     """The lines together tell all: the last of each site stands."""
     monkeypatch.setattr(recorder, "MOST_TOLD", 2)
     words = (
-        "federation.clients=8 federation.participation=0.25 privacy.noise_multiplier=1 privacy.examples=100 "
+        "federation.sites=8 federation.participation=0.25 privacy.noise_multiplier=1 privacy.examples=100 "
         "compute.workers=1"
     )
     record = run_here(small(method="fedavg", rounds=6, set=words))

@@ -38,7 +38,7 @@ class Growing(LocalGrid):
 @pytest.fixture
 def federation(small: Small, monkeypatch: pytest.MonkeyPatch) -> tuple[Strategy, Growing]:
     """Two sites of their own data that were counted on, and a third that may come."""
-    config = small(set="federation.clients=2")
+    config = small(set="federation.sites=2")
     grid = Growing(client_app, 3, config)
     strategy = make_strategy(Division(load(config)).run)
     strategy.members.sites = [Site("north", 1000, 9), Site("south", 1001, 9)]
@@ -63,7 +63,7 @@ def test_one_more_than_was_counted_on_needs_the_operator_s_word(
     grid.here = 3
     update_membership(strategy, grid, settings)
     assert names(strategy) == (["east", "north", "south"] if let_in else ["north", "south"])
-    said = "node 1002 is left out: site 'east' was not counted on (federation.clients=2): feder"
+    said = "node 1002 is left out: site 'east' was not counted on (federation.sites=2): feder"
     assert (said in caplog.text) != let_in
 
 
@@ -78,11 +78,11 @@ def test_one_that_was_there_may_always_come_back(federation: tuple[Strategy, Gro
 
 
 def test_more_than_were_counted_on_at_the_start_are_refused_by_name(small: Small) -> None:
-    made = Division(load(small(set="federation.clients=2"))).run
+    made = Division(load(small(set="federation.sites=2"))).run
     three = [Site(name, i, 9) for i, name in enumerate(("east", "north", "south"))]
     with pytest.raises(FederationError, match=r"3 sites are there \(east, north, south\) where"):
         with_nodes_there_are(made, three)
-    taken = Division(load(small(set="federation.clients=2 federation.newcomers=any"))).run
-    assert with_nodes_there_are(taken, three).config.federation.clients == 3
+    taken = Division(load(small(set="federation.sites=2 federation.newcomers=any"))).run
+    assert with_nodes_there_are(taken, three).config.federation.sites == 3
     shares = [replace(site, partition=i, partitions=3) for i, site in enumerate(three)]
-    assert with_nodes_there_are(made, shares).config.federation.clients == 3
+    assert with_nodes_there_are(made, shares).config.federation.sites == 3

@@ -114,7 +114,7 @@ def real(
     more = options.pop("node", {})
     keys = small(
         method=METHOD,
-        set=f"privacy.noise=system federation.clients=2 federation.min_replies=1 {text}",
+        set=f"privacy.noise=system federation.sites=2 federation.min_replies=1 {text}",
         rounds=options.pop("rounds", 2),
     )
     return serve(grid(client_app, nodes(tmp_path, **more), keys, **options), load(keys))

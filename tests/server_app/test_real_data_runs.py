@@ -19,7 +19,7 @@ Small = Callable[..., dict[str, Any]]
 
 #: seconds a round, not minutes
 QUICK = (
-    "federation.clients=10 federation.participation=0.2 partition.alpha=0.1 model.depth=3 "
+    "federation.sites=10 federation.participation=0.2 partition.alpha=0.1 model.depth=3 "
     "evaluation.batch=1000 data.validation=0.02"
 )
 
@@ -69,7 +69,7 @@ def test_a_round_on_files_in_the_format_of_cifar_100(
 def test_a_round_on_photographs_where_sites_hold_different_classes(small: Small, size: int) -> None:
     """Five classes, one a site: each sends images of its own class alone, at the size asked for."""
     words = (
-        f"federation.clients=5 partition.kind=by_class partition.classes_per_client=1 images.size={size} "
+        f"federation.sites=5 partition.kind=by_class partition.classes_per_client=1 images.size={size} "
         "model.depth=3"
     )
     config = small(dataset="flowers160", rounds=1, set=words)

@@ -221,7 +221,7 @@ def test_a_model_that_normalises_over_its_batch_is_refused_before_it_is_charged(
 def test_noise_is_what_the_settings_say(small: Small) -> None:
     """With nobody drawn, one step moves each weight by lr sigma C / B times a normal number: 0.1 x 4 x 0.5 / 2."""
     text = (
-        "privacy.noise_multiplier=4 privacy.clip=0.5 privacy.examples=2 federation.clients=1 fedavg.batch=2 "
+        "privacy.noise_multiplier=4 privacy.clip=0.5 privacy.examples=2 federation.sites=1 fedavg.batch=2 "
         "fedavg.lr=0.1 fedavg.epochs=1"
     )
     given = small(method="fedavg", rounds=1, set=text)

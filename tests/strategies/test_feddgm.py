@@ -109,7 +109,7 @@ def test_weights_that_come_back_as_they_were_sent_cost_the_site_its_place(small:
     assert len(record.metrics()[1]["accepted"]) == 2
 
 
-ONE_BLOCK = "federation.clients=4 feddgm.depths=partition-1:1,partition-2:1,partition-3:1"
+ONE_BLOCK = "federation.sites=4 feddgm.depths=partition-1:1,partition-2:1,partition-3:1"
 
 
 def test_an_absurdly_long_update_is_rejected_whatever_its_depth(small: Small) -> None:

@@ -270,7 +270,7 @@ def test_sites_that_miss_rounds_join_late_and_are_matched_at_their_next(small: S
 
 
 def test_with_partial_participation_each_helps_once_and_is_helped_once(small: Small) -> None:
-    text = f"{DPMS} federation.clients=5 federation.participation=0.4"
+    text = f"{DPMS} federation.sites=5 federation.participation=0.4"
     record = run(small(method="feddpms", rounds=14, set=text))
     shared = [site for n in notes(record) for site in n.get("privacy", {})]
     helped = [site for n in notes(record) for site in n.get("matches", {})]

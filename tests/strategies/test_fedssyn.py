@@ -123,7 +123,7 @@ def test_shares_are_equal_and_together_what_was_sent(small: Small) -> None:
 
 def test_a_site_draws_labels_by_its_own_class_frequencies(small: Small) -> None:
     """A site with one class sends that class alone; every site sends as many images."""
-    text = f"{TINY} partition.kind=by_class partition.classes_per_client=1 federation.clients=10 fedssyn.rho=1"
+    text = f"{TINY} partition.kind=by_class partition.classes_per_client=1 federation.sites=10 fedssyn.rho=1"
     record = run(small(method="fedssyn", rounds=1, set=text))
     sent = record.directory / "synthetic"
     found = next(iter(sorted(sent.rglob("*.safetensors"))))
@@ -452,7 +452,7 @@ def test_resumed_it_is_an_unbroken_run(small: Small, stood: int) -> None:
 
 
 def test_partial_participation_asks_everybody_for_images(small: Small) -> None:
-    text = f"{TINY} federation.clients=5 federation.participation=0.4"
+    text = f"{TINY} federation.sites=5 federation.participation=0.4"
     record = run(small(method="fedssyn", rounds=3, set=text))
     assert [len(bytes_of(record, DOWN, r)) for r in (1, 2, 3)] == [5, 2, 2]
 

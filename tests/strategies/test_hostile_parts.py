@@ -29,7 +29,7 @@ HOSTILE = "partition-1"
 
 #: a federation of five in which FedAvg learns
 FIVE = (
-    "federation.clients=5 partition.alpha=0.5 fedavg.epochs=5 fedavg.lr=0.1 model.width=16 model.depth=2 "
+    "federation.sites=5 partition.alpha=0.5 fedavg.epochs=5 fedavg.lr=0.1 model.width=16 model.depth=2 "
     "scaffold.lr=0.05 fedpvr.lr=0.05"
 )
 
@@ -90,7 +90,7 @@ def test_a_control_variate_is_that_of_the_path_that_the_model_took(
 
 @pytest.mark.parametrize("clients", [1, 2, 5])
 def test_under_option_one_a_gradient_is_held_beside_the_others(small: Small, clients: int) -> None:
-    words = f"{FIVE} federation.clients={clients} scaffold.option=I"
+    words = f"{FIVE} federation.sites={clients} scaffold.option=I"
     assert named(run(small(method="scaffold", rounds=2, set=words))) == {}
     record = hostile(small, "scaffold", "control", filled(1e6), words, rounds=2, during=[2])
     if clients > 1:
@@ -161,7 +161,7 @@ def in_float32(arrays: list[np.ndarray]) -> list[np.ndarray]:
 def test_a_decoder_and_latents_are_not_taken_as_they_come(
     small: Small, part: str, change: Any
 ) -> None:
-    words = "federation.clients=5 partition.alpha=0.1 fedavg.epochs=1"
+    words = "federation.sites=5 partition.alpha=0.1 fedavg.epochs=1"
     record = hostile(small, "feddpms", part, change, words, rounds=6)
     assert named(record)
     assert all(sites == {HOSTILE} for sites in named(record).values())
@@ -210,7 +210,7 @@ def _longer(method: str) -> Any:
 
 @pytest.mark.parametrize("method", AVERAGES)
 def test_clipping_changes_no_bit_of_a_run_without_a_long_update(small: Small, method: str) -> None:
-    words = "federation.clients=5 partition.alpha=0.5"
+    words = "federation.sites=5 partition.alpha=0.5"
     clipped = run(small(method=method, rounds=2, set=words))
     free = run(small(method=method, rounds=2, set=f"{words} federation.robust=none"))
     assert all("shortened" not in line for line in clipped.metrics())
@@ -255,7 +255,7 @@ def test_no_honest_reply_of_the_results_recipes_is_refused_or_shortened(
 ) -> None:
     method = recipe.partition(" ")[0]
     own = " ".join(f"{method}.{word}" for word in RECIPES[recipe].split())
-    ten = f"federation.clients=10 model.width=16 {shared} {own} fedavg.epochs=2"
+    ten = f"federation.sites=10 model.width=16 {shared} {own} fedavg.epochs=2"
     record = run(small(method=method, rounds=3, set=ten))
     assert all(not line["rejected"] and "shortened" not in line for line in record.metrics()[1:])
 

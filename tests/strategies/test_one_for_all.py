@@ -44,7 +44,7 @@ def attendance(
     config: Config, question: Question, *, one_for_all: bool, **node: Any
 ) -> tuple[Attendance, list[str]]:
     """Return who answers, and what was asked for that."""
-    clients = load(config).federation.clients
+    clients = load(config).federation.sites
     grid = Counting(client_app, clients, config, node, one_for_all=one_for_all)
     there = wait_for_sites(grid, clients, question, deadline=0.3, min_replies=1)
     return there, grid.asked
@@ -58,8 +58,8 @@ CASES = {
     "nothing held out": "",
     "held out": "evaluation.on=sites data.site_holdout=0.3",
     "one class a site": "partition.kind=by_class partition.classes_per_client=1 data.site_holdout=0.5 "
-    "federation.clients=12",
-    "few images": "partition.kind=shards data.images=40 data.site_holdout=0.4 federation.clients=10",
+    "federation.sites=12",
+    "few images": "partition.kind=shards data.images=40 data.site_holdout=0.4 federation.sites=10",
     "private": "privacy.noise_multiplier=1 privacy.examples=100",
     "private, counts public": "privacy.noise_multiplier=1 privacy.counts=public",
 }
@@ -76,8 +76,8 @@ def test_it_says_what_each_would_say(small: Small, case: str, classes: int) -> N
     each, one_by_one = attendance(config, question, one_for_all=False)
     together, asked = attendance(config, question, one_for_all=True)
     assert together == each
-    assert len(each.sites) == resolved.federation.clients
-    assert one_by_one == [EACH] * resolved.federation.clients
+    assert len(each.sites) == resolved.federation.sites
+    assert one_by_one == [EACH] * resolved.federation.sites
     assert asked == [ALL]
 
 
@@ -114,7 +114,7 @@ def test_texts_count_the_places_that_have_a_target(asked: Callable[..., dict[str
 
 def test_what_the_roll_call_costs_does_not_grow_with_the_nodes(small: Small) -> None:
     """One message, and a context for the one node that is asked; none is kept."""
-    config = small(method="fedavg", set="federation.clients=500 partition.kind=iid")
+    config = small(method="fedavg", set="federation.sites=500 partition.kind=iid")
     made: list[int] = []
 
     class Watched(Counting):

@@ -87,7 +87,7 @@ def test_large_uploads_are_judged_by_ones_and_the_first_three_together() -> None
 def test_groups_of_large_uploads_change_no_number(
     small: Small, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    config = small(method=method, rounds=2, set="federation.clients=5")
+    config = small(method=method, rounds=2, set="federation.sites=5")
     together = run(config)
     monkeypatch.setattr(judging, "_HELD", 1)
     apart = run(config)

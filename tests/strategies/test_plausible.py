@@ -52,7 +52,7 @@ METHODS = {
 def test_one_site_that_sends_1e20_is_rejected_and_named(
     small: Small, method: str, clients: int
 ) -> None:
-    config = small(method=method, rounds=1, set=f"{SETTINGS} federation.clients={clients}")
+    config = small(method=method, rounds=1, set=f"{SETTINGS} federation.sites={clients}")
     record = run(config, TamperedGrid, tampers={1: with_arrays(absurd)})
     line = record.metrics()[1]
     assert list(line["rejected"]) == ["partition-1"]
@@ -113,7 +113,7 @@ def test_the_round_is_judged_in_groups_so_that_memory_is_flat_in_sites(
         return upload
 
     monkeypatch.setattr(base, "read_upload", watched)
-    config = small(method="fedavg", rounds=1, set="federation.clients=40 partition.kind=iid")
+    config = small(method="fedavg", rounds=1, set="federation.sites=40 partition.kind=iid")
     line = run(config, TamperedGrid, tampers={20: with_arrays(absurd)}).metrics()[1]
     assert len(held) == 40
     assert max(held) <= TOGETHER + 1

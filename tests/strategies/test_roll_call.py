@@ -151,7 +151,7 @@ def test_counts_of_classes_are_held_against_the_number_of_images(
 def test_who_takes_the_name_of_another_begins_no_run_and_ends_none(small: Small) -> None:
     """Nobody can tell which of the two it belongs to, so both are left out."""
     record = run(
-        small(method="fedavg", rounds=1, set=f"{QUICK} federation.clients=4"),
+        small(method="fedavg", rounds=1, set=f"{QUICK} federation.sites=4"),
         AnsweringGrid,
         answers={3: about(site="partition-0")},
     )

@@ -49,7 +49,7 @@ class Looked(PromptGrid):
 
 
 def federation(small: Small, silent: int = 0) -> Looked:
-    config = small(method="fedavg", set=f"federation.clients={NODES} partition.kind=iid")
+    config = small(method="fedavg", set=f"federation.sites={NODES} partition.kind=iid")
     return Looked(client_app, NODES, config, silent=silent)
 
 

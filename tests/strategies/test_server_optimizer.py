@@ -55,7 +55,7 @@ def test_momentum_by_hand_through_a_restart(tmp_path: Path) -> None:
 
 
 def test_running_statistics_are_averaged_and_not_stepped(small: Small) -> None:
-    given = "model.norm=batch federation.clients=2"
+    given = "model.norm=batch federation.sites=2"
     stepped = "fedavg.server_lr=0.5"
     one, other = (
         Checkpoint.load(run(small(method="fedavg", rounds=1, set=f"{given} {more}")).last).weights

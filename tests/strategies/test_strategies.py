@@ -111,7 +111,7 @@ FLOWER = ["FedAvg", "FedAvgM", "FedAdagrad", "FedAdam", "FedYogi", "FedMedian", 
 def test_flowers_strategies_repeat_to_the_bit(small: Small, name: str) -> None:
     config = small(
         method=f"flwr.serverapp.strategy:{name}",
-        set="federation.clients=4 federation.participation=0.75",
+        set="federation.sites=4 federation.participation=0.75",
     )
     first, second = run(config), run(config)
     assert numbers(first) == numbers(second)

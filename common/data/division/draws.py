@@ -54,7 +54,7 @@ def draw_until_large_enough(
         raise DataError(
             f"{clients} clients with partition.min_size={settings.min_size} need {clients * least} "
             f"images, there are {images}; set partition.min_size to {images // clients} or less, "
-            "or lower federation.clients"
+            "or lower federation.sites"
         )
     best = 0
     for _ in range(settings.max_draws):
@@ -68,5 +68,5 @@ def draw_until_large_enough(
         f"{settings.max_draws} draws of partition.kind={settings.kind} with "
         f"partition.alpha={settings.alpha} gave no partition in which each of {clients} clients "
         f"has {least} images (the best had a smallest client of {best}); raise partition.alpha or "
-        "partition.max_draws, or lower partition.min_size or federation.clients"
+        "partition.max_draws, or lower partition.min_size or federation.sites"
     )

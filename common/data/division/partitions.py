@@ -50,7 +50,7 @@ def partition(
     if clients < 1 or clients > len(labels):
         raise DataError(
             f"{len(labels)} images cannot be divided over {clients} clients: each needs one at "
-            f"least; set federation.clients between 1 and {len(labels)}"
+            f"least; set federation.sites between 1 and {len(labels)}"
         )
     rng = numpy_generator(seed, "partition")
     if settings.kind == "natural":
@@ -74,7 +74,7 @@ def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> P
     if clients > len(present):
         raise DataError(
             f"partition.kind=natural has {len(present)} owners of training samples for {clients} clients; set "
-            f"federation.clients to {len(present)} or less"
+            f"federation.sites to {len(present)} or less"
         )
     chosen = np.arange(clients)
     if clients < len(present):
@@ -150,7 +150,7 @@ def _by_class(
         raise DataError(
             f"{clients} clients with {wanted} classes each leave some of the {len(present)} "
             f"classes to nobody; set partition.classes_per_client to {-(-len(present) // clients)} "
-            "or more, or raise federation.clients"
+            "or more, or raise federation.sites"
         )
     holds = np.zeros((clients, len(present)), dtype=np.bool_)
     for client in range(clients):
@@ -166,7 +166,7 @@ def _by_class(
         raise DataError(
             f"partition.classes_per_client={wanted} leaves client {empty[0]} without an image: "
             "more clients share its classes than these have images; raise "
-            "partition.classes_per_client or lower federation.clients"
+            "partition.classes_per_client or lower federation.sites"
         )
     return _deal_classes(labels, counts, rng)
 
@@ -179,7 +179,7 @@ def _shards(
     if shards > len(labels):
         raise DataError(
             f"{len(labels)} images cannot be cut into {clients} x {settings.shards_per_client} "
-            "shards; lower partition.shards_per_client or federation.clients"
+            "shards; lower partition.shards_per_client or federation.sites"
         )
     order = np.lexsort((rng.permutation(len(labels)), labels))
     shard = np.arange(len(labels)) * shards // len(labels)

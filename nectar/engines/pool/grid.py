@@ -41,7 +41,7 @@ def local_federation(
     """
     processes = most_processes(config)
     if processes == 1:
-        clients, run_config = config.federation.clients, config.to_run_config()
+        clients, run_config = config.federation.sites, config.to_run_config()
         yield LocalGrid(
             client_app, clients, run_config, progress=progress, one_for_all=_of_one_set(config)
         )
@@ -82,7 +82,7 @@ def most_processes(config: Config) -> int:
 def devices_asked(config: Config) -> int:
     """Return how many devices a round asks."""
     federation = config.federation
-    return max(1, round(federation.participation * federation.clients))
+    return max(1, round(federation.participation * federation.sites))
 
 
 class PoolGrid(LocalGrid):
@@ -111,7 +111,7 @@ class PoolGrid(LocalGrid):
         processes: int,
         progress: Progress | None = None,
     ) -> None:
-        clients, run_config = config.federation.clients, config.to_run_config()
+        clients, run_config = config.federation.sites, config.to_run_config()
         super().__init__(client_app, clients, run_config, one_for_all=_of_one_set(config))
         self._config, self._processes, self._told = config, processes, progress
         self._forecast = Forecast(config.rounds, devices_asked(config))
@@ -182,7 +182,7 @@ class PoolGrid(LocalGrid):
         self._may_hire = False
         setup = {
             "run-config": self._config.to_run_config(),
-            "clients": self._config.federation.clients,
+            "clients": self._config.federation.sites,
             "source": source_fingerprint(),
             "level": getLogger().level,
             "flwr-level": logger.level,
