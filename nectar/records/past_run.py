@@ -14,7 +14,6 @@ from common.config.own_parts import Judge
 from common.config.resolved import Config
 from common.errors import ConfigError, FederationError
 from common.wire.synthetic_images import SyntheticImages
-from nectar.records.earlier_defaults import with_earlier_defaults
 from nectar.records.record_shape import Line, Partition, Provenance, require
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
@@ -101,9 +100,7 @@ class PastRun:
     @cached_property
     def config(self) -> Config:
         """The configuration it ran with, resolved again from what the record states."""
-        run_config = self.provenance["run-config"]
-        stated = with_earlier_defaults(run_config, self.directory / "config.yaml")
-        return load(stated, judge=self.judge)
+        return load(self.provenance["run-config"], judge=self.judge)
 
     @property
     def completed(self) -> bool:
