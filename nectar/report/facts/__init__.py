@@ -1,59 +1,21 @@
 """What a report says of a method: its name as people write it, and what was private in a run and what was not.
 
-What leaves a device is data, stated by the method's settings and kept by the record; a file here for each method
-words it.
+What leaves a device is data, stated by the method's settings and kept by the record. ``plain`` words it for the
+methods of which there is one thing to say; the others have a file each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, cast
 
 from common.errors import ConfigError, NectarError
 from common.methods import FOREIGN_CLIENT, METHODS, Method, is_import_path, load, resolve
 from common.settings.base import Settings
 from common.settings.disclosure import Disclosure
+from nectar.report.facts.plain import PLAIN
+from nectar.report.facts.words import Facts, Given
 
-#: gives one of the method's settings by name, None where a run of another release has none
-Given = Callable[[str], Any]
-
-
-@dataclass(frozen=True)
-class Facts:
-    """A method's facts in words; a file of this package states them as ``facts(disclosed, given)``.
-
-    Parameters
-    ----------
-    spoken : str
-        The method's name.
-    protected : tuple of str
-        What did not leave the devices, or was not given away, in a sentence each.
-    sent : tuple of str
-        What left, and what may be learned from it, in a sentence each.
-    carries : str
-        What travels up in place of images; empty where images do.
-    pictures : str
-        What the images are, where images do.
-    """
-
-    spoken: str
-    protected: tuple[str, ...] = ()
-    sent: tuple[str, ...] = ()
-    carries: str = ""
-    pictures: str = "synthetic images"
-
-    def around(self, inner: Sequence[Facts]) -> Facts:
-        """Return these facts of a method with those of the methods inside it."""
-        if not inner:
-            return self
-        return replace(
-            self,
-            spoken=f"{self.spoken} ({', '.join(one.spoken for one in inner)})",
-            protected=tuple(chain(self.protected, *(one.protected for one in inner))),
-            sent=tuple(chain(self.sent, *(one.sent for one in inner))),
-        )
+__all__ = ["Facts", "Given", "facts_of", "recorded_disclosure", "unknown"]
 
 
 def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:
@@ -80,7 +42,12 @@ def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:
         If a user's own method names facts that cannot be imported, or are none.
     """
     parts = _parts(method)
-    path = "" if parts is None else _path(method, parts)
+    if parts is None:
+        return None
+    name = FOREIGN_CLIENT if parts.strategy == method else method
+    if name in PLAIN:
+        return PLAIN[name]
+    path = f"nectar.report.facts.{name}:facts" if name in METHODS else parts.facts
     if not path:
         return None
     found = load(path)(disclosed, given)
@@ -131,11 +98,3 @@ def _parts(method: str) -> Method | None:
         return resolve(method)
     except NectarError:
         return None
-
-
-def _path(method: str, parts: Method) -> str:
-    """Return the import path of a method's facts; empty if it has none."""
-    if method in METHODS:
-        return f"nectar.report.facts.{method}:facts"
-    flower = parts.strategy == method
-    return f"nectar.report.facts.{FOREIGN_CLIENT}:facts" if flower else parts.facts
