@@ -60,6 +60,13 @@ def anchors(page: Path) -> set[str]:
     return {head.replace(" ", "-") for head in plain}
 
 
+def test_every_place_that_the_architecture_names_is_there() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    places = re.findall(r"`([a-z_]+/[a-z_./]*)`", text)
+    assert len(places) > 20
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_command_of_nectar_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
