@@ -79,7 +79,7 @@ Arrays = list[np.ndarray[Any, Any]]
 EXAMPLES = 7
 
 #: bytes that reading may take beside a few copies of what was sent and of what may be
-ROOM = 4 * 2**20
+ROOM = 6 * 2**20
 
 #: seconds that reckoning one site's epsilon may take, on a busy machine
 RECKONED = 5.0
