@@ -32,7 +32,7 @@ class FedDPMSSettings(FedVAESettings):
     classes: int = setting(
         3, "most abundant classes shared, and scarcest ones asked for", symbol="n", ge=1
     )
-    copies: int = setting(50, "images drawn of each class", symbol="alpha", ge=1)
+    copies: int = setting(50, "images drawn of each class", symbol="alpha", ge=1, le=10_000)
     sigma: Noise = setting(
         0.4,
         "standard deviation of the noise on a latent mean that leaves, each number of which lies in [0, 1]",

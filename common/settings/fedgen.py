@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 class FedGENSettings(FedAvgSettings):
     """Sites train on latents beside their images; the server learns to draw these from the heads that it gets."""
 
-    hidden: int = setting(256, "hidden units of the generator", source="the released code", ge=1)
+    hidden: int = setting(
+        256, "hidden units of the generator", source="the released code", ge=1, le=65_536
+    )
     noise: int = setting(
-        32, "dimensions of the generator's noise", source="the released code", ge=1
+        32, "dimensions of the generator's noise", source="the released code", ge=1, le=65_536
     )
     generator_lr: float = setting(
         3e-4, "learning rate of the generator's Adam", source="the released code", gt=0
@@ -59,7 +61,11 @@ class FedGENSettings(FedAvgSettings):
         20, "first epochs of a site's round that have latents", source="the released code", ge=1
     )
     drawn: int = setting(
-        0, "latents of any class in a site's step; 0: as many as its batch", symbol="B_g", ge=0
+        0,
+        "latents of any class in a site's step; 0: as many as its batch",
+        symbol="B_g",
+        ge=0,
+        le=100_000,
     )
 
     def unprotected(self, privacy: PrivacySettings) -> str:

@@ -37,7 +37,9 @@ class GenerationSettings(Settings):
         ge=0,
         lt=1,
     )
-    diffusion_steps: int = setting(1000, "steps from an image to noise", symbol="T", ge=1)
+    diffusion_steps: int = setting(
+        1000, "steps from an image to noise", symbol="T", ge=1, le=100_000
+    )
     schedule: Literal["cosine", "linear"] = setting(
         "cosine", "how the noise grows over the steps", source="the released code"
     )

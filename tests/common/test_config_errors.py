@@ -214,3 +214,18 @@ def test_a_dataset_file_does_not_name_a_data_set(
 def test_a_setting_that_had_another_name_is_told_by_its_new_one() -> None:
     with pytest.raises(ConfigError, match=r"federation.clients .* did you mean federation.sites\?"):
         load({"set": "federation.clients=3"})
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "fedgen.hidden=1000000000",
+        "fedgen.noise=1000000000",
+        "fedgen.drawn=100000000",
+        "feddpms.copies=100000000",
+        "fedssyn.diffusion_steps=10000000000",
+    ],
+)
+def test_what_asks_for_gigabytes_is_refused_at_once(word: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{word.partition('=')[0]}=.* must be"):
+        load({"method": word.partition(".")[0], "set": word})
