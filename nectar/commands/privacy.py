@@ -87,7 +87,7 @@ def _plan(options: Mapping[str, str]) -> int:
     rounds = _whole(options, "--rounds", 1)
     from common.privacy.accounting import epsilon
     from common.privacy.events import Event
-    from common.privacy.planning import noise_for
+    from nectar.operate.privacy_plan import noise_for
 
     try:
         noise = noise_for(target, delta, rate, steps * rounds)
@@ -106,7 +106,7 @@ def _rounds(
 ) -> int:
     from common.privacy.events import Event
     from common.privacy.ledger import Ledger
-    from common.privacy.planning import rounds_left
+    from nectar.operate.privacy_plan import rounds_left
 
     noise = _number(options, "--noise")
     spent = (

@@ -19,8 +19,8 @@ from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.head import Head
 from common.privacy.ledger import LEDGER, Ledger
-from common.privacy.planning import rounds_left
 from common.privacy.told import Told
+from nectar.operate.privacy_plan import rounds_left
 
 Small = Callable[..., dict[str, Any]]
 

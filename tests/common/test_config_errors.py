@@ -25,7 +25,7 @@ def sentence(**run_config: object) -> str:
         ("fedavg.rho", "feddm.rho"),
         ("fedmd.ipc", "feddm.ipc"),
         ("partition.aplha", "partition.alpha"),
-        ("federation.client", "federation.sites"),
+        ("federation.site", "federation.sites"),
         ("round_s", "rounds"),
     ],
 )

@@ -7,7 +7,7 @@ from exact_epsilon import gaussian
 
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.planning import noise_for, rounds_left
+from nectar.operate.privacy_plan import noise_for, rounds_left
 
 DELTA = 1e-5
 

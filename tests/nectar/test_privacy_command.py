@@ -11,8 +11,8 @@ from common.errors import ConfigError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import LEDGER, Charge, Ledger, LedgerError
-from common.privacy.planning import rounds_left
 from nectar.commands import privacy
+from nectar.operate.privacy_plan import rounds_left
 
 DELTA = 1e-5
 SAMPLED = Event("dp-sgd", 1.5, 0.05, 30)
