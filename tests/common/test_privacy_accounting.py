@@ -106,7 +106,8 @@ def test_the_scale_of_the_papers_setting() -> None:
 def test_asking_opacus_leaves_the_log_as_it_was() -> None:
     """Importing it gives the root logger a handler, and each line of a run came twice; so in a process of its own."""
     script = (
-        "import logging; from common.privacy.accounting import costs_at_most, epsilon; from common.privacy.events import Event; "
+        "import logging; from common.privacy.accounting import costs_at_most, epsilon; "
+        "from common.privacy.events import Event; "
         "epsilon([Event('a', 1.0)], 1e-5); print(logging.getLogger().handlers)"
     )
     said = subprocess.run(
@@ -125,7 +126,8 @@ STEPS = "[Event('dp-sgd', 1.1, 0.02, 500)] * 3, 1e-5"
 def test_a_budget_takes_opacus_only_where_rdp_does_not_suffice(most: float, said: str) -> None:
     """Its import takes seconds, and a site's charge is often in a process of its own: so here."""
     script = (
-        "import sys; from common.privacy.accounting import costs_at_most, epsilon; from common.privacy.events import Event; "
+        "import sys; from common.privacy.accounting import costs_at_most, epsilon; "
+        "from common.privacy.events import Event; "
         f"print(costs_at_most({most}, {STEPS}), 'opacus' in sys.modules)"
     )
     done = subprocess.run(
