@@ -321,7 +321,8 @@ def _named(lines: Sequence[Mapping[str, Any]]) -> str:
     for line in lines:
         for what in ("rejected", "shortened"):
             for site, why in (line.get(what) or {}).items():
-                rounds, _ = told.setdefault(f"{site} {what}", ([], str(why)))
+                said = f"{why:.3f}" if isinstance(why, float) else str(why)
+                rounds, _ = told.setdefault(f"{site} {what}", ([], said))
                 rounds.append(str(line["round"]))
     return "; ".join(f"{who} {','.join(r)}: {why[:120]}" for who, (r, why) in told.items())
 
@@ -406,15 +407,15 @@ def _told(ended: Ended, honest: str) -> dict[str, str]:
 
 def join(output: Path, before: Path, after: Path) -> None:
     """Write both tables as one."""
-    key, own = COLUMNS[:4], COLUMNS[4:]
+    key, own = COLUMNS[:4], COLUMNS[4:-1]
     old, new = ({tuple(r[k] for k in key): r for r in _read(path)} for path in (before, after))
+    both = [f"{when}: {column}" for when in ("before", "after") for column in own]
     with output.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*key, *(f"{when}: {c}" for when in ("before", "after") for c in own)])
+        writer.writerow([*key, *both, "honest accuracy"])
         for at, row in new.items():
-            writer.writerow(
-                [*at, *(old.get(at, {}).get(c, "") for c in own), *(row[c] for c in own)]
-            )
+            then = [old.get(at, {}).get(column, "") for column in own]
+            writer.writerow([*at, *then, *(row[column] for column in own), row["honest"]])
 
 
 def _read(path: Path) -> list[dict[str, str]]:
