@@ -209,7 +209,7 @@ ATTACKS = (
     Attack("x-1", factor=-1.0),
     Attack("x-10", factor=-10.0),
 )
-#: an update that is about as long as a hundred of the others, and no longer
+#: an update some 65 times as long as the others', which 'federation.max_update=100' let pass
 LONG = Attack("x60", factor=60.0)
 
 #: what is sent in every round: the second is a little short of what is shortened
