@@ -1,0 +1,460 @@
+"""What one hostile site of five does to a run: each part of its reply spoiled, in one round, in two, and in all.
+
+    python tests/helpers/hostile_sites.py --output table.csv [--only 1/3] [--seconds 550] [METHOD ...]
+    python tests/helpers/hostile_sites.py --output hostile.csv --join before.csv after.csv
+
+A site's honest reply is taken apart as it leaves the site, one part of it is spoiled, and it is put together again. The
+parts are those that the site sends in an honest run. Rows that the table has already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import logging
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from client_app.app import app as client_app
+from common.config import load
+from nectar.local_grid import LocalGrid
+from server_app.app import serve
+from server_app.record import Record
+
+Arrays = list[np.ndarray[Any, Any]]
+
+ROUNDS, SITES, HOSTILE = 5, 5, 1
+
+TRAINING = "epochs=5 batch=32 lr=0.05"
+FEDSSYN = (
+    "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 fedssyn.batch=32 "
+    "fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order fedssyn.size=40"
+)
+VAE = "model.name=vae model.width=8 model.depth=1 model.embedding=6"
+
+#: figures that the server makes use of; the others are told in the record, and spoiled under FedAvg alone
+USED = {"normalizer", "synthetic", "noise-multiplier", "synthesis-done"}
+
+#: by a row's name: the method, and the settings that make it quick
+RUNS: dict[str, tuple[str, str]] = {
+    "fedavg": ("fedavg", ""),
+    "fedprox": ("fedprox", ""),
+    "fednova": ("fednova", ""),
+    "scaffold-I": ("scaffold", "scaffold.option=I"),
+    "scaffold-II": ("scaffold", "scaffold.option=II"),
+    "feddyn": ("feddyn", ""),
+    "fedpvr": ("fedpvr", ""),
+    "moon": ("moon", ""),
+    "fedmix": ("fedmix", "fedmix.means=20"),
+    "fedmix-float16": ("fedmix", "fedmix.means=20 wire.images=float16"),
+    "fedgen": ("fedgen", "fedgen.generator_steps=20"),
+    "dense": (
+        "dense",
+        "dense.server_iterations=5 dense.generator_steps=3 dense.generator_batch=64",
+    ),
+    "feddm": (
+        "feddm",
+        "feddm.iterations=20 feddm.ipc=3 feddm.real_batch=32 feddm.server_epochs=50",
+    ),
+    "real": ("real", "real.ipc=3 real.server_epochs=50"),
+    "fedsynth": (
+        "fedsynth",
+        "fedsynth.iterations=10 fedsynth.rate=4 fedsynth.synthetic_lr=0.3 fedsynth.fidelity=off fedsynth.real_batch=64",
+    ),
+    "masking": ("masking", "masking.rate=4"),
+    "topk": ("topk", "topk.rate=4"),
+    "fedvae": (
+        "fedvae",
+        f"{VAE} fedvae.preliminary_rounds=2 fedvae.epochs=4 fedvae.lr=0.03 fedvae.batch=32",
+    ),
+    "feddpms": (
+        "feddpms",
+        f"{VAE} feddpms.preliminary_rounds=2 feddpms.epochs=3 feddpms.lr=0.02 feddpms.copies=10 feddpms.max_draws=5",
+    ),
+    "fedssyn": ("fedssyn", FEDSSYN),
+    "feddgm": (
+        "feddgm",
+        "feddgm.together=5 model.depth=1 feddgm.epochs=5 feddgm.lr=0.05 feddgm.batch=32 feddgm.ipc=2 "
+        "feddgm.iterations=2 feddgm.inner_epochs=5 feddgm.step_size=0.1 feddgm.latent_lr=100 "
+        "feddgm.dsa= feddgm.global_epochs=30 feddgm.surrogate_epochs=15 "
+        "feddgm.global_models=convnet feddgm.generator=pixels",
+    ),
+    "local": ("local", ""),
+    "central": ("central", "central.epochs=2"),
+    "flwr-fedadam": ("flwr.serverapp.strategy:FedAdam", "strategy.eta=0.02"),
+    "flwr-fedavg": ("flwr.serverapp.strategy:FedAvg", ""),
+}
+OWN_TRAINING = {"feddm", "real", "fedsynth", "fedvae", "feddpms", "feddgm", "central", "local"}
+
+
+def settings_of(name: str, output: str, rounds: int = ROUNDS, more: str = "") -> dict[str, Any]:
+    """Return the run configuration of one of RUNS."""
+    method, own = RUNS[name]
+    section = "fedavg" if ":" in method else method
+    trained = [f"{section}.{word}" for word in TRAINING.split()]
+    if method in OWN_TRAINING and method != "local":
+        trained = []
+    if method == "fedssyn":
+        trained = [f"fedavg.{word}" for word in TRAINING.split()]
+    text = f"federation.clients={SITES} federation.min_replies=3 model.width=16 partition.alpha=0.5"
+    keys = {"method": method, "dataset": "digits", "rounds": rounds, "output-dir": output}
+    return {**keys, "set": " ".join([text, *trained, own, more]).strip()}
+
+
+# ---- a reply, taken apart -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A part of a payload that is no bundle: its path, its header, and where its arrays lie among all."""
+
+    path: str
+    header: Mapping[str, Any]
+    first: int
+    count: int
+
+
+def leaves(arrays: Arrays, path: str = "", at: int = 0, end: int | None = None) -> Iterator[Leaf]:
+    """Yield the parts of a payload."""
+    header = json.loads(arrays[at].tobytes())
+    end = len(arrays) if end is None else end
+    if header["kind"] != "bundle":
+        yield Leaf(path, header, at + 1, end - at - 1)
+        return
+    at += 1
+    for name, count in header["parts"]:
+        yield from leaves(arrays, f"{path}/{name}".lstrip("/"), at, at + count)
+        at += count
+
+
+NAMES = {
+    "synthetic-images": ("images", "labels"),
+    "synthetic-batches": ("inputs", "labels", "step"),
+    "latent-means": ("vectors",),
+    "pixels": ("pixels",),
+    "masked-update": ("values",),
+    "top-k-update": ("values",),
+}
+
+
+def targets(arrays: Arrays) -> dict[str, list[int]]:
+    """Return what can be spoiled, by name: the arrays of numbers of each part."""
+    found: dict[str, list[int]] = {}
+    for leaf in leaves(arrays):
+        kind, places = leaf.header["kind"], range(leaf.first, leaf.first + leaf.count)
+        if kind == "weights":
+            found[leaf.path or "weights"] = [i for i in places if arrays[i].dtype.kind == "f"]
+        for name, i in zip(NAMES.get(kind, ()), places, strict=False):
+            if arrays[i].dtype.kind == "f" or kind == "pixels":
+                found[f"{leaf.path}/{name}".lstrip("/")] = [i]
+    return {name: places for name, places in found.items() if places}
+
+
+def arrays_of(message: Message) -> Arrays:
+    """Return the arrays of a reply or an instruction."""
+    return next(iter(message.content.array_records.values())).to_numpy_ndarrays()
+
+
+def figures_of(reply: Message) -> MetricRecord:
+    """Return the figures of a reply."""
+    return next(iter(reply.content.metric_records.values()))
+
+
+# ---- how it is spoiled --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Values in the place of those of a part: all ``value``, or ``factor`` times the usual."""
+
+    name: str
+    factor: float = 1.0
+    value: float | None = None
+
+    def on(self, usual: np.ndarray[Any, Any], base: np.ndarray[Any, Any] | float) -> Any:
+        """Return what is sent in the place of ``usual``, which began as ``base``."""
+        with np.errstate(all="ignore"):
+            wide = usual.astype(np.float64)
+            sent = base + self.factor * (wide - base)
+            if self.value is not None:
+                sent = np.full_like(wide, self.value)
+            if usual.dtype.kind == "u":
+                return np.clip(
+                    np.nan_to_num(sent % 256 if self.factor < 0 else sent), 0, 255
+                ).astype(np.uint8)
+            return sent.astype(usual.dtype)
+
+    def figure(self, usual: float) -> float:
+        """Return what is told in the place of a figure."""
+        return self.factor * usual if self.value is None else self.value
+
+
+ATTACKS = (
+    Attack("1e30", value=1e30),
+    Attack("NaN", value=math.nan),
+    Attack("x100", factor=100.0),
+    Attack("x-1", factor=-1.0),
+    Attack("x-10", factor=-10.0),
+)
+#: an update some 65 times as long as the others', which 'federation.max_update=100' let pass
+LONG = Attack("x60", factor=60.0)
+
+#: what is sent in every round: the second is a little short of what is shortened
+LASTING = (Attack("x-10", factor=-10.0), Attack("x-6", factor=-6.0), Attack("x-1", factor=-1.0))
+
+
+def spoil(part: str, attack: Attack, instruction: Message, reply: Message) -> None:
+    """Spoil one part of a reply; weights are spoiled as updates of those that were sent."""
+    if part.startswith("figure "):
+        figures, name = figures_of(reply), part.removeprefix("figure ")
+        told = figures[name]
+        assert isinstance(told, int | float)
+        figures[name] = attack.figure(told)
+        return
+    (name,) = reply.content.array_records
+    arrays = arrays_of(reply)
+    places = targets(arrays)[part]
+    bases = _bases(part, [arrays[i] for i in places], instruction)
+    for i, base in zip(places, bases, strict=True):
+        arrays[i] = attack.on(arrays[i], base).reshape(arrays[i].shape)
+    if arrays[places[0]].dtype == np.float16 and attack.value == 1e30:
+        _as_float32(arrays, places, attack)
+    reply.content[name] = ArrayRecord(arrays)
+
+
+def _bases(part: str, spoiled: Arrays, instruction: Message) -> Sequence[Any]:
+    """Return what weights began as: the weights of the instruction of the same shapes."""
+    if part.split("/")[-1] in ("weights", "inner"):
+        sent = arrays_of(instruction)
+        for places in targets(sent).values():
+            if [sent[i].shape for i in places] == [a.shape for a in spoiled]:
+                return [sent[i].astype(np.float64) for i in places]
+    return [0.0] * len(spoiled)
+
+
+def _as_float32(arrays: Arrays, places: Sequence[int], attack: Attack) -> None:
+    """Say that a part travels as float32, which 1e30 fits."""
+    (leaf,) = (f for f in leaves(arrays) if f.first <= places[0] < f.first + f.count)
+    header = {**leaf.header, "codec": "float32"}
+    arrays[leaf.first - 1] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    for i in places:
+        arrays[i] = np.full(arrays[i].shape, attack.value, np.float32)
+
+
+# ---- runs ---------------------------------------------------------------------------------------------
+
+Tamper = Callable[[int, Message, Message], None]
+
+
+class HostileGrid(LocalGrid):
+    """A federation of which ``tamper(round, instruction, reply)`` changes one site's replies in place."""
+
+    def __init__(self, *args: Any, tamper: Tamper | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._tamper, self._hostile = tamper, self.get_node_ids()[HOSTILE]
+
+    def _call(self, message: Message) -> Message:
+        reply = super()._call(message)
+        about = message.metadata
+        asked = about.dst_node_id == self._hostile and about.message_type == "train"
+        if self._tamper is not None and asked and reply.has_content():
+            self._tamper(int(about.group_id), message, reply)
+        return reply
+
+
+@dataclass
+class Ended:
+    """What became of a run."""
+
+    accuracy: str = ""
+    outcome: str = ""
+    named: str = ""
+    resumed: str = ""
+    seen: dict[str, list[int]] = field(default_factory=dict)
+
+
+def carried_out(config: dict[str, Any], tamper: Tamper | None = None) -> Ended:
+    """Run ``config`` to its end, and where it ended early continue it with nobody hostile."""
+    grid = HostileGrid(client_app, SITES, config, tamper=tamper)
+    try:
+        serve(grid, load(config))
+        outcome, resumed = "completed", ""
+    except Exception as error:
+        outcome, resumed = f"{type(error).__name__}: {str(error)[:300]}", "not tried"
+    found = sorted(Path(config["output-dir"]).glob("2*"))
+    if not found:
+        return Ended(outcome=outcome, resumed=resumed)
+    lines = Record(found[-1]).metrics()
+    if resumed:
+        again = {**config, "resume": str(found[-1])}
+        try:
+            serve(HostileGrid(client_app, SITES, again), load(again))
+            resumed = f"completed, {_accuracy(Record(found[-1]).metrics())}"
+        except Exception as error:
+            resumed = f"{type(error).__name__}: {str(error)[:300]}"
+    return Ended(
+        _accuracy(lines), " ".join(outcome.split()), _named(lines), " ".join(resumed.split())
+    )
+
+
+def _accuracy(lines: Sequence[Mapping[str, Any]]) -> str:
+    test = lines[-1].get("test") if lines else None
+    return f"{test['accuracy']:.3f}" if test else ""
+
+
+def _named(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return who was rejected or shortened in which rounds, and the first reason or share."""
+    told: dict[str, tuple[list[str], str]] = {}
+    for line in lines:
+        for what in ("rejected", "shortened"):
+            for site, why in (line.get(what) or {}).items():
+                said = f"{why:.3f}" if isinstance(why, float) else str(why)
+                rounds, _ = told.setdefault(f"{site} {what}", ([], said))
+                rounds.append(str(line["round"]))
+    return "; ".join(f"{who} {','.join(r)}: {why[:120]}" for who, (r, why) in told.items())
+
+
+def parts_of(config: dict[str, Any]) -> Ended:
+    """Run with nobody hostile, and note which parts the site sends in which rounds."""
+    seen: dict[str, list[int]] = {}
+
+    def note(server_round: int, _: Message, reply: Message) -> None:
+        for name in [*targets(arrays_of(reply)), *(f"figure {key}" for key in figures_of(reply))]:
+            seen.setdefault(name, []).append(server_round)
+
+    ended = carried_out(config, note)
+    ended.seen = seen
+    return ended
+
+
+def during(part: str, attack: Attack, times: int, first: int) -> Tamper:
+    """Return the tamper that spoils a part in the first ``times`` rounds from ``first`` on in which it is sent."""
+    done: list[int] = []
+
+    def tamper(server_round: int, instruction: Message, reply: Message) -> None:
+        there = {*targets(arrays_of(reply)), *(f"figure {key}" for key in figures_of(reply))}
+        if server_round >= first and part in there and len(done) < times:
+            done.append(server_round)
+            spoil(part, attack, instruction, reply)
+
+    return tamper
+
+
+def plan(
+    name: str, seen: Mapping[str, Sequence[int]]
+) -> Iterator[tuple[str, Attack, str, int, int]]:
+    """Yield part, attack, what the rounds are called, how many they are and the first of them."""
+    for part, rounds in seen.items():
+        first = rounds[1] if len(rounds) > 2 else rounds[0]
+        figure = part.removeprefix("figure ") if part.startswith("figure ") else ""
+        if figure and name not in ("fedavg", "flwr-fedavg") and figure not in USED:
+            continue
+        if figure:
+            yield from ((part, a, "one", 1, first) for a in ATTACKS if a.name != "x-1")
+            continue
+        for attack in ATTACKS:
+            yield part, attack, "one", 1, first
+            yield part, attack, "two", 2, first
+        yield part, LONG, "one", 1, first
+        for attack in LASTING:
+            yield part, attack, "all", ROUNDS, 1
+
+
+COLUMNS = (
+    "method",
+    "part",
+    "attack",
+    "rounds",
+    "accuracy",
+    "outcome",
+    "named",
+    "resumed",
+    "honest",
+)
+
+
+def rows(name: str, known: set[tuple[str, ...]]) -> Iterator[dict[str, str]]:
+    """Yield the rows of a method that are not known."""
+    with tempfile.TemporaryDirectory() as folder:
+        honest = parts_of(settings_of(name, folder))
+    yield {"method": name, "part": "nobody hostile", **_told(honest, honest.accuracy)}
+    for part, attack, word, times, first in plan(name, honest.seen):
+        if (name, part, attack.name, word) in known:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            ended = carried_out(settings_of(name, folder), during(part, attack, times, first))
+        row = {"method": name, "part": part, "attack": attack.name, "rounds": word}
+        yield row | _told(ended, honest.accuracy)
+
+
+def _told(ended: Ended, honest: str) -> dict[str, str]:
+    told = {"accuracy": ended.accuracy, "outcome": ended.outcome, "named": ended.named}
+    return {**told, "resumed": ended.resumed, "honest": honest}
+
+
+def join(output: Path, before: Path, after: Path) -> None:
+    """Write both tables as one."""
+    key, own = COLUMNS[:4], COLUMNS[4:-1]
+    old, new = ({tuple(r[k] for k in key): r for r in _read(path)} for path in (before, after))
+    both = [f"{when}: {column}" for when in ("before", "after") for column in own]
+    with output.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*key, *both, "honest accuracy"])
+        for at, row in new.items():
+            then = [old.get(at, {}).get(column, "") for column in own]
+            writer.writerow([*at, *then, *(row[column] for column in own), row["honest"]])
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def main() -> None:
+    """Append the rows that are missing to the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help=", ".join(RUNS))
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--only", default="1/1", help="every N-th method from the K-th on, as K/N")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="begin no run after so many"
+    )
+    parser.add_argument("--join", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
+    asked = parser.parse_args()
+    if asked.join:
+        join(asked.output, *asked.join)
+        return
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    began, (k, n) = time.monotonic(), map(int, asked.only.split("/"))
+    known = {tuple(row[c] for c in COLUMNS[:4]) for row in _read(asked.output)}
+    with asked.output.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+        if not known:
+            writer.writeheader()
+        for name in (asked.methods or list(RUNS))[k - 1 :: n]:
+            for row in rows(name, known):
+                if row["part"] != "nobody hostile" or (name, row["part"], "", "") not in known:
+                    writer.writerow(row)
+                    file.flush()
+                if time.monotonic() - began > asked.seconds:
+                    return
+
+
+if __name__ == "__main__":
+    main()
