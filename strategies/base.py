@@ -43,7 +43,15 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.bounds import Bound, held_beside, require_believable, unbounded
 from strategies.exchange.gathering import wait_for_sites
-from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, Trials, group_sizes
+from strategies.exchange.judging import (
+    STATISTICS,
+    TOGETHER,
+    Judge,
+    Led,
+    Shortening,
+    Trials,
+    group_sizes,
+)
 from strategies.exchange.memory import require_memory, tell_memory
 from strategies.exchange.replies import (
     EVALUATION_RECORDS,
@@ -184,7 +192,7 @@ class Strategy(FlowerStrategy):
         """
         payload = upload.payload
         if isinstance(payload, Bundle):
-            part = shortening.part or _WEIGHTS
+            part = _WEIGHTS if shortening.part in ("", STATISTICS) else shortening.part
             parts = {**payload.parts, part: shortening.of(payload.part(part, Weights))}
             return replace(upload, payload=Bundle(parts))
         assert isinstance(payload, Weights)

@@ -9,7 +9,7 @@ of its own: a deeper network is another number of weights, which move by another
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 
@@ -30,6 +30,9 @@ TOGETHER, _HELD = 16, 2**26
 
 #: inputs that a model is tried on
 _TRIED = 4
+
+#: the part of a model that is no parameter: running statistics, which are no solution of a descent
+STATISTICS = "statistics"
 
 #: what lies in a model that is tried on nothing
 _NOTHING = torch.empty(0)
@@ -115,6 +118,10 @@ class Trials:
             self._built[architecture] = Trial(self._run.with_model(architecture))
         return self._built[architecture]
 
+    def trained(self, architecture: str) -> frozenset[str]:
+        """Return the names of an architecture's parameters."""
+        return frozenset(self._run.with_model(architecture).spec.trained)
+
 
 @dataclass(frozen=True)
 class Led:
@@ -158,10 +165,12 @@ class Shortening:
     share: float
 
     def of(self, ended: Weights) -> Weights:
-        """Return where that share of the way ends; whole numbers are as at its end."""
+        """Return where that share of the way ends; whole numbers, and what ``start`` lacks, are as at its end."""
         start = self.start.read_only
         moved = {
-            name: torch.lerp(start[name], end, self.share) if end.is_floating_point() else end
+            name: torch.lerp(start[name], end, self.share)
+            if name in start and end.is_floating_point()
+            else end
             for name, end in ended.read_only.items()
         }
         return Weights(moved, ended.codec)
@@ -190,9 +199,6 @@ class _Alike:
     def _sound(self) -> bool:
         """Whether the round's own weights give numbers: where they do not, no upload can be blamed."""
         return self._trial is not None and self._trial.gives_numbers(self._start)
-
-    def length(self, model: Weights) -> float:
-        return length_of(model, self._start)
 
     def tried(self, model: Weights) -> str | None:
         if self._trial is None or not self._sound or self._trial.gives_numbers(model):
@@ -229,6 +235,21 @@ class Judge:
             self._alike[key] = _Alike(trial, led, self._weights)
         return self._alike[key]
 
+    def _measured(self, led: Led) -> Iterator[tuple[_Alike, Weights]]:
+        """Yield what an upload is held against, and from where its length counts.
+
+        A model's running statistics are held against the others' apart from its parameters: they are as long, and one
+        that lies about them alone would be of usual length.
+        """
+        there, trained = led.start.read_only, self._trials.trained(led.architecture)
+        apart = {n: t for n, t in there.items() if n not in trained and t.is_floating_point()}
+        if led.part or not apart:
+            yield self._of(led), led.start
+            return
+        yield self._of(led), Weights({n: t for n, t in there.items() if n in trained})
+        statistics = Weights(apart)
+        yield self._of(replace(led, start=statistics, part=STATISTICS)), statistics
+
     def judge(self, led: Iterable[Iterable[Led]]) -> list[Verdict]:
         """Judge each of a group of uploads.
 
@@ -244,10 +265,10 @@ class Judge:
             for one in parts:
                 if one.model is None:
                     continue
-                alike = self._of(one)
-                verdict.reason = verdict.reason or alike.tried(one.model)
-                measured = length_of(one.model, one.start), one.start
-                lengths.setdefault(alike, {})[len(verdicts)] = measured
+                verdict.reason = verdict.reason or self._of(one).tried(one.model)
+                for alike, start in self._measured(one):
+                    measured = length_of(one.model, start), start
+                    lengths.setdefault(alike, {})[len(verdicts)] = measured
                 del one
             verdicts.append(verdict)
             del parts

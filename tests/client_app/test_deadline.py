@@ -21,8 +21,8 @@ from client_app.deadline import Deadline
 from client_app.feddpms import FedDPMSClient
 from client_app.state import ContextState
 from common.config.loading import load
+from common.division import Division
 from common.errors import FederationError
-from common.learning.run import Run
 from common.samples.inputs import Samples
 from common.specs.fedvae import start_decoder
 from common.specs.names import SECONDS_LEFT
@@ -59,7 +59,7 @@ def test_copies_that_are_never_taken_for_their_class_end_with_the_round(small: S
     words = (
         f"model.name=vae model.depth=1 model.embedding=4 feddpms.max_draws={10**9} feddpms.copies=4"
     )
-    made = Run(load(small(method="feddpms", set=words)))
+    made = Division(load(small(method="feddpms", set=words))).run
     x, y = torch.zeros(4, *made.info.shape), torch.arange(4)
     samples, state = Samples.of(x, y), ContextState(RecordDict())
     client = FedDPMSClient(made, "north", samples, samples, state)

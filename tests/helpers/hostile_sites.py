@@ -28,9 +28,10 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 
 sys.path.append(str(Path(__file__).parents[2]))
 
+from nectar.local_grid import LocalGrid
+
 from client_app.app import app as client_app
 from common.config import load
-from nectar.local_grid import LocalGrid
 from server_app.app import serve
 from server_app.record import Record
 
@@ -109,7 +110,7 @@ def settings_of(name: str, output: str, rounds: int = ROUNDS, more: str = "") ->
         trained = []
     if method == "fedssyn":
         trained = [f"fedavg.{word}" for word in TRAINING.split()]
-    text = f"federation.clients={SITES} federation.min_replies=3 model.width=16 partition.alpha=0.5"
+    text = f"federation.sites={SITES} federation.min_replies=3 model.width=16 partition.alpha=0.5"
     keys = {"method": method, "dataset": "digits", "rounds": rounds, "output-dir": output}
     return {**keys, "set": " ".join([text, *trained, own, more]).strip()}
 

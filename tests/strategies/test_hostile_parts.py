@@ -11,6 +11,8 @@ import torch
 from federation import SilentGrid, TamperedGrid, numbers, run
 from tampering import away_from_start, with_arrays, with_part
 
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
 from common.sites import Site
 from common.wire.weights import Weights
@@ -274,6 +276,27 @@ def test_a_shortened_control_variate_is_that_of_the_shorter_path(small: Small) -
         assert torch.allclose(tensor, two.weights[name], rtol=1e-4, atol=1e-5)
     for name, tensor in one.strategy["control"].items():
         assert torch.allclose(tensor, two.strategy["control"][name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [30.0, 3.0])
+def test_running_statistics_are_held_against_the_others_apart(small: Small, value: float) -> None:
+    """A mean of 30 is far longer than any honest one, and short beside what the parameters move."""
+
+    def lie(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        means = [i for i, name in enumerate(names, 1) if name.endswith("running_mean")]
+        for i in means:
+            arrays[i] = np.full_like(arrays[i], value)
+        return arrays
+
+    words = f"{FIVE} model.norm=batch"
+    config = small(method="fedavg", rounds=3, set=words)
+    names = Division(load(config)).run.spec.names
+    honest = run(config)
+    assert all(not line["rejected"] and "shortened" not in line for line in honest.metrics()[1:])
+    record = run(config, TamperedGrid, tampers={1: with_arrays(lie)})
+    for line in record.metrics()[1:]:
+        assert {*line["rejected"], *line.get("shortened", {})} == {HOSTILE}
+    assert accuracy(record) > accuracy(honest) - 0.25
 
 
 def test_the_share_that_is_kept_is_worked_out_by_hand() -> None:
