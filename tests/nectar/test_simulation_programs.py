@@ -198,7 +198,7 @@ def test_flowers_refusal_is_told_in_one_sentence(tmp_path: Path, code: str, sent
 
 # -- a warm program -----------------------------------------------------------------------------
 
-WARM_FILE = SOURCE / "nectar" / "simulation" / "warm.py"
+WARM_FILE = SOURCE / "nectar" / "engines" / "simulation" / "warm.py"
 
 
 def start_warm(folder: Path, modules: str) -> "subprocess.Popen[str]":

@@ -38,10 +38,12 @@ def test_its_bundle_is_the_clones(installed: Installed, tmp_path: Path) -> None:
     assert bundle(installed, folder, tmp_path / "wheel") == pinned
 
     # What was changed or added there by hand is not submitted.
-    (folder / "common" / "run.py").write_text("")
+    (folder / "common" / "sites.py").write_text("")
     (folder / "common" / "extra.py").write_text("")
     assert installed.call("python", "-c", ask).stdout.strip() == str(folder)
-    assert (folder / "common" / "run.py").read_text() == (ROOT / "common" / "run.py").read_text()
+    assert (folder / "common" / "sites.py").read_text() == (
+        ROOT / "common" / "sites.py"
+    ).read_text()
     assert not (folder / "common" / "extra.py").exists()
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
