@@ -11,8 +11,8 @@ from common.errors import PayloadError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.told import MOST_EVENTS, Told
+from server_app import spent as module
 from server_app.spent import lines_of
-from strategies.exchange import spending as module
 from strategies.exchange.spending import Spending
 
 DELTA = 1e-5
