@@ -1,4 +1,4 @@
-"""What a site tells of its charges: what was written is read, and nothing that cannot be reckoned or recorded."""
+"""What a site tells of its charges: what was written is read, and nothing that cannot be computed or recorded."""
 
 from __future__ import annotations
 
