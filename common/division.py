@@ -103,7 +103,7 @@ class Division:
         Raises
         ------
         DataError
-            If the run's data set is no folder of images, or the site's folder cannot be used.
+            If the run's data set is not a folder of images, or the site's folder cannot be used.
         """
         return load_site(self.config.dataset, self.config.images, folder, keep)
 

@@ -189,14 +189,23 @@ class Strategy(FlowerStrategy):
         """Return a prepared upload that leads as far as ``shortening`` lets it.
 
         As it is written here it serves payloads that are weights, alone or as the part ``weights`` of a bundle.
+
+        Raises
+        ------
+        PayloadError
+            If it is none of these; then it is rejected.
         """
         payload = upload.payload
+        name = _WEIGHTS if shortening.part in ("", STATISTICS) else shortening.part
+        long = payload.parts.get(name) if isinstance(payload, Bundle) else payload
+        if not isinstance(long, Weights):
+            raise PayloadError(
+                f"it is longer than federation.clip allows, and {type(self).__name__}.shortened does not shorten it"
+            )
+        shorter = shortening.of(long)
         if isinstance(payload, Bundle):
-            part = _WEIGHTS if shortening.part in ("", STATISTICS) else shortening.part
-            parts = {**payload.parts, part: shortening.of(payload.part(part, Weights))}
-            return replace(upload, payload=Bundle(parts))
-        assert isinstance(payload, Weights)
-        return replace(upload, payload=shortening.of(payload))
+            return replace(upload, payload=Bundle({**payload.parts, name: shorter}))
+        return replace(upload, payload=shorter)
 
     def start_of(self, weights: Weights, site: Site) -> tuple[Weights, str]:
         """Return what a site's model began the round with, and its architecture as `Run.with_model` takes it.
@@ -550,9 +559,13 @@ class Strategy(FlowerStrategy):
             if verdict.reason is not None:
                 self.reject(server_round, upload, verdict.reason)
                 continue
-            for shortening in verdict.shortenings:
-                upload = self.shortened(upload, shortening)
-                self.note_shortened(server_round, upload.site, shortening)
+            try:
+                for shortening in verdict.shortenings:
+                    upload = self.shortened(upload, shortening)
+                    self.note_shortened(server_round, upload.site, shortening)
+            except PayloadError as error:
+                self.reject(server_round, upload, str(error))
+                continue
             yield upload
             del upload
 

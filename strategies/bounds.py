@@ -162,12 +162,16 @@ def leaves(found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def unbounded(spec: Any, bounds: Mapping[str, Bound]) -> str | None:
     """Return the path of a part of which no bound says anything; None where there is none."""
-    missing = (
-        path
-        for path, _ in leaves(spec)
-        if not any(path == known or path.startswith(f"{known}/") for known in bounds)
-    )
-    return next(missing, None)
+    return next((path for path, _ in leaves(spec) if _bound_of(path, bounds) is None), None)
+
+
+def _bound_of(path: str, bounds: Mapping[str, Bound]) -> Bound | None:
+    """Return the bound of a part: its own, else that of the nearest bundle around it that has one."""
+    while path and path not in bounds:
+        path = path.rpartition("/")[0]
+        if not path:
+            return None
+    return bounds.get(path)
 
 
 def require_believable(
@@ -192,7 +196,7 @@ def require_believable(
         Naming the part.
     """
     for path, part in leaves(upload.payload):
-        bound = bounds.get(path)
+        bound = _bound_of(path, bounds)
         try:
             _require_codec(part, wire, bound.codec if bound is not None else "")
             if bound is not None and bound.require is not None:
@@ -216,5 +220,5 @@ def held_beside(bounds: Mapping[str, Bound], weights: Weights, upload: Upload) -
     return [
         bound.beside(weights, upload, part)
         for path, part in leaves(upload.payload)
-        if (bound := bounds.get(path)) is not None and bound.beside is not None
+        if (bound := _bound_of(path, bounds)) is not None and bound.beside is not None
     ]

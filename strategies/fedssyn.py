@@ -44,6 +44,7 @@ from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, form
 from strategies.central import Central
+from strategies.exchange.judging import Shortening
 from strategies.exchange.replies import Upload
 from strategies.gradient_gaps import GradientGaps
 from strategies.parcels import Parcels
@@ -213,6 +214,10 @@ class Fedssyn(Strategy):
             return own
         given = given_away(self.settings, own) if self.settings.images == "real-shuffled" else 0
         return own - given + len(self._pool.share_of(upload.site.name).labels)
+
+    def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
+        """Return what the inner method makes of it."""
+        return self.inner.shortened(upload, shortening)
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
         """Return the inner method's answer; images lead to no model by themselves."""

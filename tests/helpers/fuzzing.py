@@ -81,7 +81,7 @@ EXAMPLES = 7
 #: bytes that reading may take beside a few copies of what was sent and of what may be
 ROOM = 6 * 2**20
 
-#: seconds that reckoning one site's epsilon may take, on a busy machine
+#: seconds that computing one site's epsilon may take, on a busy machine
 RECKONED = 5.0
 
 #: the memory of one case in as many is measured, which takes longer than to read it
@@ -297,7 +297,7 @@ def faulty_figures(figures: Mapping[str, float], examples: int) -> list[str]:
 
 
 def faulty_spending(spending: Spending) -> list[str]:
-    """Return what is wrong with what is kept of an accepted reply's privacy: it is reckoned, and written as JSON."""
+    """Return what is wrong with what is kept of an accepted reply's privacy: it is computed, and written as JSON."""
     found, begun = [], time.monotonic()
     for line in lines_of(spending, 1e-5).values():
         if line["epsilon"] is not None and not 0 <= line["epsilon"] < float("inf"):
@@ -308,7 +308,7 @@ def faulty_spending(spending: Spending) -> list[str]:
     if len(text) > 64 * 1024:
         found.append(f"{len(text)} characters of it")
     if time.monotonic() - begun > RECKONED:
-        found.append(f"an epsilon that takes {time.monotonic() - begun:.1f} s to reckon")
+        found.append(f"an epsilon that takes {time.monotonic() - begun:.1f} s to compute")
     return found
 
 

@@ -179,14 +179,14 @@ def figures_of(reply: Message) -> MetricRecord:
 
 @dataclass(frozen=True)
 class Attack:
-    """Values in the place of those of a part: all ``value``, or ``factor`` times the usual."""
+    """Values instead of those of a part: all ``value``, or ``factor`` times the usual."""
 
     name: str
     factor: float = 1.0
     value: float | None = None
 
     def on(self, usual: np.ndarray[Any, Any], base: np.ndarray[Any, Any] | float) -> Any:
-        """Return what is sent in the place of ``usual``, which began as ``base``."""
+        """Return what is sent instead of ``usual``, which began as ``base``."""
         with np.errstate(all="ignore"):
             wide = usual.astype(np.float64)
             sent = base + self.factor * (wide - base)
@@ -199,7 +199,7 @@ class Attack:
             return sent.astype(usual.dtype)
 
     def figure(self, usual: float) -> float:
-        """Return what is told in the place of a figure."""
+        """Return what is told instead of a figure."""
         return self.factor * usual if self.value is None else self.value
 
 

@@ -157,7 +157,7 @@ class Hostile:
         self.did: list[str] = []
 
     def __call__(self, instruction: Message, reply: Message) -> Message:
-        """Return what the server gets in the place of ``reply``."""
+        """Return what the server gets instead of ``reply``."""
         if reply.has_error():
             self.did.append("failed by itself")
             return reply

@@ -13,17 +13,20 @@ from tampering import away_from_start, with_arrays, with_part
 
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError
+from common.errors import ConfigError, PayloadError
+from common.settings.sections import WireSettings
 from common.sites import Site
+from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Instruction, Strategy
-from strategies.bounds import Bound
+from strategies.bounds import Bound, require_believable
 from strategies.exchange.judging import Shortening
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from strategies.plausible import shares_kept
+from strategies.sparse import SparseAverage
 
 Small = Callable[..., dict[str, Any]]
 
@@ -357,3 +360,37 @@ def test_a_loss_that_leaps_is_told_and_nothing_goes_back(
     assert len(told) == 1
     assert told[0].startswith("round 4: the test loss leapt from")
     assert "round=best" in told[0]
+
+
+@pytest.mark.parametrize("inner", ["masking", "topk", "scaffold"])
+def test_a_long_update_of_a_method_inside_another_is_shortened_as_that_method_does(
+    small: Small, inner: str
+) -> None:
+    words = f"{FIVE} federation.max_update=0 fedssyn.inner={inner} fedssyn.images=none"
+    long = away_from_start(40.0) if inner == "scaffold" else with_part("", times(40.0))
+    record = run(small(method="fedssyn", rounds=1, set=words), TamperedGrid, tampers={1: long})
+    line = record.metrics()[1]
+    assert list(line["shortened"]) == [HOSTILE]
+    assert line["rejected"] == {}
+
+
+def test_an_update_that_nobody_can_shorten_costs_its_site_its_place(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparseAverage, "shortened", Strategy.shortened)
+    config = small(method="masking", rounds=1, set=f"{FIVE} federation.max_update=0")
+    record = run(config, TamperedGrid, tampers={1: with_part("", times(40.0))})
+    assert "Masking.shortened does not shorten it" in record.metrics()[1]["rejected"][HOSTILE]
+
+
+def test_a_bound_holds_for_every_part_of_the_bundle_that_it_names() -> None:
+    def never(*_: Any) -> None:
+        raise PayloadError("no")
+
+    wide, own = Bound("", "", "", require=never), Bound("", "", "")
+    weights = Weights({"w": torch.ones(1)})
+    inside = Bundle({"a": Bundle({"b": weights, "c": weights})})
+    upload = Upload(Site("north", 1, 1), inside, 1, {})
+    with pytest.raises(PayloadError, match="its part 'a/b': no"):
+        require_believable({"a": wide}, WireSettings(), weights, upload)
+    require_believable({"a": wide, "a/b": own, "a/c": own}, WireSettings(), weights, upload)
