@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -63,17 +64,34 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneWaitsTwoC
     return OneWaitsTwoCompute(config, log)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``faults`` or ``long`` unless the command line speaks of it: it takes hours.
+def _files_are_named(config: pytest.Config) -> bool:
+    return all(".py" in argument for argument in config.args)
 
-    What is marked ``gpu`` is skipped where there is none.
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run files that are named in this process: three of them import torch for longer than a file takes."""
+    typed = config.invocation_params.args
+    if _files_are_named(config) and not any(re.match("-n|--numproc", word) for word in typed):
+        config.option.numprocesses = 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``extended``, ``faults`` or ``long`` unless the command line speaks of it.
+
+    To name a file speaks of what is ``extended`` in it; the others take hours. What is marked ``gpu`` is skipped where
+    there is none.
     """
     if not torch.cuda.is_available():
         without = pytest.mark.skip(reason="torch finds no GPU here")
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(without)
-    unasked = [name for name in ("faults", "long") if name not in config.option.markexpr]
+    unasked = [
+        name for name in ("extended", "faults", "long") if name not in config.option.markexpr
+    ]
+    if _files_are_named(config) and not config.option.markexpr:
+        unasked.remove("extended")
     left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

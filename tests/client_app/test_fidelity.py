@@ -41,6 +41,7 @@ def test_cosine_and_error_by_hand(
 numbers = st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3)
 
 
+@pytest.mark.extended
 @given(numbers, numbers, st.floats(0.125, 8))
 def test_only_the_error_sees_the_length_of_what_is_sent(
     sent: list[float], reference: list[float], factor: float

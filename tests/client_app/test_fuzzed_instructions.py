@@ -16,6 +16,7 @@ SOME = [
 ]
 
 
+@pytest.mark.extended
 def test_odd_instructions_are_carried_out_or_refused_in_a_sentence() -> None:
     tally = fuzzing_site.fuzz(0, 150, 1, SOME)
     assert not tally.failures, "\n".join(tally.failures)

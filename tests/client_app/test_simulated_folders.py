@@ -80,6 +80,7 @@ def test_the_server_judges_on_the_test_part_of_a_folder(
     assert record.metrics()[-1]["accepted"] == sorted(HELD)
 
 
+@pytest.mark.extended
 def test_the_words_make_paths_absolute_count_the_sites_and_list_the_classes(
     sites: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,7 +153,7 @@ def test_a_real_site_reads_no_folder_that_the_run_names(sites: str) -> None:
         site_of(Division(config).run, context(**{"num-partitions": 2, "simulated": True}))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.long
 def test_on_ray_too(small: Small, sites: str, tmp_path: Path) -> None:
     keys = {"method": "fedavg", "dataset": "images", "rounds": 1}

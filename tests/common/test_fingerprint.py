@@ -102,6 +102,7 @@ def test_a_change_of_code_makes_new_runs_of_the_methods_that_it_belongs_to(copy:
         before = after
 
 
+@pytest.mark.extended
 def test_a_comment_makes_none_new(copy: Path) -> None:
     sources = Sources(copy, again=True)
     before = codes(sources)
@@ -132,7 +133,7 @@ def test_a_users_own_strategy_counts_with_what_it_imports(
     assert code_fingerprint(config, sources) != before
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_it_is_the_same_in_another_process_at_another_place(copy: Path, tmp_path: Path) -> None:
     said = subprocess.run(
         [

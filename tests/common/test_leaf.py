@@ -373,7 +373,7 @@ def _real(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dataset
     return load(name, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_femnists_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = _real("femnist", monkeypatch, tmp_path)
     assert (len(data.train), len(data.test)) == (41_202, 4_730)
@@ -387,7 +387,7 @@ def test_femnists_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert scaled.std() == pytest.approx(data.info.std[0], abs=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_reddits_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = _real("reddit", monkeypatch, tmp_path)
     folder = tmp_path / "leaf/reddit"
@@ -410,7 +410,7 @@ def test_reddits_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert places / tokens == pytest.approx(0.982, abs=0.0005)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_reddits_ids_fall_with_frequency_so_reddit2k_has_the_most_frequent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def test_steps_beyond_what_a_grid_can_hold_are_still_bounded() -> None:
 SLACK = 1.025
 
 
+@pytest.mark.extended
 @hypothesis_settings(max_examples=12, deadline=None)
 @given(
     noise=st.floats(0.6, 20),

@@ -19,7 +19,7 @@ from small import SMALL
 
 from server_app.record import Record
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 SITES = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
 

@@ -27,7 +27,7 @@ from nectar.engines.simulation.workspace import Owner
 from nectar.records.resume import with_recorded
 from server_app.record import Record
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 Small = Callable[..., dict[str, Any]]
 

@@ -20,7 +20,7 @@ from client_app.app import app as client_app
 from common.config.loading import load
 from server_app.app import serve
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 ROWS = [
     pytest.param(fault, step, marks=() if (fault, step) == ALWAYS else pytest.mark.faults)

@@ -23,7 +23,7 @@ DGM = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.long
 def test_killed_in_round_2_and_resumed_it_is_the_unbroken_run_of_this_process(
     small: Small, tmp_path: Path

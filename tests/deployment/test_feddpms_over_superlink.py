@@ -23,7 +23,7 @@ DPMS = (
 STRUCK = (1, 2, 3, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.long
 def test_killed_in_each_stage_and_resumed_it_is_an_unbroken_run(
     small: Small, tmp_path: Path

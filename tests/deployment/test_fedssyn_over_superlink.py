@@ -14,7 +14,7 @@ from frail import Frail, until
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.extended, pytest.mark.long]
 
 Small = Callable[..., dict[str, Any]]
 

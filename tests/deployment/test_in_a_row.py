@@ -18,7 +18,7 @@ from frail import Frail
 from places import ROOT
 from small import SMALL
 
-pytestmark = [pytest.mark.slow, pytest.mark.faults]
+pytestmark = [pytest.mark.extended, pytest.mark.faults]
 
 SIMULATED = 30
 SUBMITTED = 20

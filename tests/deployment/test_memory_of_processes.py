@@ -21,7 +21,7 @@ from federation import words_of
 from frail import Frail, lines_in, until
 from small import SMALL
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.extended, pytest.mark.long]
 
 #: after which rounds memory is looked at; the faults that a run survives lie between the first two
 AT = (2, 15, 30)

@@ -12,8 +12,6 @@ from federation import numbers, run
 
 from server_app.record import Record
 
-pytestmark = pytest.mark.slow
-
 Small = Callable[..., dict[str, Any]]
 
 #: shares in round 2, helps in round 3

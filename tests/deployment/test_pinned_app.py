@@ -12,7 +12,7 @@ from deployment import ROOT
 
 from nectar.engines.flower.app import app_folder
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 #: what a fork does with the bundles that come, told in lines: which app is loaded, under a name that climbs
 PROBE = """

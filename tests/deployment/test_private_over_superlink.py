@@ -28,7 +28,7 @@ from common.privacy.events import Event
 from common.privacy.ledger import HEAD, LEDGER, Ledger, Lines
 from server_app.record import Record
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.extended, pytest.mark.long]
 
 Small = Callable[..., dict[str, Any]]
 

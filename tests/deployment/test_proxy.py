@@ -27,7 +27,7 @@ from server_app.record import Record
 PATH = f"{os.environ['PATH']}:/usr/sbin"
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.extended,
     pytest.mark.skipif(
         shutil.which("nginx", path=PATH) is None and not os.environ.get("CI"),
         reason="Debian's nginx is not installed",

@@ -25,7 +25,7 @@ METHODS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.long
 def test_each_gives_the_numbers_of_this_process(small: Small, tmp_path: Path) -> None:
     output = tmp_path / "runs"

@@ -15,8 +15,6 @@ import pytest
 from nectar.engines.flower.app import SOURCE
 from nectar.engines.simulation import processes
 
-pytestmark = pytest.mark.slow
-
 PROJECT = """
 [project]
 name = "tiny"
@@ -150,6 +148,7 @@ def test_a_completed_run_exits_with_0_and_leaves_nothing(app: Path, tmp_path: Pa
     assert not list(app.rglob("uv.lock"))
 
 
+@pytest.mark.extended
 def test_a_server_that_raises_is_a_failure_with_its_reason(app: Path, tmp_path: Path) -> None:
     with wrapper(app, "raise", tmp_path / "home") as process:
         assert process.wait(300) == 1
@@ -159,6 +158,7 @@ def test_a_server_that_raises_is_a_failure_with_its_reason(app: Path, tmp_path: 
     assert leftovers(process.pid) == []
 
 
+@pytest.mark.extended
 def test_an_interrupted_run_exits_with_130_and_leaves_nothing(app: Path, tmp_path: Path) -> None:
     with wrapper(app, "wait", tmp_path / "home") as process:
         wait_for(tmp_path / "log", "arrays [2.0, 2.0, 2.0]")
@@ -168,6 +168,7 @@ def test_an_interrupted_run_exits_with_130_and_leaves_nothing(app: Path, tmp_pat
     assert leftovers(process.pid) == []
 
 
+@pytest.mark.extended
 def test_the_next_start_removes_what_a_killed_wrapper_left(app: Path, tmp_path: Path) -> None:
     with wrapper(app, "wait", tmp_path / "home") as killed:
         wait_for(tmp_path / "log", "arrays [2.0, 2.0, 2.0]")

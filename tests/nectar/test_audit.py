@@ -50,7 +50,7 @@ def shown(releases: Releases, repeats: int = FEW) -> Audit:
 # ---- honest mechanisms --------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.ours])
 def test_at_least_half_of_the_claim_is_shown_and_no_more(name: str) -> None:
     found = audit(name, TARGETS[name].releases(1.0), delta=DELTA, repeats=200_000)
@@ -234,6 +234,7 @@ class WholeIterations(MatchingReleases):
         return self._synthetic.repeat(2 * pairs, 1, 1, 1)
 
 
+@pytest.mark.extended
 def test_a_start_from_real_images_shows_more_than_the_claim() -> None:
     assert shown(WholeIterations("gradient", 1.0, real_start=False)).holds
     assert not shown(WholeIterations("gradient", 1.0, real_start=True)).holds

@@ -48,7 +48,7 @@ def compare(tmp_path: Path, *words: str) -> Results:
 @pytest.fixture(autouse=True)
 def _no_children(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Fail where a run would be started that should have been found."""
-    if "slow" not in request.keywords:
+    if "extended" not in request.keywords:
         monkeypatch.setattr(run_scheduler, "_start", None)
 
 
@@ -259,7 +259,7 @@ def _running(runs: Path) -> list[int]:
     return [pid for pid, line in command_lines().items() if f"output-dir={runs}" in line]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_killed_in_the_middle_it_repeats_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], how: signal.Signals
@@ -310,7 +310,7 @@ def test_killed_in_the_middle_it_repeats_nothing(
     assert [m["round"] for m in Record(runs / name).metrics()] == list(range(5))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_run_that_fails_keeps_none_from_going_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,7 +44,7 @@ def tiny(shape, classes):
     return Tiny(torch.Size(shape).numel(), classes)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 
 def recorded(place: Path, words: str = "", **keys: Any) -> PastRun:

@@ -21,7 +21,7 @@ DPMS = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_each_is_beside_the_senders_and_the_receivers_nearest(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,7 +161,7 @@ def test_a_run_that_stops_raises_and_leaves_the_same(tmp_path: Path) -> None:
     assert (logger.handlers, logger.propagate) == before
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_importing_it_brings_nothing_heavy() -> None:
     code = "import nectar, json, sys; dir(nectar); print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
@@ -245,7 +245,7 @@ def test_keywords_become_the_words_that_would_be_typed() -> None:
 # -- a comparison -------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_comparison_has_its_table_and_its_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

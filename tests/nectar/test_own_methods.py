@@ -224,7 +224,7 @@ def _methods(runs: Path) -> dict[str, str]:
     return {p["run-config"]["method"]: p["outcome"] for p in found}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_nectar_compare_beside_fedavg_from_the_folder_they_lie_in(folder: Path) -> None:
     """With a model of one's own too; the folder's module named as one of torch's hides nothing."""
     (folder / "torch.py").write_text("raise RuntimeError('the wrong torch')\n")
@@ -235,7 +235,7 @@ def test_nectar_compare_beside_fedavg_from_the_folder_they_lie_in(folder: Path) 
     assert _methods(runs) == {"fedavg": "completed", "damping:METHOD": "completed"}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("_here")
 def test_nectar_simulate_finds_them_on_ray(folder: Path, small: Small) -> None:
     runs = folder / "runs"

@@ -19,6 +19,7 @@ import pytest
 import torch
 from federation import MissingGrid, numbers, run
 from places import HELPERS, ROOT
+from tiers import only_these_first
 
 from common.methods import METHODS
 from nectar.engines.local_run import run_here
@@ -27,8 +28,6 @@ from nectar.engines.pool.crew import Crew
 from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-pytestmark = pytest.mark.slow
 
 Small = Callable[..., dict[str, Any]]
 
@@ -101,12 +100,13 @@ def odd(small: Small, monkeypatch: pytest.MonkeyPatch) -> Small:
     return make
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", only_these_first(METHODS, "fedavg", "feddm"))
 def test_two_processes_give_the_numbers_of_one(small: Small, method: str) -> None:
     config = small(method=method, rounds=3, set=f"data.images=200 {SETTINGS.get(method, '')}")
     assert_same(pooled(config), run(config))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["fednova", "flwr.serverapp.strategy:FedAdam"])
 def test_so_they_do_in_waves_with_evaluations_at_the_sites(small: Small, method: str) -> None:
     words = "federation.wave=2 evaluation.on=both data.site_holdout=0.2 wire.compression=zlib"
@@ -180,6 +180,7 @@ def test_what_workers_log_and_warn_of_is_said_here(
     assert told["partition-0 warns"].filename.endswith("odd_devices.py")
 
 
+@pytest.mark.extended
 def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(
     small: Small,
 ) -> None:
@@ -191,6 +192,7 @@ def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(
         assert_same(run_here(with_recorded(more)), whole)
 
 
+@pytest.mark.extended
 def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
     odd: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,7 +243,9 @@ nectar.run("odd_devices:METHOD", rounds=2, output_dir={output!r}, **{{
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", only_these_first([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
+)
 def test_nothing_is_left_behind_by_a_run_that_is_ended(tmp_path: Path, how: signal.Signals) -> None:
     """Both devices are asleep in round 2, where no worker would notice by itself."""
     for name in ("tmp", "places"):

@@ -19,7 +19,7 @@ from nectar.report.view import View
 
 CHROMIUM = find_chromium()
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.extended,
     pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="no chromium here"),
 ]
 

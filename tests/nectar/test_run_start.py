@@ -19,7 +19,7 @@ from nectar.engines.run_start import FORK_SERVER, RunStarter, Started, start_alo
 from server_app.record import Record
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.extended,
     pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="forks are Linux's"),
 ]
 

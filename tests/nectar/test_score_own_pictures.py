@@ -77,6 +77,7 @@ def test_the_line_that_export_prints_gives_the_figures_of_what_was_held_out(
     assert "36 images that the run learned from, which say nothing about others: accuracy" in said
 
 
+@pytest.mark.extended
 def test_folders_of_a_set_with_a_test_part_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +93,7 @@ def test_folders_of_a_set_with_a_test_part_are_told_apart(
     assert "accuracy unknown: the run held none of these pictures out" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_other_pictures_are_scored_as_ever_and_what_cannot_be_told_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

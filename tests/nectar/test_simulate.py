@@ -354,7 +354,7 @@ def test_print_only_prints(
     assert "num-supernodes=3" in words[words.index("--federation-config") + 1]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_command_line_needs_no_torch() -> None:
     """Seconds of import: Flower's programs are started before."""
     code = (

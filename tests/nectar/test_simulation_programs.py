@@ -212,7 +212,7 @@ def start_warm(folder: Path, modules: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_warm_program_waits_for_its_words(tmp_path: Path) -> None:
     (tmp_path / "log").touch()
     process = start_warm(tmp_path, "string")
@@ -228,7 +228,7 @@ def test_a_warm_program_waits_for_its_words(tmp_path: Path) -> None:
     assert "not found: no such file" in said
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_warm_program_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("up")
     words = ["/scripts/pytest", str(tmp_path / "words"), str(tmp_path / "log"), "", ""]

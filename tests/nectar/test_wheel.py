@@ -28,7 +28,7 @@ def bundle(installed: Installed, folder: Path, to: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_its_bundle_is_the_clones(installed: Installed, tmp_path: Path) -> None:
     """A site that has pinned the release's bundle takes it from whoever submits."""
     ask = "from nectar.engines.flower.app import app_folder; print(app_folder())"
@@ -48,7 +48,7 @@ def test_its_bundle_is_the_clones(installed: Installed, tmp_path: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_run_report_and_export_work_from_an_empty_folder(installed: Installed) -> None:
     words = ("method=fedavg", "rounds=1", f"set={SMALL}")
     said = installed.call("python", "-m", "nectar", "run", *words).stderr
@@ -61,13 +61,13 @@ def test_run_report_and_export_work_from_an_empty_folder(installed: Installed) -
     assert (installed.folder / "model" / "model.safetensors").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_simulate_submits_the_installed_app(installed: Installed) -> None:
     said = installed.call("nectar", "simulate", "--print").stdout
     assert f"flwr run {installed.home / '.cache' / 'nectar' / 'app'}/nectar-" in said
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_users_package_of_the_same_name_is_named(installed: Installed, tmp_path: Path) -> None:
     (tmp_path / "common").mkdir()
     words = ("python", "-m", "nectar", "config")

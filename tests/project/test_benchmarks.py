@@ -127,7 +127,7 @@ def test_a_synthetic_update_is_measured_on_the_work_that_it_names(tmp_path):
     assert sum(array.size for array in arrays if array.dtype == "float32") == 159_010
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_peak_of_memory_is_seen_in_a_process_of_its_own():
     """It holds at least the graph's own tensors: five steps' new weights of 159,010 float32 numbers."""
     assert 5 * 159_010 * 4 / 1e6 < synthetic_update.peak_elsewhere(2) < 500

@@ -64,7 +64,7 @@ def test_every_file_that_the_apps_import_travels() -> None:
     assert set(needed.values()) <= carried()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_copy_of_what_it_takes_gives_the_same_bundle(tmp_path: Path) -> None:
     """`nectar simulate` submits such a copy, and a site that pins the app knows one checksum."""
     copy_bundled(ROOT, tmp_path / "copy")
@@ -73,7 +73,7 @@ def test_a_copy_of_what_it_takes_gives_the_same_bundle(tmp_path: Path) -> None:
     assert copy.read_bytes() == clone.read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_it_is_small_enough_to_be_read(tmp_path: Path) -> None:
     """A site that pins the app has to read it."""
     for path in [*carried(), ROOT / "pyproject.toml", ROOT / "LICENSE"]:

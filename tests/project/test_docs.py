@@ -76,7 +76,7 @@ def test_every_command_of_nectar_exists(page: Path) -> None:
     assert named <= {*commands(), "help"}, page
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_method_that_add_a_method_writes_runs_beside_fedavg(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,7 +38,7 @@ def test_the_committed_notebook_has_no_outputs() -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in cells(notebook))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_notebook_runs_in_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

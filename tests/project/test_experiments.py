@@ -360,7 +360,7 @@ def test_reddits_gradients_are_clipped_as_leafs() -> None:
     assert norms == {**dict.fromkeys(FEDSYNTH, 0.0), "fedsynth-reddit": 5.0}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("name", FEDSYNTH)
 def test_every_site_of_fedsynths_files_holds_real_data(name: str) -> None:
     directory = data_directory(load({"experiment": name}).dataset)

@@ -61,6 +61,7 @@ def steps_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     return len(taken)
 
 
+@pytest.mark.extended
 def test_it_goes_on_to_the_same_numbers(
     whole: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

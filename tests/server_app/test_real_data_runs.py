@@ -24,7 +24,7 @@ QUICK = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["feddm", "fedavg", "real"])
 @pytest.mark.parametrize(("name", "shape"), [("mnist", (1, 28, 28)), ("cifar10", (3, 32, 32))])
 def test_a_round_on_the_published_sets(
@@ -64,7 +64,7 @@ def test_a_round_on_files_in_the_format_of_cifar_100(
     assert line["rejected"] == {}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("size", [32, 64])
 def test_a_round_on_photographs_where_sites_hold_different_classes(small: Small, size: int) -> None:
     """Five classes, one a site: each sends images of its own class alone, at the size asked for."""

@@ -19,6 +19,7 @@ def some(method: str) -> list[int]:
     return [first + i * len(CASES) for i in range(8)]
 
 
+@pytest.mark.extended
 def test_what_one_hostile_site_sends_ruins_nothing_in_this_round_or_later() -> None:
     fuzzer = fuzzing_rounds.RoundsFuzzer(1, lambda said: None)
     for method in ("feddm", "scaffold", "fedmix", "feddpms", "local", "topk", "fedavg"):

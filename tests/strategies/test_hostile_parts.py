@@ -103,6 +103,7 @@ def test_under_option_one_a_gradient_is_held_beside_the_others(small: Small, cli
     assert kept(record) < 1e3
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["scaffold", "fedpvr"])
 @pytest.mark.parametrize("words", ["", "momentum=0.9", "lr_decay=0.5", "epochs=1"])
 def test_no_honest_control_variate_is_refused(small: Small, method: str, words: str) -> None:
@@ -162,6 +163,7 @@ def in_float32(arrays: list[np.ndarray]) -> list[np.ndarray]:
 # ---- FedDPMS ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("part", "change"), [("decoder", filled(1e30)), ("means", filled(1e38))])
 def test_a_decoder_and_latents_are_not_taken_as_they_come(
     small: Small, part: str, change: Any
@@ -213,6 +215,7 @@ def _longer(method: str) -> Any:
     return with_part("", times(40.0)) if method == "masking" else away_from_start(40.0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", AVERAGES)
 def test_clipping_changes_no_bit_of_a_run_without_a_long_update(small: Small, method: str) -> None:
     words = "federation.sites=5 partition.alpha=0.5"
@@ -249,7 +252,7 @@ RECIPES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize(
     "shared",

@@ -62,7 +62,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     return {line.pop("name"): line for line in lines}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("method", METHODS)
 def test_its_rounds_are_those_of_the_cpu(
     told: dict[str, dict[str, Any]], small: Small, method: str
@@ -75,7 +75,7 @@ def test_its_rounds_are_those_of_the_cpu(
     assert there["losses"] == pytest.approx(here["losses"], rel=LOOSELY.get(method, 1e-4))
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_model_that_is_left_on_the_cpu_is_found(told: dict[str, dict[str, Any]]) -> None:
     assert "raised Mixed" in told[f"{PLANTED}fedavg"]["error"]
 

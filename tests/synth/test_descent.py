@@ -49,6 +49,7 @@ def test_a_constant_gradient_under_momentum_by_hand() -> None:
     assert p.item() == pytest.approx(0.5, abs=1e-15)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["feddm", "fedavg"])
 def test_a_process_that_lives_for_a_round_does_not_import_the_compiler(
     method: str, tmp_path: Path
