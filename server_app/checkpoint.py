@@ -29,7 +29,7 @@ class Checkpoint:
     """Where a run stands behind round ``server_round``.
 
     ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``taken`` is the round last
-    taken of each site's work, None where an earlier release wrote the file.
+    taken of each site's work.
     """
 
     server_round: int
@@ -37,7 +37,7 @@ class Checkpoint:
     strategy: Mapping[str, Any]
     validation_accuracy: float | None = None
     line: Mapping[str, Any] | None = None
-    taken: Mapping[str, int] | None = field(default_factory=dict)
+    taken: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def models(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
@@ -93,7 +93,7 @@ class Checkpoint:
             "strategy": skeleton,
             "weights": list(self.weights),
             "line": self.line,
-            "taken": None if self.taken is None else dict(self.taken),
+            "taken": dict(self.taken),
         }
         kept = {f"state.{k}": t for k, t in state.items()}
         large = tensors_apart.names_of_large(kept)
@@ -145,12 +145,8 @@ class Checkpoint:
             strategy=dict(unpack(meta["strategy"], state)),
             validation_accuracy=None if accuracy is None else float(accuracy),
             line=_line(meta.get("line"), server_round),
-            taken=_taken(meta.get("taken")),
+            taken={str(site): int(last) for site, last in meta["taken"].items()},
         )
-
-
-def _taken(found: Any) -> Mapping[str, int] | None:
-    return None if found is None else {str(site): int(last) for site, last in found.items()}
 
 
 def _line(found: Any, server_round: int) -> Mapping[str, Any] | None:

@@ -71,7 +71,7 @@ def standing_of(config: Config, strategy: Strategy) -> Standing:
         standing = _taken_up(record, config)
         if standing.checkpoint is not None:
             strategy.restore(standing.checkpoint.strategy)
-            strategy.members.taken = _taken(standing.checkpoint, record)
+            strategy.members.taken = dict(standing.checkpoint.taken)
         if standing.checkpoint is not None and standing.checkpoint.line is not None:
             strategy.members.outcome = Outcome(rejected=dict(standing.checkpoint.line["rejected"]))
         last = standing.first_round - 1 if standing.checkpoint else -1
@@ -87,15 +87,6 @@ def standing_of(config: Config, strategy: Strategy) -> Standing:
     if standing.checkpoint is not None:
         logger.info("continuing behind round %d", standing.checkpoint.server_round)
     return standing
-
-
-def _taken(checkpoint: Checkpoint, record: Record) -> dict[str, int]:
-    """Return the round last taken of each site's work; by the record's lines where the checkpoint does not say."""
-    if checkpoint.taken is not None:
-        return dict(checkpoint.taken)
-    lines = [line for line in record.metrics() if line["round"] <= checkpoint.server_round]
-    lines += [] if checkpoint.line is None else [dict(checkpoint.line)]
-    return {site: line["round"] for line in lines for site in line["accepted"]}
 
 
 def _taken_up(record: Record, config: Config) -> Standing:

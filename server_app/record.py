@@ -7,7 +7,6 @@ the one line that can stand behind it, so nothing is lost and nothing stands twi
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import shlex
@@ -38,10 +37,8 @@ from common.storage.files import write_json, write_text
 from common.storage.tensor_file import reason_of
 from server_app.checkpoint import Checkpoint
 from server_app.metrics_file import MetricsFile
-from server_app.redaction import redacted
+from server_app.run_directory import PROVENANCE, SCHEMA, RunDirectory
 from server_app.writer import Writer
-
-SCHEMA = 1
 
 #: settings that a continued run may have otherwise than the run it continues
 _MAY_DIFFER = ("rounds", "resume", "output-dir", "data-dir", "experiment")
@@ -55,43 +52,13 @@ _BEGUN, _YOUNG = ".begun-", 60.0
 _PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
 
 
-class Record:
-    """The directory of one run."""
+class Record(RunDirectory):
+    """The directory of one run, and the means of its one writer."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self.metrics_file = MetricsFile(directory / "metrics.jsonl")
         self._writer = Writer(directory)
-
-    @property
-    def id(self) -> str:
-        """The directory's name, which also names the run to its devices."""
-        return self.directory.name
-
-    @property
-    def last(self) -> Path:
-        """The checkpoint of the newest round."""
-        return self.directory / "checkpoint" / "last.safetensors"
-
-    @property
-    def best(self) -> Path:
-        """The checkpoint of the round with the best accuracy on the validation share."""
-        return self.directory / "checkpoint" / "best.safetensors"
-
-    @property
-    def finite(self) -> Path:
-        """The last checkpoint before one whose test loss was not finite; there only where a run came to that."""
-        return self.directory / "checkpoint" / "finite.safetensors"
-
-    @property
-    def last_sets(self) -> Path:
-        """The synthetic sets that the sites sent in the newest round, for methods that send images."""
-        return self.directory / "synthetic" / "last.safetensors"
-
-    @property
-    def best_sets(self) -> Path:
-        """Those of the round with the best accuracy on the validation share."""
-        return self.directory / "synthetic" / "best.safetensors"
 
     @classmethod
     def create(cls, config: Config) -> Record:
@@ -111,7 +78,7 @@ class Record:
             record._writer.begin()
             settings = f"schema: {SCHEMA}\n{config.dump_yaml()}"
             write_text(record.directory / "config.yaml", settings)
-            write_json(record.directory / "provenance.json", _provenance(config))
+            write_json(record.directory / PROVENANCE, _provenance(config))
             return record._renamed(config.output_dir / name)
         except OSError as error:
             record.close()
@@ -240,20 +207,19 @@ class Record:
         return content
 
     def _provenance(self) -> dict[str, Any]:
-        path = self.directory / "provenance.json"
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise FederationError(
-                f"{path} is damaged: put back a whole copy of the record, or begin a new run"
-            )
-        return content
+        """Return what is stated, to be continued."""
+        if (stated := self.stated()) is not None:
+            return stated
+        known = self.json(PROVENANCE) or {}
+        if type(known.get("schema")) is int and known["schema"] != SCHEMA:
+            raise FederationError(f"{self.directory} {self.why_not()}")
+        raise FederationError(
+            f"{self.directory / PROVENANCE} is damaged: put back a whole copy of the record, or begin a new run"
+        )
 
     def note(self, **fields: Any) -> None:
         """Add to the provenance, such as the outcome or the checksum of the data."""
-        write_json(self.directory / "provenance.json", redacted(self._provenance()) | fields)
+        write_json(self.directory / PROVENANCE, self._provenance() | fields)
 
     def partition(self, content: Mapping[str, Any]) -> None:
         """Write partition.json."""

@@ -33,7 +33,6 @@ _NOT_IN_NUMBERS = (
     "common.wire.display_contrast",
     "server_app.marked_lines",
     "server_app.pictures",
-    "server_app.redaction",
     "server_app.screen",
     "server_app.sending",
 )

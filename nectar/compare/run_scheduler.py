@@ -17,9 +17,10 @@ from nectar.compare.plan import Task
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.log import plain
 from nectar.engines.run_start import RunStarter, Started
-from nectar.records.archive import ALONE, Archive, Entry, read_entry
+from nectar.records.archive import Archive
 from nectar.records.identity import Identity
 from server_app.record import Record
+from server_app.run_directory import ALONE, KnownRun, known_run
 
 _POLL = 0.5
 _LOOK = 0.02
@@ -105,7 +106,7 @@ class RunScheduler:
             finally:
                 self._end()
 
-    def record_of(self, task: Task) -> Entry | None:
+    def record_of(self, task: Task) -> KnownRun | None:
         """Return the completed record of a task."""
         return self._archive.completed(task.identity, alone=self._alone)
 
@@ -207,10 +208,10 @@ def _note_of(log: Path) -> Path:
     return log.with_suffix(".record")
 
 
-def _note(child: _Child) -> Entry | None:
+def _note(child: _Child) -> KnownRun | None:
     """Note in an ended child's record what only the comparison knows; None if it made no record of its task."""
     try:
-        entry = read_entry(Path(_note_of(child.log).read_text(encoding="utf-8").rstrip("\n")))
+        entry = known_run(Path(_note_of(child.log).read_text(encoding="utf-8").rstrip("\n")))
     except OSError:  # it ended before it had a record
         return None
     if entry is None or not child.task.identity.is_of(entry.provenance):
@@ -226,7 +227,7 @@ def _last_sentence(log: Path) -> str:
     return (own or said or ["it said nothing"])[-1]
 
 
-def _accuracy(entry: Entry) -> float | None:
+def _accuracy(entry: KnownRun) -> float | None:
     lines = Record(entry.directory).metrics()
     found = lines[-1].get("test") or lines[-1].get("sites") if lines else None
     return float(found["accuracy"]) if found else None

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nectar.records.identity import Identity
 from server_app.record import Record
-
-#: in a record's provenance: whether no other run went on beside it, so that its seconds are its own
-ALONE = "alone"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A record and its provenance."""
-
-    directory: Path
-    provenance: dict[str, Any]
-
-    @property
-    def completed(self) -> bool:
-        """Whether it ran to its last round."""
-        return bool(self.provenance.get("outcome") == "completed")
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is known to have run alone, so that its seconds are its own."""
-        return self.provenance.get(ALONE) is True
+from server_app.run_directory import PROVENANCE, KnownRun, known_run
 
 
 class Archive:
@@ -37,27 +14,27 @@ class Archive:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._known: dict[Path, tuple[int, Entry]] = {}
+        self._known: dict[Path, tuple[int, KnownRun]] = {}
 
-    def completed(self, identity: Identity, *, alone: bool = False) -> Entry | None:
+    def completed(self, identity: Identity, *, alone: bool = False) -> KnownRun | None:
         """Return the completed record of a run, one that ran alone first; with ``alone`` no other."""
         found = [entry for entry in self._of(identity) if entry.completed]
         found = [entry for entry in found if entry.alone or not alone]
         return min(found, key=lambda e: (not e.alone, e.directory.name), default=None)
 
-    def unfinished(self, identity: Identity) -> Entry | None:
+    def unfinished(self, identity: Identity) -> KnownRun | None:
         """Return the record of a run that broke off, and that no process writes: the one that got furthest."""
         found = [entry for entry in self._of(identity) if not entry.completed]
         found = [entry for entry in found if not Record(entry.directory).is_being_written()]
         return max(found, key=lambda e: (_rounds(e.directory), e.directory.name), default=None)
 
-    def _of(self, identity: Identity) -> list[Entry]:
+    def _of(self, identity: Identity) -> list[KnownRun]:
         self._read()
         return [entry for _, entry in self._known.values() if identity.is_of(entry.provenance)]
 
     def _read(self) -> None:
-        known: dict[Path, tuple[int, Entry]] = {}
-        for path in sorted(self._directory.glob("[!.]*/provenance.json")):
+        known: dict[Path, tuple[int, KnownRun]] = {}
+        for path in sorted(self._directory.glob(f"[!.]*/{PROVENANCE}")):
             try:
                 changed = path.stat().st_mtime_ns
             except OSError:  # removed meanwhile
@@ -65,18 +42,9 @@ class Archive:
             before = self._known.get(path)
             if before is not None and before[0] == changed:
                 known[path] = before
-            elif (entry := read_entry(path.parent)) is not None:
+            elif (entry := known_run(path.parent)) is not None:
                 known[path] = (changed, entry)
         self._known = known
-
-
-def read_entry(directory: Path) -> Entry | None:
-    """Return the record in ``directory``; None if it is none."""
-    try:
-        content = json.loads((directory / "provenance.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return Entry(directory, content) if isinstance(content, dict) else None
 
 
 def _rounds(directory: Path) -> int:

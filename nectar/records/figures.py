@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nectar.records.archive import Entry
 from server_app.record import Record
+from server_app.run_directory import KnownRun
 
 #: phases of a round that are not the server's own work: waiting for the devices, and judging the model
 _NOT_SERVER = ("devices", "evaluate", "by_site")
@@ -102,18 +102,18 @@ class RunFigures:
         return None
 
 
-def read_run(entry: Entry, rounds: int) -> RunFigures:
+def read_run(run: KnownRun, rounds: int) -> RunFigures:
     """Read the first ``rounds`` rounds of a record."""
-    lines = [line for line in Record(entry.directory).metrics() if line["round"] <= rounds]
+    lines = [line for line in Record(run.directory).metrics() if line["round"] <= rounds]
     figures = tuple(_round(line) for line in lines)
     whole = bool(figures) and figures[-1].round == rounds
-    hardware = entry.provenance.get("hardware", {})
+    hardware = run.provenance.get("hardware", {})
     cuda = hardware.get("cuda") if str(hardware.get("device", "")).startswith("cuda") else None
     return RunFigures(
-        entry.directory,
+        run.directory,
         figures,
-        entry.completed and whole,
-        entry.alone,
+        run.completed and whole,
+        run.alone,
         _chance(lines),
         cuda[0] if cuda else str(hardware.get("machine", "")),
     )

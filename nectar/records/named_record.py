@@ -6,6 +6,7 @@ from pathlib import Path
 
 from common.config.loading import load
 from common.errors import ConfigError
+from server_app.run_directory import RunDirectory
 
 LATEST = "latest"
 """The record that was begun last."""
@@ -31,13 +32,9 @@ def record_at(name: str | Path, output_dir: str = "") -> Path:
         return place
     output = load({"output-dir": output_dir}).output_dir
     if str(name) != LATEST:
-        return output / name if _is_record(output / name) else place
+        return output / name if RunDirectory(output / name).is_there() else place
     # An id begins with the time at which its run began.
-    records = sorted(path for path in output.glob("[!.]*") if _is_record(path))
+    records = sorted(path for path in output.glob("[!.]*") if RunDirectory(path).is_there())
     if not records:
         raise ConfigError(f"there is no record in {output}, and so no {LATEST} one.")
     return records[-1]
-
-
-def _is_record(path: Path) -> bool:
-    return (path / "provenance.json").is_file() and not path.is_symlink()

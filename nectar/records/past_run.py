@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,7 +16,7 @@ from common.wire.synthetic_images import SyntheticImages
 from nectar.records.record_shape import Line, Partition, Provenance, require
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from server_app.redaction import redacted
+from server_app.run_directory import COMPLETED, PROVENANCE
 from server_app.synthetic_sets import load_sets
 
 
@@ -48,11 +47,7 @@ class PastRun:
             If a value of its provenance is not what a run writes.
         """
         run = cls(Path(directory).expanduser().absolute(), judge)
-        if "run-config" not in run.provenance:
-            raise ConfigError(
-                f"{directory} is not a run's record: its provenance.json is another's"
-            )
-        require(Provenance, run.provenance, run.directory / "provenance.json")
+        require(Provenance, run.provenance, run.directory / PROVENANCE)
         return run
 
     @property
@@ -62,9 +57,16 @@ class PastRun:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """provenance.json: command, versions, source, hardware, outcome; secrets of old records are left out."""
-        content: dict[str, Any] = redacted(self._json("provenance.json"))
-        return content
+        """provenance.json: command, versions, source, hardware, outcome.
+
+        Raises
+        ------
+        ConfigError
+            If there is none that can be read, or it is another release's.
+        """
+        if (stated := self.record.stated()) is None:
+            raise ConfigError(f"{self.directory} {self.record.why_not()}")
+        return stated
 
     @cached_property
     def partition(self) -> dict[str, Any]:
@@ -77,7 +79,8 @@ class PastRun:
         FederationError
             If a value of it is not what a run writes.
         """
-        content = self._json("partition.json")
+        if (content := self.record.json("partition.json")) is None:
+            raise ConfigError(f"{self.directory} has no readable partition.json")
         require(Partition, content, self.directory / "partition.json")
         return content
 
@@ -105,7 +108,7 @@ class PastRun:
     @property
     def completed(self) -> bool:
         """Whether it ran to its last round."""
-        return bool(self.provenance.get("outcome") == "completed")
+        return bool(self.provenance.get("outcome") == COMPLETED)
 
     def checkpoint(self, *, best: bool = False) -> Checkpoint:
         """Return the newest checkpoint, or that of the round best on the validation share."""
@@ -115,18 +118,6 @@ class PastRun:
         """Return the round and the sets that its sites sent, by site; (0, {}) if the method sends no images."""
         path = self.record.best_sets if best else self.record.last_sets
         return load_sets(path) if path.is_file() else (0, {})
-
-    def _json(self, name: str) -> dict[str, Any]:
-        try:
-            content = json.loads((self.directory / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise ConfigError(
-                f"{self.directory} is not a run's record (it has no readable {name}): give the directory that the "
-                "run printed, its id, or latest"
-            )
-        return content
 
 
 def _has_classes(line: Mapping[str, Any]) -> bool:

@@ -16,12 +16,12 @@ from common.division import Division
 from common.errors import NectarError
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export.learned import network_of
-from nectar.records.archive import Entry
 from nectar.records.figures import RunFigures, read_run
 from nectar.records.outputs import output_page
 from nectar.records.past_run import PastRun
 from nectar.report import writing
 from server_app.pictures import grid
+from server_app.run_directory import KnownRun
 from server_app.synthetic_sets import contrast_of
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class RecordedRun:
 
     @property
     def _figures(self) -> RunFigures:
-        return read_run(Entry(self.directory, self.past.provenance), self.config.rounds)
+        return read_run(KnownRun(self.directory, self.past.provenance), self.config.rounds)
 
 
 def _html(path: str | Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from common.config.keys import CONFIG
 from common.errors import ConfigError
 from nectar.records.named_record import record_at
+from server_app.run_directory import RunDirectory
 
 Scalar = str | int | float | bool
 
@@ -28,14 +28,11 @@ def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     if Path(directory).parent == Path.cwd():  # where a bare word ends up
         found = record_at(Path(directory).name, str(run_config.get("output-dir", "")))
         run_config, directory = {**run_config, "resume": str(found)}, str(found)
-    try:
-        text = (Path(directory) / "provenance.json").read_text(encoding="utf-8")
-        recorded = recorded_config(json.loads(text))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise ConfigError(
-            f"resume={directory} is not a run's record: give the directory that the run printed, its id, or latest"
-        ) from None
-    return over_recorded(recorded, run_config)
+    record = RunDirectory(Path(directory))
+    stated = record.stated()
+    if stated is None:
+        raise ConfigError(f"resume={directory} {record.why_not()}")
+    return over_recorded(recorded_config(stated), run_config)
 
 
 def recorded_config(provenance: Mapping[str, Any]) -> dict[str, Scalar]:

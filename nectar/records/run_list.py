@@ -13,6 +13,7 @@ from typing import Any
 
 from common.errors import ConfigError, NectarError
 from nectar.records.named_record import LATEST, record_at
+from server_app.run_directory import RunDirectory
 
 OUTCOMES = ("completed", "failed", "interrupted", "running", "killed")
 """How a run stands; ``killed`` is one whose record says ``running`` and that no process writes."""
@@ -91,11 +92,10 @@ def runs_below(directory: Path) -> list[ListedRun]:
 
 def read_run(directory: Path) -> ListedRun | None:
     """Return the record in ``directory``; None if it is none."""
-    try:
-        provenance = json.loads((directory / "provenance.json").read_text(encoding="utf-8"))
-        asked = dict(provenance["run-config"])
-    except (OSError, ValueError, KeyError, TypeError):
+    provenance = RunDirectory(directory).stated()
+    if provenance is None:
         return None
+    asked = provenance["run-config"]
     lines = list(_lines(directory))
     rounds = [line["round"] for line in lines if isinstance(line.get("round"), int)]
     return ListedRun(

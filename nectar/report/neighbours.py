@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -228,10 +227,9 @@ def real_images(view: View) -> RealImages | str:
         return f"they could not be read ({error})"
 
 
-def _partition_of(name: str, row: Mapping[str, Any]) -> int:
-    """Return the number of a site's partition; -1 for one that has none. Earlier records have it in the name alone."""
-    numbered = re.fullmatch(r"partition-(\d+)", name)
-    said = row.get("partition", int(numbered[1]) if numbered else -1)
+def _partition_of(row: Mapping[str, Any]) -> int:
+    """Return the number of a site's partition; -1 for one that has none."""
+    said = row.get("partition", -1)
     return said if type(said) is int else -1
 
 
@@ -242,7 +240,7 @@ def _matched(view: View, division: Division, names: Sequence[str]) -> RealImages
     counts = class_counts(dataset.train.labels, parts, len(division.run.info.classes)).tolist()
     by_site: dict[str, NDArray[np.int64]] = {}
     for name in names:
-        index = _partition_of(name, view.sites[name])
+        index = _partition_of(view.sites[name])
         if 0 <= index < len(parts) and counts[index] == view.sites[name].get("classes"):
             by_site[name] = parts[index]
     if not by_site:

@@ -18,10 +18,11 @@ from common.errors import ConfigError, NectarError
 from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
 from common.samples.dataset import DatasetInfo
+from common.settings.disclosure import Disclosure
 from common.sites import SUPERLINK
 from nectar.records.past_run import PastRun
 from nectar.records.record_imports import NotNamed
-from nectar.report.facts import Facts, facts_of, recorded_disclosure
+from nectar.report.facts import Facts, facts_of
 from nectar.report.text import is_number
 
 #: settings that make no other experiment: places, names, and the seed, which groups repeat
@@ -114,8 +115,7 @@ class View:
     @cached_property
     def facts(self) -> Facts | None:
         """What is known of the method; None for one that this release does not know, or that states nothing."""
-        recorded = self.past.provenance.get("privacy")
-        disclosed = recorded_disclosure(self.method, self.setting, recorded)
+        disclosed = Disclosure.read(self.past.provenance.get("privacy"))
         if disclosed is None:
             return None
         found = facts_of(self.method, disclosed, self.setting)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import FederationError
-from server_app.redaction import holds_words, redacted_file
+from server_app.run_directory import RunDirectory
 from server_app.sending.request import LATEST, Request
 
 LIMIT = 100_000_000
@@ -90,9 +90,6 @@ def _zipped(directory: Path, files: list[Path], limit: int) -> bytes:
             info.compress_type, info.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
             info.create_system = 3  # as on Unix, wherever this runs
             info.file_size = path.stat().st_size
-            if holds_words(info.filename):
-                archive.writestr(info, redacted_file(info.filename, path.read_bytes()))
-                continue
             with path.open("rb") as source, archive.open(info, "w") as target:
                 while piece := source.read(_PIECE):
                     target.write(piece)
@@ -123,16 +120,14 @@ def find(output_dir: Path, name: str) -> Path:
             f"there is no record {name} below {output_dir} on the server: give the id that the run's log states, or "
             "the server's output-dir as output-dir=/abs/path"
         )
-    return output_dir / name
+    record = RunDirectory(output_dir / name)
+    if record.stated() is None:
+        raise FederationError(f"the record {name} on the server {record.why_not()}")
+    return record.directory
 
 
 def _is_record(path: Path) -> bool:
-    return (
-        NAME.fullmatch(path.name) is not None
-        and path.is_dir()
-        and not path.is_symlink()
-        and (path / "provenance.json").is_file()
-    )
+    return NAME.fullmatch(path.name) is not None and path.is_dir() and RunDirectory(path).is_there()
 
 
 def _files(directory: Path, request: Request) -> tuple[list[Path], list[str]]:

@@ -24,6 +24,7 @@ from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from nectar.engines.remote import fetching
 from nectar.engines.remote.unpacking import unpack
+from server_app.run_directory import SCHEMA
 from server_app.sending import send as sending
 from server_app.sending.lines import LINE_BYTES, Arrival, FetchError, lines_of
 from server_app.sending.packing import pack
@@ -34,12 +35,17 @@ from server_app.writer import Writer
 Small = Callable[..., dict[str, Any]]
 
 
+def stated(outcome: str = "running") -> str:
+    """Return a provenance in the least words that make one."""
+    return json.dumps({"schema": SCHEMA, "run-config": {}, "outcome": outcome})
+
+
 def a_record(runs: Path, name: str = "20260101-000000-feddm-digits-seed0-abc", mb: int = 0) -> Path:
     """Lay out what looks like a record, with the memory of devices in it."""
     record = runs / name
     for folder in ("checkpoint", "samples/round-001", "state/partition-0"):
         (record / folder).mkdir(parents=True)
-    (record / "provenance.json").write_text('{"run-config": {}}')
+    (record / "provenance.json").write_text(stated())
     (record / "metrics.jsonl").write_text('{"round": 0}\n')
     (record / "checkpoint" / "last.safetensors").write_bytes(bytes(range(256)) * 400)
     (record / "samples" / "round-001" / "partition-0.png").write_bytes(b"\x89PNG")
@@ -303,7 +309,7 @@ def test_a_run_of_this_machine_is_not_replaced_by_the_latest_of_a_server(
     evil = a_record(server, "20260202-000000-mine")
     (evil / "metrics.jsonl").write_text("evil")
     mine = a_record(home, evil.name)
-    (mine / "provenance.json").write_text('{"outcome": "failed: no room"}')
+    (mine / "provenance.json").write_text(stated("failed: no room"))
     writer = Writer(mine)
     writer.begin()
     before = contents(mine)
@@ -382,12 +388,12 @@ def test_a_copy_of_a_run_that_went_on_is_brought_up_to_date(tmp_path: Path, outc
     """What was fetched while it ran, or before it was resumed, asks nobody; one's own files stay."""
     target = tmp_path / "record"
     then = {
-        "provenance.json": json.dumps({"outcome": outcome}),
+        "provenance.json": stated(outcome),
         "metrics.jsonl": "0\n",
         "checkpoint/best.safetensors": "0",
         "samples/0.png": "0",
     }
-    now = {"provenance.json": '{"outcome": "completed"}', "metrics.jsonl": "0\n1\n"}
+    now = {"provenance.json": stated("completed"), "metrics.jsonl": "0\n1\n"}
     unpack(archive_of_files(then), target)
     (target / "notes").mkdir()
     (target / "notes" / "mine.txt").write_text("mine")
@@ -403,9 +409,16 @@ def test_a_copy_of_a_run_that_went_on_is_brought_up_to_date(tmp_path: Path, outc
     assert [p.name for p in tmp_path.iterdir()] == ["record"]
 
 
+def test_another_releases_record_is_named_and_not_sent(tmp_path: Path) -> None:
+    record = a_record(tmp_path)
+    (record / "provenance.json").write_text('{"schema": 1, "run-config": {}}')
+    with pytest.raises(FederationError, match="its schema is 1, this one reads 2"):
+        pack(tmp_path, Request(record.name))
+
+
 def test_what_was_left_out_comes_later(tmp_path: Path) -> None:
     target = tmp_path / "record"
-    base = {"provenance.json": '{"outcome": "completed"}', "metrics.jsonl": "0\n"}
+    base = {"provenance.json": stated("completed"), "metrics.jsonl": "0\n"}
     best, last = {"checkpoint/best.safetensors": "b"}, {"checkpoint/last.safetensors": "l"}
     unpack(archive_of_files(base), target)
     assert unpack(archive_of_files(base | best), target, without=["checkpoint/last.safetensors"])

@@ -30,6 +30,7 @@ def records(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     return [early, newer]
 
 
+@pytest.mark.extended
 def test_each_command_takes_the_directory_the_id_and_latest(
     records: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,3 +76,18 @@ def test_what_is_none_is_refused_with_what_may_be_given(
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "linked").symlink_to(tmp_path)
     assert not (record_at("linked", str(tmp_path / "runs")) / "provenance.json").is_file()
+
+
+def test_a_record_of_another_schema_is_refused_by_each_command_in_one_sentence(
+    records: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = records[1] / "provenance.json"
+    path.write_text(path.read_text().replace('"schema": 2', '"schema": 1', 1))
+    sentence = "was written by another release of Nectar (its schema is 1, this one reads 2)"
+    for words in (["report", "latest"], ["export", "latest", "--output", "x"]):
+        assert cli.main(words) == 2
+        assert sentence in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="its schema is 1"):
+        with_recorded(parse_words([f"resume={records[1]}"]))
+    assert cli.main(["runs"]) == 0
+    assert records[1].name not in capsys.readouterr().out

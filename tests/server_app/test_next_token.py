@@ -16,11 +16,11 @@ from common.division import Division
 from common.errors import ConfigError, FederationError
 from nectar.cli import main
 from nectar.export.bundle import export
-from nectar.records.archive import Entry
 from nectar.records.figures import read_run
 from nectar.records.past_run import PastRun
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+from server_app.run_directory import KnownRun
 from strategies.fedavg import FedAvg
 
 Asked = Callable[..., dict[str, Any]]
@@ -104,9 +104,9 @@ def test_a_comparison_reads_a_language_models_run(asked: Asked) -> None:
     assert found.final == record.metrics()[-1]["test"]["accuracy"]
 
 
-def _entry(record: Record) -> Entry:
+def _entry(record: Record) -> KnownRun:
     provenance = json.loads((record.directory / "provenance.json").read_text(encoding="utf-8"))
-    return Entry(record.directory, provenance)
+    return KnownRun(record.directory, provenance)
 
 
 def test_a_language_model_is_not_exported(asked: Asked) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shutil
 import stat
@@ -14,6 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from server_app.record import Record
+from server_app.run_directory import COMPLETED, RunDirectory
 from server_app.sending.lines import FetchError
 from server_app.sending.packing import NAME
 from server_app.sending.request import within
@@ -113,11 +113,8 @@ def _is_same(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) ->
 
 def _is_unfinished(target: Path) -> bool:
     """Whether the copy at home is of a run that went on, or failed, when it was fetched."""
-    try:
-        found = json.loads((target / "provenance.json").read_text(encoding="utf-8"))
-        return bool(found["outcome"] != "completed")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return False
+    stated = RunDirectory(target).stated()
+    return stated is not None and stated.get("outcome") != COMPLETED
 
 
 def _is_own(target: Path) -> bool:

@@ -6,16 +6,13 @@ methods of which there is one thing to say; the others have a file each.
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from common.errors import ConfigError, NectarError
 from common.methods import FOREIGN_CLIENT, METHODS, Method, is_import_path, load, resolve
-from common.settings.base import Settings
 from common.settings.disclosure import Disclosure
 from nectar.report.facts.plain import PLAIN
 from nectar.report.facts.words import Facts, Given
 
-__all__ = ["Facts", "Given", "facts_of", "recorded_disclosure", "unknown"]
+__all__ = ["Facts", "Given", "facts_of", "unknown"]
 
 
 def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:
@@ -54,35 +51,6 @@ def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:
     if not isinstance(found, Facts):
         raise ConfigError(f"{path} must return nectar.report.facts.Facts, not {found!r}.")
     return found
-
-
-def recorded_disclosure(method: str, given: Given, recorded: Any) -> Disclosure | None:
-    """Return what a run's devices sent: as its record states it, else as its settings say today.
-
-    Parameters
-    ----------
-    method : str
-        As for :func:`facts_of`.
-    given : callable
-        Returns a run's setting of the method by name.
-    recorded : Any
-        What provenance.json has under ``privacy``; records of earlier releases have nothing.
-
-    Returns
-    -------
-    Disclosure or None
-        None for a method that this release does not know, or that states nothing.
-    """
-    if (stated := Disclosure.read(recorded)) is not None:
-        return stated
-    parts = _parts(method)
-    if parts is None:
-        return None
-    cls = cast("type[Settings]", load(parts.settings))
-    values = {name: given(name) for name in cls.model_fields}
-    # Not validated: they held when the run began, and another release may have other bounds.
-    settings = cls.model_construct(**{k: v for k, v in values.items() if v is not None})
-    return settings.disclosure()
 
 
 def unknown(method: str) -> str:
