@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "open", "run"]
 
-_NAMES = {"open": "open_record", "run": "run"}
+_NAMES = {"compare": "compare", "open": "open_record", "run": "run"}
 
 
 def __getattr__(name: str) -> Any:
@@ -26,9 +26,7 @@ def __getattr__(name: str) -> Any:
 
     if sentence := hidden():
         raise ImportError(sentence)
-    if name in _NAMES:
-        return getattr(importlib.import_module("nectar.api"), _NAMES[name])
-    return importlib.import_module(f"nectar.{name}")
+    return getattr(importlib.import_module("nectar.api"), _NAMES[name])
 
 
 def __dir__() -> list[str]:

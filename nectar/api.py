@@ -17,9 +17,9 @@ import torch
 from common.config.text import scalar_text
 from common.errors import ConfigError
 from nectar.class_list import with_class_list
-from nectar.compare.comparison import Comparison
-from nectar.compare.request import parse
-from nectar.compare.tables import Results, terminal
+from nectar.comparison.comparison import Comparison
+from nectar.comparison.request import parse
+from nectar.comparison.tables import Results, terminal
 from nectar.engines.interrupt import Interrupted, Interrupts
 from nectar.engines.local_run import run_here
 from nectar.records.named_record import record_at

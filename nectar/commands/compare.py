@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nectar.compare.request import parse
+from nectar.comparison.request import parse
 from nectar.engines.flower.app import project
 from nectar.engines.interrupt import Interrupted, Interrupts
 
@@ -41,8 +41,8 @@ def main(words: list[str]) -> int:
     """Compare what ``words`` name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
     request = parse(words)
     project()  # without which no run can be started
-    from nectar.compare.comparison import Comparison
-    from nectar.compare.tables import terminal
+    from nectar.comparison.comparison import Comparison
+    from nectar.comparison.tables import terminal
 
     comparison = Comparison(request, words, _say)
     interrupts = Interrupts()

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from nectar.compare.live_processes import CHILD
+from nectar.comparison.live_processes import CHILD
 from nectar.engines.cores import GRANTED
 
-FORK_SERVER = "nectar.compare.fork_server"
+FORK_SERVER = "nectar.comparison.fork_server"
 #: what a fork server is given so that the words of its runs find room in a list of processes
 _ROOM = " " * (1 << 15)
 _GRACE = 20.0

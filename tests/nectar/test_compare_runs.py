@@ -24,12 +24,12 @@ from common.code.fingerprint import PACKAGES
 from common.code.import_closure import Sources
 from common.errors import ConfigError, FederationError
 from nectar.cli import main
-from nectar.compare import run_scheduler
-from nectar.compare.comparison import Comparison
-from nectar.compare.live_processes import command_lines
-from nectar.compare.request import parse
-from nectar.compare.run_scheduler import RunScheduler
-from nectar.compare.tables import Results
+from nectar.comparison import run_scheduler
+from nectar.comparison.comparison import Comparison
+from nectar.comparison.live_processes import command_lines
+from nectar.comparison.request import parse
+from nectar.comparison.run_scheduler import RunScheduler
+from nectar.comparison.tables import Results
 from nectar.records import identity as identities
 from nectar.records.archive import Archive
 from nectar.records.identity import Identity

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from nectar.compare.rows import Row, default_target, is_outlier
-from nectar.compare.tables import Results, markdown, number, shown_rounds, size, terminal
-from nectar.compare.tuning import Axis, Choice, Search, Trial, choose
-from nectar.compare.variants import Variant
+from nectar.comparison.rows import Row, default_target, is_outlier
+from nectar.comparison.tables import Results, markdown, number, shown_rounds, size, terminal
+from nectar.comparison.tuning import Axis, Choice, Search, Trial, choose
+from nectar.comparison.variants import Variant
 from nectar.records.figures import RoundFigures, RunFigures
 
 

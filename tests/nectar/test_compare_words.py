@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from common.errors import ConfigError
-from nectar.compare.request import parse
-from nectar.compare.tuning import searches_of
-from nectar.compare.variants import Variant, read_variant
+from nectar.comparison.request import parse
+from nectar.comparison.tuning import searches_of
+from nectar.comparison.variants import Variant, read_variant
 
 ADAM = "flwr.serverapp.strategy:FedAdam"
 

@@ -15,8 +15,8 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
 from nectar.cli import main as nectar
-from nectar.compare.plan import tasks_of
-from nectar.compare.request import parse
+from nectar.comparison.plan import tasks_of
+from nectar.comparison.request import parse
 from nectar.words import parse_words, with_file_as_word
 
 Small = Callable[..., dict[str, Any]]

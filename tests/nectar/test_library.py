@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import signal
@@ -26,7 +27,7 @@ from common.errors import ConfigError, FederationError, NectarError
 from common.learning.training import evaluate
 from common.samples.inputs import samples
 from nectar import api, cli
-from nectar.compare.comparison import Comparison
+from nectar.comparison.comparison import Comparison
 from nectar.engines.interrupt import Interrupted
 from nectar.records.recorded_run import RecordedRun
 
@@ -173,6 +174,7 @@ def test_importing_it_brings_nothing_heavy() -> None:
 
 def test_what_it_has_no_name_for_is_an_attribute_error() -> None:
     assert {"compare", "open", "run"} <= set(dir(nectar))
+    assert inspect.isfunction(nectar.compare), "not a package that can be called"
     with pytest.raises(AttributeError, match="module 'nectar' has no attribute 'train'"):
         nectar.train  # type: ignore[attr-defined]  # noqa: B018
 

@@ -18,8 +18,8 @@ from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method, is_foreign, resolve
 from nectar.commands import config as config_command
-from nectar.compare.request import parse
-from nectar.compare.variants import Variant, read_variant
+from nectar.comparison.request import parse
+from nectar.comparison.variants import Variant, read_variant
 from nectar.records.past_run import PastRun
 from nectar.report.view import View
 

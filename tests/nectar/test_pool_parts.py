@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from common.config.loading import load
 from common.errors import ConfigError
-from nectar.compare.plan import Task
+from nectar.comparison.plan import Task
 from nectar.engines import run_start
 from nectar.engines.pool import forecast, letters, sheets
 from nectar.engines.pool.board import Board

@@ -14,7 +14,7 @@ import pytest
 from federation import numbers, words_of
 from small import SMALL
 
-from nectar.compare.live_processes import command_lines, is_run, others
+from nectar.comparison.live_processes import command_lines, is_run, others
 from nectar.engines.run_start import FORK_SERVER, RunStarter, Started, start_alone
 from server_app.record import Record
 
@@ -128,7 +128,7 @@ def test_without_its_server_a_run_counts_as_killed_and_the_next_starts_alone(
 LEFT_ALONE = """
 import os, sys, time
 from pathlib import Path
-from nectar.compare import fork_server
+from nectar.comparison import fork_server
 server = os.getpid()
 if not os.fork():
     while os.getppid() == server:

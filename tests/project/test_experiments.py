@@ -15,8 +15,8 @@ from common.config.resolved import Config
 from common.data.published.catalogue import describe
 from common.division import Division
 from nectar import cli
-from nectar.compare.request import parse
-from nectar.compare.tuning import searches_of
+from nectar.comparison.request import parse
+from nectar.comparison.tuning import searches_of
 from server_app.app import make_strategy
 
 TITLES = {

@@ -17,7 +17,7 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import ConfigError
-from nectar.compare.request import parse
+from nectar.comparison.request import parse
 from server_app.app import make_strategy
 from strategies.image_generators import image_generator
 from synth.generators.feature_space import FeatureSpace

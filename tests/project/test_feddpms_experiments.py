@@ -10,8 +10,8 @@ from common.config.layers import CONF, names
 from common.config.loading import load
 from common.division import Division
 from common.specs.fedvae import start_decoder
-from nectar.compare.request import parse
-from nectar.compare.tuning import searches_of
+from nectar.comparison.request import parse
+from nectar.comparison.tuning import searches_of
 from server_app.app import make_strategy
 
 #: data set, parameters of encoder and classifier with the variance, of the decoder; n, alpha, sigma

@@ -10,8 +10,8 @@ from client_app.generators import Diffusion
 from common.config.layers import CONF, names
 from common.config.loading import load
 from common.division import Division
-from nectar.compare.request import parse
-from nectar.compare.tuning import searches_of
+from nectar.comparison.request import parse
+from nectar.comparison.tuning import searches_of
 from server_app.app import make_strategy
 
 #: sites and the share of them that a round asks

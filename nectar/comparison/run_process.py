@@ -1,6 +1,6 @@
 """A run that a comparison starts: ``nectar run``, which does not outlive the comparison.
 
-Called as ``python -m nectar.compare.run_process PARENT run [EXPERIMENT] [key=value ...]``.
+Called as ``python -m nectar.comparison.run_process PARENT run [EXPERIMENT] [key=value ...]``.
 """
 
 from __future__ import annotations

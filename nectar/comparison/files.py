@@ -13,9 +13,9 @@ from common.config.resolved import Config
 from common.config.text import dotted
 from common.storage.files import write_json, write_text
 from nectar.charts import Series, lines, save
-from nectar.compare.rows import Row, describe, mean
-from nectar.compare.tables import Results, markdown
-from nectar.compare.tuning import Choice
+from nectar.comparison.rows import Row, describe, mean
+from nectar.comparison.tables import Results, markdown
+from nectar.comparison.tuning import Choice
 from nectar.records.figures import RoundFigures, RunFigures
 
 SCHEMA = 1

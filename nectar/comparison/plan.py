@@ -10,8 +10,8 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
 from nectar.class_list import with_class_list
-from nectar.compare.request import Request
-from nectar.compare.variants import Variant
+from nectar.comparison.request import Request
+from nectar.comparison.variants import Variant
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.words import parse_words

@@ -10,7 +10,7 @@ from pathlib import Path
 from common.config.text import scalar
 from common.errors import ConfigError
 from common.methods import METHODS
-from nectar.compare.variants import Variant, is_setting, own_sections, read_variant
+from nectar.comparison.variants import Variant, is_setting, own_sections, read_variant
 from nectar.records.outputs import output_folder
 from nectar.words import key_of, refuse_repeats, take_options, with_file_as_word
 

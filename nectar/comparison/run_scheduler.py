@@ -12,8 +12,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from common.learning.compute import torch_device
-from nectar.compare.live_processes import others
-from nectar.compare.plan import Task
+from nectar.comparison.live_processes import others
+from nectar.comparison.plan import Task
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.log import plain
 from nectar.engines.run_start import RunStarter, Started

@@ -9,14 +9,14 @@ import shlex
 from collections.abc import Callable, Sequence
 
 from common.errors import ConfigError
-from nectar.compare.files import write_all
-from nectar.compare.plan import Task, refuse_duplicates, tasks_of
-from nectar.compare.request import Request
-from nectar.compare.rows import Row, default_target
-from nectar.compare.run_scheduler import RunScheduler
-from nectar.compare.tables import Results
-from nectar.compare.tuning import Choice, Search, Trial, choose, searches_of
-from nectar.compare.variants import Variant
+from nectar.comparison.files import write_all
+from nectar.comparison.plan import Task, refuse_duplicates, tasks_of
+from nectar.comparison.request import Request
+from nectar.comparison.rows import Row, default_target
+from nectar.comparison.run_scheduler import RunScheduler
+from nectar.comparison.tables import Results
+from nectar.comparison.tuning import Choice, Search, Trial, choose, searches_of
+from nectar.comparison.variants import Variant
 from nectar.records.archive import Archive
 from nectar.records.figures import read_run
 

@@ -1,8 +1,9 @@
 """A process that has imported what a run needs, once, and forks a comparison's runs: nothing runs in itself.
 
-Called as ``python -m nectar.compare.fork_server PARENT SOCKET ROOM``. Over the socket, whose number it inherits, come
-requests of JSON, `{"words": [...], "log": ..., "environment": {...}}`, each answered by `{"begun": PID}`, and, when
-that run has ended, by `{"ended": PID, "code": ...}`. When the other end closes, it ends, and so does what it forked.
+Called as ``python -m nectar.comparison.fork_server PARENT SOCKET ROOM``. Over the socket, whose number it inherits,
+come requests of JSON, `{"words": [...], "log": ..., "environment": {...}}`, each answered by `{"begun": PID}`, and,
+when that run has ended, by `{"ended": PID, "code": ...}`. When the other end closes, it ends, and so does what it
+forked.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from nectar.compare import run_process
+from nectar.comparison import run_process
 
-SHOWN = ("python", "-P", "-m", "nectar.compare.run_process")
+SHOWN = ("python", "-P", "-m", "nectar.comparison.run_process")
 """How a run begins in a list of processes, forked or not."""
 _LOOK = 0.1
 #: of proc(5): where a process's own arguments lie

@@ -6,8 +6,8 @@ import math
 import textwrap
 from dataclasses import dataclass
 
-from nectar.compare.rows import FLAGS, Row, mean
-from nectar.compare.tuning import Choice
+from nectar.comparison.rows import FLAGS, Row, mean
+from nectar.comparison.tuning import Choice
 
 _NOTHING = "–"
 _WIDTH = 120

@@ -10,7 +10,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 #: the module that a comparison starts its runs with
-CHILD = "nectar.compare.run_process"
+CHILD = "nectar.comparison.run_process"
 
 _PROGRAMS = ("nectar", "cli.py", "nectar.cli")
 _RUNNING = ("run", "simulate")

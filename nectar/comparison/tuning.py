@@ -11,9 +11,9 @@ from common.config.problems import nearest
 from common.config.text import scalar
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS
-from nectar.compare.request import Request
-from nectar.compare.rows import mean
-from nectar.compare.variants import Variant, own_setting
+from nectar.comparison.request import Request
+from nectar.comparison.rows import mean
+from nectar.comparison.variants import Variant, own_setting
 
 Settings = tuple[str, ...]
 
