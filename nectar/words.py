@@ -12,7 +12,6 @@ from pathlib import Path
 
 from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
 from common.config.keys import CONFIG, PATH_KEYS, TYPED
-from common.config.layers import names
 from common.config.problems import nearest
 from common.config.text import from_home, scalar
 from common.errors import ConfigError
@@ -141,7 +140,7 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
                 raise ConfigError(
                     f"{word!r} is no key=value: only an experiment or a method, named first, has no '='."
                 )
-            run_config[_kind_of_first(word)] = word
+            run_config["method" if word in METHODS else "experiment"] = word
         elif "." in key:
             value = _own_paths(key, value, directory or Path.cwd())
             assigned.append(shlex.quote(f"{key}={value}"))
@@ -156,24 +155,6 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
     if assigned:
         run_config["set"] = " ".join(assigned)
     return run_config
-
-
-def _kind_of_first(word: str) -> str:
-    """Return which key a first word without ``=`` is the value of: a method's name, else an experiment's.
-
-    Raises
-    ------
-    ConfigError
-        If an experiment has a method's name.
-    """
-    if word not in METHODS:
-        return "experiment"
-    if word in names("experiment"):
-        raise ConfigError(
-            f"{word} is a method and an experiment (conf/experiment/{word}.yaml): write method={word} or "
-            f"experiment={word}."
-        )
-    return "method"
 
 
 def key_of(word: str) -> str:

@@ -1,4 +1,4 @@
-"""Where values come from: dataset file, experiment file, run config; the later one wins."""
+"""Where values come from: dataset file, experiment, run config; the later one wins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from common.settings.sections import SECTIONS, RunSettings
 CONF = Path(__file__).parents[2] / "conf"
 
 BASE = "base"
-"""The key of an experiment file that names the experiment it departs from."""
+"""The key that names the experiment which a table, or a file of one's own, departs from."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,15 @@ class Layer:
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """List the files of ``conf/<kind>``: the known data sets, or experiments."""
+    """List the files of ``conf/<kind>``: the known data sets, or tables."""
     return tuple(sorted(path.stem for path in (CONF / kind).glob("*.yaml")))
 
 
-def file_layer(kind: str, name: str, where: str) -> Layer:
-    """Read ``conf/<kind>/<name>.yaml``.
+def dataset_layer(name: str, where: str) -> Layer:
+    """Read ``conf/dataset/<name>.yaml``.
 
     Parameters
     ----------
-    kind : str
-        ``"dataset"`` or ``"experiment"``.
     name : str
         The file's name without its ending, as the user chose it.
     where : str
@@ -52,49 +50,13 @@ def file_layer(kind: str, name: str, where: str) -> Layer:
     ConfigError
         If there is no such file, or it is not made of keys and sections.
     """
-    known = names(kind)
+    known = names("dataset")
     if name not in known:
         as_method = name in METHODS or is_import_path(name)
         hint = f"; a method is chosen by method={name}" if as_method else ""
-        if kind == "experiment" and name in names("dataset"):
-            hint = f"; a data set is chosen by dataset={name}"
-        if kind == "dataset":
-            hint += f"; your own is {forms_in_words()}"
-        raise unknown(kind, name, where, known, hint)
-    source = f"conf/{kind}/{name}.yaml"
-    return Layer(source, flatten(read_yaml(CONF / kind / f"{name}.yaml", source), source))
-
-
-def experiment_layers(
-    name: str, where: str = COMMAND_LINE, above: tuple[str, ...] = ()
-) -> list[Layer]:
-    """Read an experiment's file and, below it, the experiment that its ``base`` names, and so on.
-
-    Parameters
-    ----------
-    name : str
-        The experiment.
-    where : str
-        Where it was named.
-    above : tuple of str
-        The experiments that lead to it.
-
-    Raises
-    ------
-    ConfigError
-        As :func:`file_layer`; also if ``base`` is no name or leads back to the same experiment.
-    """
-    layer = file_layer("experiment", name, where)
-    if BASE not in layer.values:
-        return [layer]
-    base = layer.values[BASE]
-    if not isinstance(base, str):
-        raise ConfigError(f"{BASE} in {layer.where} must be a name, not {show(base)}.")
-    above = (*above, name)
-    if base in above:
-        raise ConfigError(f"{BASE} in {layer.where} leads back to {base}: remove one base.")
-    own = {key: value for key, value in layer.values.items() if key != BASE}
-    return [*experiment_layers(base, layer.where, above), Layer(layer.where, own)]
+        raise unknown("dataset", name, where, known, f"{hint}; your own is {forms_in_words()}")
+    source = f"conf/dataset/{name}.yaml"
+    return Layer(source, flatten(read_yaml(CONF / "dataset" / f"{name}.yaml", source), source))
 
 
 def flatten(content: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -155,7 +117,7 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
     """Merge layers; the later one wins.
 
     Arguments for a strategy belong to the strategy chosen when they were given: a later layer that
-    chooses another method drops them, so that an experiment file serves with another ``method=``.
+    chooses another method drops them, so that an experiment serves with another ``method=``.
     """
     leaves: dict[str, Leaf] = {}
     for layer in layers:

@@ -24,8 +24,7 @@ from common.config.keys import (
 )
 from common.config.layers import (
     Layer,
-    experiment_layers,
-    file_layer,
+    dataset_layer,
     merge,
     read_run_config,
     run_config_layers,
@@ -37,6 +36,7 @@ from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phra
 from common.config.resolved import Config
 from common.config.schema import build, section_classes, taken_over, unknown_problems
 from common.config.strategy import check_arguments, check_strategy
+from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
 from common.errors import ConfigError
 from common.methods import FOREIGN_CLIENT, METHODS, Method, section, settings_of
@@ -54,9 +54,8 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
     """Resolve a run config.
 
     Merges, the later over the earlier: the settings classes' defaults,
-    ``conf/dataset/<dataset>.yaml``, what the method needs of other sections,
-    ``conf/experiment/<experiment>.yaml`` (below it the experiment that its key ``base`` names, if
-    it has one), the user's own file that ``config`` names, the run config's own keys, its ``set``.
+    ``conf/dataset/<dataset>.yaml``, what the method needs of other sections, the experiment (a cell of a table in
+    ``conf/table``), the user's own file that ``config`` names, the run config's own keys, its ``set``.
     The settings of every method may stand anywhere; all are checked, the chosen method's are used.
 
     Parameters
@@ -135,7 +134,7 @@ def _dataset_layer(layers: list[Layer]) -> Layer:
             f"dataset {where_phrase(leaf.where)} must be a name, not {show(leaf.value)}."
         )
     layer = dataset_of_ones_own(leaf.value, leaf.where)
-    layer = layer or file_layer("dataset", leaf.value, leaf.where)
+    layer = layer or dataset_layer(leaf.value, leaf.where)
     if "dataset" in layer.values:
         raise ConfigError(
             f"dataset in {layer.where} must not be stated: the file's name is the name."

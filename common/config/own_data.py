@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common.config.consistency import FILE_KEY
-from common.config.layers import Layer, file_layer, merge
+from common.config.layers import Layer, dataset_layer, merge
 from common.config.problems import show, where_phrase
 from common.errors import ConfigError
 from common.settings.datasets import FILE, FOLDERS, FORMS, kind_of
@@ -41,7 +41,7 @@ def dataset_of_ones_own(dataset: str, where: str) -> Layer | None:
         If the name has a colon, as the forms have, and is none of them.
     """
     if kind_of(dataset):
-        return file_layer("dataset", FOLDERS, where)
+        return dataset_layer(FOLDERS, where)
     if ":" in dataset:
         others = ", ".join(f"{form.written}" for form in FORMS.values() if ":" in form.written)
         raise ConfigError(f"dataset={show(dataset)} {where_phrase(where)} must be one of {others}.")

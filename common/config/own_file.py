@@ -1,4 +1,4 @@
-"""A user's own file of settings: written as an experiment is, or what `nectar config` printed, or a record's."""
+"""A user's own file of settings: a few, by section, or what `nectar config` printed, or a record's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from common.config.keys import PATH_KEYS, Leaf
-from common.config.layers import BASE, Layer, experiment_layers, flatten
+from common.config.layers import BASE, Layer, flatten
 from common.config.problems import show
+from common.config.tables import experiment_layers
 from common.config.text import from_home, read_yaml
 from common.errors import ConfigError
 from common.settings.sections import RunSettings

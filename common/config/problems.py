@@ -32,6 +32,18 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def near(word: str, choices: Iterable[str]) -> str:
+    """Say which choice is most like a word, and up to two others that are nearly as like it; nothing if none is."""
+    found = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.5)
+    likeness = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
+    found = [
+        choice for choice, like in zip(found, likeness, strict=True) if like > likeness[0] - 0.04
+    ]
+    if len(found) < 2:
+        return f", the nearest is {found[0]}" if found else ""
+    return f", the nearest are {', '.join(found[:-1])} and {found[-1]}"
+
+
 def nearest_key(key: str, known: Sequence[str]) -> str | None:
     """Return the known dotted key most like a mistyped one.
 

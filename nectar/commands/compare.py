@@ -19,7 +19,7 @@ by its resolved configuration and the source that decides its numbers, and conti
   LABEL=METHOD...      the row's name, in quotes if it has spaces
   key=value            for all rows; seed=S is the first seed
 
-  --config FILE        a YAML file of settings for all rows: as an experiment, or what `nectar config` printed
+  --config FILE        a YAML file of settings for all rows, by section, or what `nectar config` printed
   --seeds N            seeds S to S+N-1 (default: 3)
   --target A           count rounds and bytes up to accuracy A (default: 0.9 of the best row's)
   --jobs J             runs at a time (default: as many as the cores allow)

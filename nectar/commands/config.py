@@ -7,12 +7,13 @@ import textwrap
 
 from common.code.imports import is_import_path
 from common.config.keys import STRATEGY, Leaf
-from common.config.layers import CONF, names
+from common.config.layers import names
 from common.config.loading import load
 from common.config.own_parts import chosen_method
 from common.config.problems import COMMAND_LINE, unknown
 from common.config.schema import section_classes
 from common.config.strategy import check_strategy, describe_arguments
+from common.config.tables import ENDING, TABLE, experiments, read_table, title
 from common.config.text import scalar_text
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.base import Settings
@@ -32,21 +33,23 @@ Prints the configuration that `nectar run` with the same words would use, as YAM
 where a value was given; a value without one is the default of its settings class.
 
 What it prints runs again as it is: `nectar config ... > my.yaml`, then `nectar run --config my.yaml`. A FILE of your
-own may state a few settings only, as an experiment does; its `base: NAME` departs from one. Words stand over it.
+own may state a few settings only; its `base: NAME` departs from an experiment. Words stand over it.
 """
 
 _RUN = "run"
-_SMALL = "-small"
 
 #: of the column of names; a longer one pushes its own line to the right
 _WIDEST = 26
 _WRAPPER = textwrap.TextWrapper(96, initial_indent=" " * 6, subsequent_indent=" " * 6)
+_CELLS = textwrap.TextWrapper(
+    96, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+)
 _PATHS = (
     Description(
         "experiment",
         "",
         "the name of an experiment",
-        "a file of settings; may be named first",
+        "a cell of a table; may be named first",
         "",
         "",
     ),
@@ -84,16 +87,15 @@ def show_help(words: list[str]) -> int:
 
 
 def _catalogue() -> str:
-    """List methods, data sets, experiments and sections, a line each."""
+    """List methods, data sets and sections, a line each, and tables with their experiments."""
     groups = {
         "Methods": {name: _first_line(settings_class(name)) for name in METHODS}
         | {
             "package.module:Class": "any Flower strategy, its arguments in the section `strategy`.",
             "package.module:METHOD": "a method of your own, its settings in a section of its name.",
         },
-        "Data sets": {name: _first_comment("dataset", name) for name in names("dataset")}
+        "Data sets": {name: title("dataset", name) for name in names("dataset")}
         | {form.written: form.meaning for form in FORMS.values()},
-        f"Experiments ([{_SMALL}]: also with that ending, at two-core size)": _experiments(),
         "Sections": {_RUN: _first_line(RunSettings)}
         | {name: _first_line(cls) for name, cls in SECTIONS.items()},
     }
@@ -102,17 +104,22 @@ def _catalogue() -> str:
         "\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in group.items())])
         for title, group in groups.items()
     ]
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, _tables()])
 
 
-def _experiments() -> dict[str, str]:
-    """Describe every experiment; a twin of small size is a mark on its original's line."""
-    lines = {name: _first_comment("experiment", name) for name in names("experiment")}
-    return {
-        name: f"{line} [{_SMALL}]" if name + _SMALL in lines else line
-        for name, line in lines.items()
-        if name.removesuffix(_SMALL) == name or name.removesuffix(_SMALL) not in lines
-    }
+def _tables() -> str:
+    """List every table, and below it its experiments."""
+    lines = [
+        f"Tables (`nectar compare {TABLE}=NAME`), and the experiments in each ([{ENDING}]: also with that ending, at "
+        "two-core size):"
+    ]
+    small = experiments()
+    for name in names(TABLE):
+        table = read_table(name)
+        cells = [*(column.cell for column in table.columns), *table.others]
+        mark = f" [{ENDING}]" if any(small[cell] for cell in cells) else ""
+        lines += [f"  {name}{mark}: {title(TABLE, name)}", *_CELLS.wrap(", ".join(cells))]
+    return "\n".join(lines)
 
 
 def _explain(name: str) -> str:
@@ -149,9 +156,3 @@ def _row(section: str, row: Description) -> str:
 
 def _first_line(cls: type[Settings]) -> str:
     return (inspect.getdoc(cls) or "").partition("\n")[0]
-
-
-def _first_comment(kind: str, name: str) -> str:
-    """Return the comment on a file's first line, which says what it is."""
-    first = (CONF / kind / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -35,7 +35,7 @@ the classes that each simulated site would hold.
   nectar data data.file=own.npz --samples samples.png                    your own arrays
   nectar data dataset=torchvision:SVHN
 
-  --config FILE        a YAML file of settings: as an experiment, or what `nectar config` printed
+  --config FILE        a YAML file of settings, by section, or what `nectar config` printed
   --draw FILE          the counts as a picture, .png or .svg; two with a comma between them
   --samples FILE.png   ten images of each class, as the model sees them
   --allow-imports MODULES

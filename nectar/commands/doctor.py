@@ -27,7 +27,7 @@ A line a check: ok, warn, or fail with what to mend. The exit code is 1 if somet
 A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; settings are those of the run to come
 (compute.device, images.classes).
 
-  --config FILE    a YAML file of settings: as an experiment, or what `nectar config` printed
+  --config FILE    a YAML file of settings, by section, or what `nectar config` printed
   --site           this is a site's machine, not the operator's
   --keys DIR       a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether
                    the site's key is registered at the server
@@ -67,9 +67,9 @@ def main(words: list[str]) -> int:
 
 def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
     """Tell a connection from an experiment: a first word that is none of the experiments is a connection."""
-    from common.config.layers import names
+    from common.config.tables import is_experiment
 
-    if words and "=" not in words[0] and words[0] not in names("experiment"):
+    if words and "=" not in words[0] and not is_experiment(words[0]):
         return words[0], words[1:]
     return None, words
 

@@ -25,7 +25,7 @@ Runs the apps and the messages of a federation without its processes, and gives 
 a run are much work, several of them work side by side (compute.workers). How long it will take is estimated before
 round 1 by timing a step, and then told from what was measured, once a minute where there is no terminal.
 
-  --config FILE        a YAML file of settings: written as an experiment is (base: NAME departs from one), or what
+  --config FILE        a YAML file of settings, by section (base: NAME departs from an experiment), or what
                        `nectar config` printed, or a record's config.yaml; words stand over it
   --note-record FILE   write the record's directory into FILE as soon as there is one, for a script
   --dry-run            print the settings and the estimate, and run nothing

@@ -26,7 +26,7 @@ Usage: nectar simulate [EXPERIMENT | METHOD] [key=value ...] [--config FILE] [--
 Runs the Flower app as `flwr run` does, on a SuperLink and a Ray of its own, and ends both with it.
 The exit code is the run's outcome: 0 only if it completed.
 
-  --config FILE  a YAML file of settings: as an experiment, or what `nectar config` printed
+  --config FILE  a YAML file of settings, by section, or what `nectar config` printed
   --print      print the plain flwr command that this stands for, and run nothing
   --verbose    show every line of Flower's and Ray's log
 

@@ -32,7 +32,7 @@ with --ca FILE. output-dir is a path on the server, data-dir one on every machin
 are absolute, and left out each machine has its own.
 resume=RECORD-ID continues a run whose record lies on the server, with round=N or round=best behind that checkpoint.
 
-  --config FILE    a YAML file of settings: as an experiment, or what `nectar config` printed; paths in it are not the
+  --config FILE    a YAML file of settings, by section, or what `nectar config` printed; paths in it are not the
                    server's, and stay here
   --ca FILE        the authority's certificate, for a connection given as HOST:PORT
   --insecure       the SuperLink has no TLS, and that is meant

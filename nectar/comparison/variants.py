@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from common.code.imports import is_import_path
 from common.config.keys import PATH_KEYS, RUN_KEYS, STRATEGY
-from common.config.layers import names
-from common.config.problems import nearest
+from common.config.problems import near, nearest
+from common.config.tables import experiment_names, is_experiment
 from common.errors import ConfigError
 from common.methods import METHODS, is_foreign, section
 from common.settings.sections import SECTIONS
@@ -137,12 +137,9 @@ def _refuse_slip(word: str) -> None:
     """Raise for a word that is no setting, no experiment and no method, with what is nearest to it."""
     head, equals, tail = word.partition("=")
     if not equals:
-        experiments = names("experiment")
-        if word in experiments:
+        if is_experiment(word):
             return
-        name = word.partition(":")[0]
-        guess = nearest(name, [*METHODS, *experiments])
-        hint = f", the nearest is {guess}" if guess else ""
+        hint = near(word.partition(":")[0], [*METHODS, *experiment_names()])
         raise ConfigError(
             f"{word!r} is no method and no experiment{hint}: methods are {', '.join(METHODS)} and any Flower "
             "strategy or method of your own as package.module:NAME; `nectar config --help` lists the experiments."

@@ -115,12 +115,20 @@ def test_unknown_names_are_answered_with_the_nearest_and_the_list() -> None:
     assert said.startswith("method='fedmd' on the command line is unknown, the nearest is feddm: ")
     assert "feddm, real, fedavg" in said
     assert "the nearest is mnist: there are cifar10, cifar100, digits" in sentence(dataset="minst")
-    assert "the nearest is feddm-mnist-small" in sentence(experiment="feddm-mnist_small")
-    assert "unknown" in sentence(experiment="../dataset/digits")
+
+
+def test_an_unknown_experiment_is_answered_with_the_nearest_and_no_list() -> None:
+    assert sentence(experiment="feddm-mnist_small") == (
+        "experiment='feddm-mnist_small' on the command line is unknown, the nearest is "
+        "feddm-mnist-small: `nectar config --help` lists all."
+    )
+    assert "unknown: `nectar" in sentence(experiment="../dataset/digits")
 
 
 def test_a_method_in_the_place_of_an_experiment_is_recognised() -> None:
     assert "method=fedavg" in sentence(experiment="fedavg")
+    assert "dataset=mnist" in sentence(experiment="mnist")
+    assert "`nectar compare table=feddm-2`" in sentence(experiment="feddm-2")
 
 
 def test_an_unknown_run_config_key_is_named_or_given_its_section() -> None:
@@ -170,29 +178,39 @@ def test_settings_that_cannot_hold_together_are_refused() -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("rounds: two", "rounds='two' in {} must be a whole number, at least 1."),
-        ("rouns: 2", "rouns in {} is no setting: did you mean rounds?"),
-        ("feddm: {icp: 2}", "feddm.icp in {} is no setting: did you mean feddm.ipc?"),
-        ("feddm: 3", "feddm in {} must hold settings, not 3."),
-        ("feddm: {ipc: [3]}", "feddm.ipc=a list in {} must be a whole number, at least 1."),
-        ("[1, 2]", "{} must hold keys and values, such as rounds: 5."),
-        ("rounds: 2\nrounds: 3", "{}, line 2, cannot be read: 'rounds' twice."),
-        ("rounds: 2\n\tseed: 3", None),
-        ("dataset: minst", None),
+        ("base: {rounds: two}", "rounds='two' in {} must be a whole number, at least 1."),
+        ("base: {rouns: 2}", "rouns in {} is no setting: did you mean rounds?"),
+        ("base: {feddm: {icp: 2}}", "feddm.icp in {} is no setting: did you mean feddm.ipc?"),
+        ("base: {feddm: 3}", "feddm in {} must hold settings, not 3."),
+        ("base: {feddm.ipc: [3]}", "feddm.ipc=a list in {} must be a whole number, at least 1."),
+        ("base: {rounds: 2, rounds: 3}", "{}, line 2, cannot be read: 'rounds' twice."),
+        ("base:\n  rounds: 2\n\tseed: 3", None),
+        ("base: {dataset: minst}", None),
+        ("base: 3", "{} must hold settings or the name of an experiment, not 3."),
+        ("base: {base: 3}", "base in {} must be a name, not 3."),
+        ("colums: []", "colums in {} is no part of a table: did you mean columns?"),
+        (
+            "rounds: 2",
+            "rounds in {} is no part of a table: settings stand in base, small and columns.",
+        ),
+        (
+            "columns: {a: {}}",
+            "columns in {} must be a list of axes, each with labels and settings.",
+        ),
     ],
 )
 def test_a_bad_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, expected: str | None
 ) -> None:
-    for kind in ("dataset", "experiment"):
+    for kind in ("dataset", "table"):
         (tmp_path / kind).mkdir()
     (tmp_path / "dataset" / "digits.yaml").touch()
-    (tmp_path / "experiment" / "e.yaml").write_text(content)
+    (tmp_path / "table" / "e.yaml").write_text(f"name: e\n{content}")
     monkeypatch.setattr(layers_module, "CONF", tmp_path)
     said = sentence(experiment="e")
-    assert "conf/experiment/e.yaml" in said
+    assert "conf/table/e.yaml" in said
     assert "\n" not in said
-    assert expected is None or said == expected.format("conf/experiment/e.yaml")
+    assert expected is None or said == expected.format("conf/table/e.yaml")
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,11 +127,11 @@ def test_what_is_no_strategy_is_refused(path: str, part: str) -> None:
 def test_arguments_in_a_file_go_with_the_files_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for kind in ("dataset", "experiment"):
+    for kind in ("dataset", "table"):
         (tmp_path / kind).mkdir()
     (tmp_path / "dataset" / "digits.yaml").touch()
-    content = f'method: "{ADAM}"\nstrategy: {{eta: 0.5}}\nfedavg: {{lr: 0.2}}'
-    (tmp_path / "experiment" / "e.yaml").write_text(content)
+    base = f'{{method: "{ADAM}", strategy: {{eta: 0.5}}, fedavg: {{lr: 0.2}}}}'
+    (tmp_path / "table" / "e.yaml").write_text(f"name: e\nbase: {base}")
     monkeypatch.setattr(layers_module, "CONF", tmp_path)
     assert load({"experiment": "e"}).strategy == {"eta": 0.5}
     assert load({"experiment": "e", "method": ADAM}).strategy == {"eta": 0.5}

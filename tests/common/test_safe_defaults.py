@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.config.layers import names
 from common.config.loading import load
+from common.config.tables import experiment_names
 from common.data.published.catalogue import NAMES
 from common.errors import ConfigError
 from common.settings.datasets import PUBLIC
@@ -22,7 +22,7 @@ OWN = (
     {"dataset": "mydata:load"},
     {"dataset": "torchvision:SVHN"},
 )
-PAPERS_ROWS = [name for name in names("experiment") if name.startswith("feddm-")]
+PAPERS_ROWS = [name for name in experiment_names() if name.startswith("feddm-")]
 
 
 def start(**run_config: Any) -> tuple[Any, Any]:
@@ -39,7 +39,7 @@ def test_on_ones_own_pictures_feddm_begins_with_noise_even_in_a_papers_row(
     own: dict[str, str],
 ) -> None:
     assert start(**own) == ("noise", True)
-    for experiment in names("experiment"):
+    for experiment in experiment_names():
         assert start(**own, experiment=experiment) == ("noise", True)
     words = {**own, "set": f"{own.get('set', '')} feddm.start=real feddm.warm=off"}
     assert start(**words) == ("real", False), "whoever asks for it gets it"

@@ -12,6 +12,7 @@ from places import ROOT
 
 from common.config.layers import names
 from common.config.schema import section_classes
+from common.config.tables import experiments
 from common.errors import NectarError
 from common.methods import METHODS
 from common.settings.sections import RunSettings
@@ -28,7 +29,7 @@ def test_config_prints_the_resolved_configuration(capsys: pytest.CaptureFixture[
     assert cli.main(["config", "digits-alpha001", "method=fedavg", "fedavg.lr=0.5"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "method: fedavg  # the command line" in lines
-    assert "  alpha: 0.01  # conf/experiment/digits-alpha001.yaml" in lines
+    assert "  alpha: 0.01  # conf/table/digits.yaml (alpha001)" in lines
     assert "rounds: 5  # conf/dataset/digits.yaml" in lines
     assert "  lr: 0.5  # the command line" in lines
 
@@ -136,17 +137,19 @@ def test_help_of_a_command_never_runs_it(
     assert cli.main(["config", "--help", "a", "b"]) == 2
 
 
-def test_help_lists_all_methods_data_sets_experiments_and_sections(
+def test_help_lists_all_methods_data_sets_sections_tables_and_experiments(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert cli.main(["config", "--help"]) == 0
-    listed = {
-        line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")
-    }
-    twins = {f"{name}-small" for name in names("experiment")}  # marked on their originals' lines
-    experiments = set(names("experiment")) - twins
-    expected = {*METHODS, *names("dataset"), *experiments, *section_classes(), "run"}
+    lines = capsys.readouterr().out.splitlines()
+    listed = {line.split()[0].rstrip(":") for line in lines if line.startswith("  ")}
+    expected = {*METHODS, *names("dataset"), *names("table"), *section_classes(), "run"}
     assert expected <= listed
+    cells = {word for line in lines if line.startswith(" " * 6) for word in line.split(", ")}
+    assert set(experiments()) <= {word.strip(" ,") for word in cells}
+    marked = [line for line in lines if " [-small]: " in line]
+    assert any(line.startswith("  feddm-2 [-small]: FedDM Table 2") for line in marked)
+    assert not any(line.startswith("  digits") for line in marked)
 
 
 def test_help_lists_every_field_with_default_range_and_meaning(

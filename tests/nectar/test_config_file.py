@@ -10,9 +10,9 @@ import pytest
 from federation import run
 
 from common.config import layers
-from common.config.layers import names
 from common.config.loading import load
 from common.config.resolved import Config
+from common.config.tables import experiment_names
 from common.errors import ConfigError
 from nectar.cli import main as nectar
 from nectar.comparison.plan import tasks_of
@@ -43,7 +43,7 @@ def test_what_is_printed_resolves_to_the_same(
     file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of every experiment; and what is submitted does so where files say something else."""
-    for experiment in ("", *names("experiment")):
+    for experiment in ("", *experiment_names()):
         words = [experiment] if experiment else []
         assert nectar(["config", *words, "seed=4", "wire.images=float32"]) == 0
         printed = capsys.readouterr().out
@@ -62,7 +62,7 @@ def test_what_is_printed_resolves_to_the_same(
 def test_a_resolved_run_config_reads_no_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    configs = [load({"experiment": name}) for name in names("experiment")]
+    configs = [load({"experiment": name}) for name in experiment_names()]
     strategy = {"method": "flwr.serverapp.strategy:FedAdam", "set": "strategy.eta=0.2"}
     configs += [load({}), load({**strategy, "experiment": "digits-alpha001"})]
     monkeypatch.setattr(layers, "CONF", tmp_path)

@@ -53,16 +53,6 @@ def test_a_methods_name_in_first_place_is_the_method(method: str) -> None:
     assert parse_words([method, "rounds=2"]) == parse_words([f"method={method}", "rounds=2"])
 
 
-def test_an_experiment_that_has_a_methods_name_is_named_in_full(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("nectar.words.names", lambda kind: ("feddyn",))
-    with pytest.raises(ConfigError, match="write method=feddyn or experiment=feddyn"):
-        parse_words(["feddyn"])
-    assert parse_words(["experiment=feddyn"]) == {"experiment": "feddyn"}
-    assert parse_words(["method=feddyn"]) == {"method": "feddyn"}
-
-
 @pytest.mark.parametrize(
     ("words", "part"),
     [

@@ -1,0 +1,500 @@
+"""``conf/table``: every cell has its paper's settings and can be built; what the papers print hangs together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federation import run
+from image_folders import CLASSES, paint_split
+from real_data import data_directory
+from stylegan_repository import Standin, standin
+
+from client_app.generators import Diffusion
+from common.config.layers import names
+from common.config.loading import load
+from common.config.resolved import Config
+from common.config.tables import SMALL, TABLE, experiments, read_table
+from common.division import Division
+from common.errors import ConfigError
+from common.methods import METHODS
+from common.specs.fedvae import start_decoder
+from server_app.app import make_strategy
+from strategies.image_generators import image_generator
+from synth.generators.feature_space import FeatureSpace
+from synth.generators.pixels import Pixels
+from synth.generators.stylegan_xl import StyleganXL
+
+CELLS = experiments()
+FEDDM, FEDDGM, FEDDPMS, FEDSSYN, FEDSYNTH = (
+    [cell for cell in CELLS if cell.startswith(f"{paper}-")]
+    for paper in ("feddm", "feddgm", "feddpms", "fedssyn", "fedsynth")
+)
+ENDS = ("", "-small")
+RIVALS = ("fedavg", "fedprox", "fednova", "scaffold")
+
+
+def resolved(cell: str, method: str = "", **given: Any) -> Config:
+    return load({"experiment": cell, **({"method": method} if method else {}), **given})
+
+
+def own(config: Config) -> dict[str, Any]:
+    return config.settings.model_dump()
+
+
+def swept(cell: str, word: str, otherwise: float) -> float:
+    """Return the number that a cell's name gives after a word, as in ``feddm-cifar10-alpha0.1``."""
+    parts = [part.removeprefix(word) for part in cell.split("-") if part.startswith(word)]
+    return float(parts[0]) if parts else otherwise
+
+
+def holds(config: Config, **expected: Any) -> None:
+    values = own(config)
+    assert {key: values[key] for key in expected} == expected
+
+
+def parameters(module: torch.nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+# --- all tables
+
+
+def every_name() -> Iterator[str]:
+    for cell, small in CELLS.items():
+        yield from (cell, f"{cell}-small") if small else (cell,)
+
+
+def test_the_names_are_unique_lead_to_their_file_and_are_no_other_things() -> None:
+    told = [column.cell for table in names(TABLE) for column in read_table(table).columns]
+    assert len(told) == len(set(told)) == len(CELLS)
+    for table in names(TABLE):
+        for column in read_table(table).columns:
+            assert column.cell.partition("-")[0] == table.partition("-")[0]
+    assert len(list(every_name())) == len({*every_name()})
+    assert not {*every_name()} & {*METHODS, *names("dataset"), *names(TABLE)}
+
+
+@pytest.mark.parametrize("name", every_name())
+def test_every_cell_resolves_and_says_the_same_resolved(name: str) -> None:
+    config = resolved(name)
+    assert load(config.to_run_config()) == config
+
+
+@pytest.mark.parametrize("cell", [cell for cell, small in CELLS.items() if small])
+def test_a_small_variant_departs_by_what_small_states_alone(cell: str) -> None:
+    """Whatever else the cell states, its small variant has; what small states is smaller where it is an amount."""
+    large, small = resolved(cell), resolved(f"{cell}-small")
+    stated = {key for key, where in small.origin.items() if f"{SMALL})" in where}
+    if cell.startswith("feddgm-cifar10-layer"):  # on digits, and another generator: tested below
+        return
+    for name, section in large.sections().items():
+        for key, value in section.model_dump().items():
+            little = small.sections()[name].model_dump()[key]
+            assert little == value or stated & {f"{name}.{key}", f"fedavg.{key}"}, f"{name}.{key}"
+    assert (small.dataset, small.method, small.seed) == (large.dataset, large.method, large.seed)
+    assert small.rounds < large.rounds
+    assert small.data.images > 0
+    assert small.model.width <= large.model.width
+
+
+# --- FedDM: the paper's section 4.1, appendix C
+
+
+@pytest.mark.parametrize("cell", FEDDM)
+def test_feddm_has_the_papers_settings(cell: str) -> None:
+    config = resolved(cell)
+    assert config.method == ("real" if cell.endswith("real") else "feddm")
+    assert config.dataset == cell.split("-")[1]
+    assert (config.rounds, config.data.images, config.federation.participation) == (20, 0, 1.0)
+    assert (config.partition.kind, config.partition.alpha) == (
+        "dirichlet",
+        swept(cell, "alpha", 0.5),
+    )
+    assert config.federation.sites == swept(cell, "clients", 10)
+    model = config.model
+    assert model.name == ("resnet18" if cell.endswith("resnet18") else "convnet")
+    assert (model.depth, model.width, model.norm) == (3, 128, "instance")
+    usual = 5 if "cifar100" in cell else 3 if "clients50" in cell else 10
+    server = {"ipc": swept(cell, "ipc", usual), "rho": swept(cell, "rho", 5), "server_lr": 0.01}
+    server |= {"server_batch": 256, "server_epochs": 500, "weighting": "uniform", "keep": 1}
+    device = {"iterations": 1000, "image_lr": 1.0, "real_batch": 256, "start": "real"}
+    holds(resolved(cell, "feddm"), **server, **device, warm=False, augment="")
+    holds(resolved(cell, "real"), **server)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cell", FEDDM)
+def test_feddms_baselines_train_as_niid_benchs_code_where_it_is_known(cell: str, end: str) -> None:
+    """On CIFAR-10: pad by 4 (reflect), crop, flip, weight decay 1e-5. FedDM and REAL see what they saw."""
+    decay, augment = (1e-5, "flip_crop") if "cifar10" in cell.split("-") else (0.0, "none")
+    for method in RIVALS:
+        holds(resolved(cell + end, method), weight_decay=decay, augment=augment)
+        if not end:
+            holds(resolved(cell, method), batch=256)
+    for method in ("feddm", "real"):
+        assert "weight_decay" not in own(resolved(cell + end, method))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"), [("mnist", 317_706), ("cifar10", 320_010), ("cifar100", 504_420)]
+)
+def test_feddms_model_has_the_papers_number_of_parameters(dataset: str, expected: int) -> None:
+    assert parameters(Division(resolved(f"feddm-{dataset}")).run.build_model()) == expected
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_resnet_18_has_the_appendixs_number_of_parameters(end: str) -> None:
+    """1.1e8 floats of ten sites; each method of the row can be built with it."""
+    config = resolved(f"feddm-cifar10-resnet18{end}")
+    count = parameters(Division(config).run.build_model())
+    assert count == 11_173_962
+    assert float(f"{config.federation.sites * count:.1e}") == 1.1e8
+    for method in ("feddm", *RIVALS):
+        its = Division(resolved(f"feddm-cifar10-resnet18{end}", method)).run
+        assert type(make_strategy(its)).__name__.lower() == method
+        assert its.config.model == config.model
+
+
+def test_fifty_sites_send_what_appendix_c_says() -> None:
+    """3.1 and 16 million floats; only ipc 3 leaves a plausible number of pairs among 50 x 10."""
+    config = resolved("feddm-cifar10-clients50")
+    assert 300 < 3.1e6 / (own(config)["ipc"] * 3072) < 400
+    count = parameters(Division(config).run.build_model())
+    assert round(config.federation.sites * count / 1e6) == 16
+
+
+def test_rows_of_one_setting_are_one_run() -> None:
+    digests = {cell: resolved(cell).digest() for cell in FEDDM}
+    same = {"feddm-cifar10", "feddm-cifar10-ipc10", "feddm-cifar10-rho5"}
+    assert {n for n in digests if digests[n] == digests["feddm-cifar10"]} == same
+    assert len(set(digests.values())) == len(digests) - 2
+
+
+@pytest.mark.parametrize("cell", [cell for cell in FEDDM if "cifar100" not in cell])
+def test_every_small_variant_has_a_division_of_its_real_data(cell: str) -> None:
+    """The draw of images is large enough to be divided so, for each of the three seeds."""
+    directory = data_directory(resolved(cell).dataset)
+    for seed in range(3):
+        division = Division(resolved(f"{cell}-small", seed=seed, **{"data-dir": str(directory)}))
+        config = division.run.config
+        parts = division.partition(config.federation.sites)
+        assert min(map(len, parts)) >= config.partition.min_size
+        assert sum(map(len, parts)) + len(division.validation) == config.data.images
+
+
+# --- FedSynth
+
+
+@pytest.mark.parametrize("cell", FEDSYNTH)
+def test_fedsynth_and_its_rivals_can_be_built_and_train_alike(cell: str) -> None:
+    """A strategy refuses, when it is made, a rate that leaves nothing of the model."""
+    config = resolved(cell)
+    kind, sites, rates = {
+        "mnist": ("dirichlet", 10, (7.8, 15.6)),
+        "femnist": ("natural", 300, (5.8, 11.6)),
+        "reddit": ("natural", 694, (1.3, 2.6)),
+    }[cell.split("-")[1]]
+    assert (config.method, config.partition.kind, config.federation.sites) == (
+        "fedsynth",
+        kind,
+        sites,
+    )
+    assert round(config.federation.participation * sites) in (5, 10)
+    assert parameters(Division(config).run.build_model()) >= 100_000
+    trained = {}
+    for method in ("fedsynth", "fedavg", "masking", "topk"):
+        its = resolved(cell, method)
+        assert type(make_strategy(Division(its).run)).__name__.lower() == method
+        assert its.model == config.model
+        trained[method] = own(its)
+        if method != "fedavg":
+            assert trained[method]["rate"] == rates["x" in cell.split("-")[-1]]
+    for key in ("epochs", "lr", "batch", "clip_norm"):
+        assert len({values[key] for values in trained.values()}) == 1, key
+    leaf = (5.65, 5.0) if "reddit" in cell else (trained["fedavg"]["lr"], 0.0)
+    holds(config, lr=leaf[0], clip_norm=leaf[1])  # as LEAF clips beside that lr
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("cell", [cell for cell in FEDSYNTH if "x" not in cell.split("-")[-1]])
+def test_every_site_of_fedsynths_tables_holds_real_data(cell: str) -> None:
+    config = resolved(cell)
+    division = Division(resolved(cell, **{"data-dir": str(data_directory(config.dataset))}))
+    parts = division.partition(config.federation.sites)
+    assert min(map(len, parts)) > 0
+    if config.partition.kind == "natural":
+        owners = division.dataset.train.owners
+        assert owners is not None
+        assert len({int(owners[part[0]]) for part in parts}) == len(parts)
+        assert all(len(set(owners[part].tolist())) == 1 for part in parts)
+
+
+# --- FedDGM
+
+LAYERS = {0: 0, 3: 1, 4: 2, 5: 3, 6: 4, 9: 6}
+"""Figure 9's spaces, and the space of the digits' six layers that stands for each."""
+
+# Table 4's categories in its order: ImageNet's number, and its folder.
+SUBSETS = {
+    "imagemeow": "281 n02123045, 282 n02123159, 283 n02123394, 284 n02123597, 285 n02124075, 291 n02129165, "
+    "292 n02129604, 290 n02128925, 289 n02128757, 287 n02127052",
+    "imagewoof": "193 n02096294, 182 n02093754, 258 n02111889, 162 n02088364, 155 n02086240, 167 n02089973, "
+    "159 n02087394, 273 n02115641, 207 n02099601, 229 n02105641",
+    "imagefruit": "953 n07753275, 954 n07753592, 949 n07745940, 950 n07747607, 951 n07749582, 957 n07768694, "
+    "952 n07753113, 945 n07720875, 943 n07718472, 948 n07742313",
+    "imagefood": "933 n07697313, 934 n07697537, 932 n07695742, 963 n07873807, 930 n07684084, 928 n07614500, "
+    "924 n07583066, 959 n07831146, 931 n07693725, 927 n07613480",
+    "imagemisc": "971 n09229709, 719 n03935335, 920 n06874185, 506 n03065424, 614 n03617480, 486 n02992211, "
+    "507 n03075370, 873 n04486054, 562 n03388043, 940 n07716906",
+}
+ON_IMAGES = [cell for cell in FEDDGM if "image" in cell]
+ON_CIFAR = [cell for cell in FEDDGM if "cifar10" in cell and "layer" not in cell]
+
+
+def categories(subset: str) -> list[tuple[int, str]]:
+    """Return the number and the folder of each class."""
+    pairs = [entry.split() for entry in SUBSETS[subset].split(",")]
+    return [(int(number), folder) for number, folder in pairs]
+
+
+@pytest.fixture(scope="module")
+def cifar10(tmp_path_factory: pytest.TempPathFactory) -> Standin:
+    """A file like that of CIFAR-10, as deep."""
+    return standin(tmp_path_factory.mktemp("cifar10"), (3, 32, 32), 10, layers=16)
+
+
+@pytest.fixture(scope="module")
+def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Standin:
+    """A file like that of ImageNet at 128 pixels, as deep."""
+    return standin(tmp_path_factory.mktemp("imagenet128"), (3, 128, 128), 1000, layers=26)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cell", ON_CIFAR)
+def test_feddgm_has_the_papers_settings_and_can_be_built(cell: str, end: str) -> None:
+    config = resolved(cell + end)
+    assert (config.method, config.dataset, config.federation.sites) == ("feddgm", "cifar10", 10)
+    assert (config.partition.kind, config.partition.alpha) == (
+        "dirichlet",
+        swept(cell, "alpha", 0.5),
+    )
+    make_strategy(Division(config).run)
+    usual = (3, 10) if end else (5, 20)
+    assert config.model.depth == swept(cell, "depth", usual[0])
+    holds(config, ipc=swept(cell, "ipc", 10), epochs=swept(cell, "epochs", usual[1]))
+    holds(config, gradient="exact", classes="all", warm=False)
+    if not end:
+        holds(config, batch=256, iterations=100, inner_epochs=20, global_epochs=1000)
+        holds(config, global_models="convnet,resnet18,vgg11,vit")
+        for rival in ("fedavg", "fedprox", "fednova"):
+            holds(resolved(cell, rival), epochs=20, batch=256)
+
+
+@pytest.mark.parametrize("n", LAYERS)
+def test_a_space_of_figure_9_is_the_papers_and_its_small_variants_is_the_digits(
+    n: int, cifar10: Standin
+) -> None:
+    config = resolved(f"feddgm-cifar10-layer{n}", set=cifar10.settings())
+    base = resolved("feddgm-cifar10")
+    space = image_generator(Division(config).run)
+    assert isinstance(space, StyleganXL)
+    assert (space.n, space.classes, space.chunk) == (n, tuple(range(10)), 10)
+    assert (space.rate_w, space.rate_f) == (1.0, 1000.0)
+    differ = {
+        "generator",
+        "space",
+        "chunk",
+        "unpickle",
+        "generator_sha256",
+        "stylegan",
+        "stylegan_code",
+    }
+    assert {key for key, value in own(config).items() if value != own(base)[key]} <= differ
+    assert (config.partition, config.model) == (base.partition, base.model)
+    small = resolved(f"feddgm-cifar10-layer{n}-small")
+    assert (small.dataset, small.federation.sites, small.partition.alpha) == ("digits", 10, 0.5)
+    features = image_generator(Division(small).run)
+    assert isinstance(features, FeatureSpace)
+    assert (features.n, features.network.form.layers) == (LAYERS[n], 6)
+    make_strategy(Division(small).run)
+
+
+@pytest.mark.parametrize("cell", [*(f"feddgm-cifar10-layer{n}" for n in LAYERS), *ON_IMAGES])
+def test_without_the_users_file_a_cell_says_what_it_needs(cell: str) -> None:
+    with pytest.raises(ConfigError, match=r"set feddgm\.unpickle=on if you trust the file"):
+        make_strategy(Division(resolved(cell)).run)
+
+
+def test_each_subset_has_ten_classes_of_its_own_numbered_as_imagenets_folders_are_sorted() -> None:
+    every = sorted(pair for name in SUBSETS for pair in categories(name))
+    assert len(set(every)) == 10 * len(SUBSETS)
+    assert [folder for _, folder in every] == sorted(folder for _, folder in every)
+
+
+@pytest.mark.parametrize("cell", ON_IMAGES)
+def test_a_subset_of_imagenet_has_the_papers_settings(cell: str, imagenet: Standin) -> None:
+    subset = cell.split("-")[1]
+    config = resolved(cell, set=imagenet.settings())
+    assert (config.method, config.dataset, config.federation.sites) == ("feddgm", subset, 10)
+    assert (config.partition.kind, config.partition.alpha) == (
+        "dirichlet",
+        swept(cell, "alpha", 0.5),
+    )
+    numbers, folders = zip(*categories(subset), strict=True)
+    assert (config.images.folder, config.images.size, config.images.names) == (subset, 128, folders)
+    assert (config.model.name, config.model.depth) == ("convnet", 5)
+    server = {"ipc": 10, "global_models": "convnet,resnet18,resnet34", "global_epochs": 1000}
+    server |= {"global_batch": 32}
+    holds(config, **server, epochs=20, batch=32, iterations=100, inner_epochs=20)
+    holds(config, classes="all", gradient="exact", warm=False)
+    holds(resolved(cell, "feddm"), **server)
+    space = image_generator(Division(config).run)
+    assert isinstance(space, StyleganXL)
+    assert (space.n, space.classes, space.chunk) == (12, numbers, 10)
+    make_strategy(Division(config).run)
+    for rival in ("fedavg", "fedprox", "fednova"):
+        holds(resolved(cell, rival), epochs=20, batch=32)
+    small = resolved(f"{cell}-small")
+    assert (small.images.names, small.images.folder, small.images.size) == (folders, subset, 32)
+    assert isinstance(image_generator(Division(small).run), Pixels)
+    make_strategy(Division(small).run)
+
+
+BRIEF = (
+    "federation.sites=3 model.width=4 feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=1 feddgm.inner_epochs=1 "
+    "feddgm.global_epochs=1 feddgm.surrogate_epochs=1 feddgm.global_models=mlp"
+)
+
+
+@pytest.mark.parametrize("name", ["feddgm-imagefruit-small", "feddgm-cifar10-layer9-small"])
+def test_a_small_variant_runs_with_what_comes_along(name: str, tmp_path: Path) -> None:
+    """ImageFruit's on three colours, where the folders of ImageNet would lie."""
+    paint_split(tmp_path / "imagefruit")
+    shrunk = BRIEF
+    if "image" in name:
+        shrunk += f" images.classes={CLASSES} data.images=40 partition.min_size=1"
+    given = {"experiment": name, "rounds": 1, "set": shrunk, "data-dir": str(tmp_path)}
+    record = run(given | {"output-dir": str(tmp_path / "runs")})
+    assert len(record.metrics()[1]["accepted"]) == 3
+
+
+# --- FedDPMS: tables 3 to 5 of the paper, appendix A
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cell", FEDDPMS)
+def test_feddpms_has_the_papers_settings_and_can_be_built(cell: str, end: str) -> None:
+    config = resolved(cell + end)
+    dataset = cell.split("-")[1]
+    n, copies, sigma = {"fmnist": (3, 50, 3), "cifar10": (3, 200, 4), "cifar100": (10, 50, 4)}[
+        dataset
+    ]
+    holds(config, mechanism="paper", latents="trained", weighting="augmented", vae_weight=0.05)
+    holds(config, copies=swept(cell, "copies", copies), sigma=swept(cell, "sigma", sigma))
+    holds(config, classes=n, clip=0.0, max_draws=50)
+    training = {"local_optimizer": "adam", "lr": 0.001, "lr_decay": 0.5, "lr_decay_every": 10}
+    training |= {
+        "batch": 16 if cell + end == "feddpms-fmnist-small" else 64,
+        "epochs": 2 if end else 5,
+    }
+    for method in ("feddpms", "fedavg", "fedvae", "fedprox", "fedmix", "moon"):
+        holds(resolved(cell + end, method), **training)
+    holds(resolved(cell, "fedprox"), mu=0.001)
+    assert (config.partition.kind, config.partition.alpha) == ("dirichlet", 0.5)
+    sites = swept(cell, "clients", 10)
+    assert (config.federation.sites, config.rounds) == (sites, 20 if end else 50)
+    share = (100 if end else 500) * sites if "clients" in cell else 5000 if end else 0
+    assert config.data.images == share
+    strategy = make_strategy(Division(config).run)
+    assert strategy.last_preliminary == (8 if end else 20)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("cell", "shared", "decoder"),
+    [
+        ("feddpms-fmnist", 105_546, 56_513),
+        ("feddpms-cifar10", 1_115_690, 621_571),
+        ("feddpms-cifar100", 1_127_300, 621_571),
+    ],
+)
+def test_feddpms_networks_have_the_papers_sizes(cell: str, shared: int, decoder: int) -> None:
+    """Encoder and classifier with the variance; the decoder."""
+    its = Division(resolved(cell)).run
+    assert parameters(its.build_model()) == shared
+    assert parameters(start_decoder(its)) == decoder
+
+
+# --- Fedssyn: section 4, appendix A
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cell", [cell for cell in FEDSSYN if "dsprites" not in cell])
+def test_fedssyn_has_the_papers_settings_and_can_be_built(cell: str, end: str) -> None:
+    config = resolved(cell + end)
+    assert (config.method, config.dataset) == ("fedssyn", cell.split("-")[1])
+    assert (config.partition.kind, config.partition.alpha) == ("dirichlet", swept(cell, "alpha", 0))
+    sites, asked = swept(cell, "clients", 10), round(10 * swept(cell, "of", 10)) // 10
+    asked = {10: asked, 40: 8, 100: 10}[int(sites)]
+    assert config.federation.sites == sites
+    assert config.federation.participation * sites == pytest.approx(asked)
+    make_strategy(Division(config).run)
+    holds(config, images="shuffled", size=0, rho=0.75, scaled=True)
+    inner = config.of("fedavg").settings.model_dump()
+    shared = ("lr", "batch", "epochs", "weighting", "augment")
+    assert (inner["weighting"], inner["augment"], inner["local_optimizer"]) == (
+        "uniform",
+        "flip_crop",
+        "sgd",
+    )
+    for method in ("scaffold", "fedprox", "feddyn", "fedpvr"):
+        holds(resolved(cell + end, method), **{key: inner[key] for key in shared})
+    if end:
+        assert (config.rounds, config.data.images, inner["epochs"]) == (21, 5000, 2)
+        return
+    assert (config.model.name, config.rounds) == ("vgg11", 101)
+    assert (inner["epochs"], inner["batch"]) == (10, 256)
+    holds(config, epochs=500, batch=256, lr=1e-4, diffusion_steps=1000)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cell", read_table("fedssyn-2").others)
+def test_fedgen_and_dense_have_their_released_codes_values(cell: str, end: str) -> None:
+    fedgen, dense = resolved(cell + end, "fedgen"), resolved(cell + end, "dense", rounds=10)
+    for config in (fedgen, dense):
+        make_strategy(Division(config).run)
+    holds(fedgen, hidden=512, noise=64, strength=10, diversity=1)
+    holds(fedgen, weighting="uniform", augment="flip_crop")
+    holds(dense, distil="last", student_start="average")
+    if not end:
+        holds(dense, server_iterations=200, generator_steps=30, temperature=20, epochs=10)
+
+
+def test_fedssyns_network_has_14_million_parameters() -> None:
+    """Counted in tests/synth/test_unet.py; here that the table's settings are those."""
+    settings: Any = resolved("fedssyn-cifar10-alpha0.01").settings
+    images, labels = torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.int64)
+    generator = torch.Generator()
+    made = Diffusion(
+        settings, 10, images, labels, generator, lambda _: torch.Generator(), "float32"
+    )
+    weights = {n: t for n, t in made.state().items() if n.startswith("model.")}
+    assert sum(t.numel() for t in weights.values()) == 14_419_651
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_dsprites_has_the_papers_twelve_sites_and_generator(end: str) -> None:
+    config = resolved(f"fedssyn-dsprites{end}")
+    assert (config.method, config.dataset, config.partition.kind) == (
+        "fedssyn",
+        "dsprites",
+        "natural",
+    )
+    assert config.federation.sites == 12
+    make_strategy(Division(config).run)
+    holds(config, generator="beta-vae", latent=10, rho=1.0)
+    if not end:
+        holds(config, epochs=360, batch=256)
