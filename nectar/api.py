@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import torch
 
@@ -19,6 +19,8 @@ from common.errors import ConfigError
 from nectar.class_list import with_class_list
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import parse
+from nectar.comparison.table_comparison import TableComparison, TableResults
+from nectar.comparison.table_request import parse_table
 from nectar.comparison.tables import Results, terminal
 from nectar.engines.interrupt import Interrupted, Interrupts
 from nectar.engines.local_run import run_here
@@ -28,6 +30,8 @@ from nectar.records.record_imports import judge_of
 from nectar.records.recorded_run import RecordedRun
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words, typed
+
+T = TypeVar("T")
 
 
 def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> RecordedRun:
@@ -145,8 +149,56 @@ class ComparisonResult:
         return self.results.failures
 
 
+@dataclass(frozen=True, repr=False)
+class TableResult:
+    """A paper's table; shown, it is our numbers beside the paper's.
+
+    Parameters
+    ----------
+    results : TableResults
+        The table with all figures of its runs.
+    directory : Path
+        Where the table lies.
+    """
+
+    results: TableResults
+    directory: Path
+
+    def __repr__(self) -> str:
+        return self.table
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.table)}</pre>"
+
+    @property
+    def table(self) -> str:
+        """Our numbers beside the paper's, as text of 120 columns."""
+        return self.results.terminal()
+
+    @property
+    def columns(self) -> dict[str, ComparisonResult]:
+        """The comparison of each column."""
+        places = self.results.directories
+        return {
+            label: ComparisonResult(own, places[label])
+            for label, own in self.results.columns.items()
+        }
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A sentence for each run that failed."""
+        return self.results.failures
+
+
+@overload
+def compare(*rows: str, table: None = None, **options: Any) -> ComparisonResult: ...
+@overload
+def compare(*rows: str, table: str, **options: Any) -> TableResult: ...
 def compare(
     *rows: str,
+    table: str | None = None,
+    small: bool = False,
+    search: bool = False,
     seeds: int | None = None,
     target: float | None = None,
     jobs: int | None = None,
@@ -156,7 +208,7 @@ def compare(
     tune_seeds: int | None = None,
     progress: bool = True,
     **settings: Any,
-) -> ComparisonResult:
+) -> ComparisonResult | TableResult:
     """Run methods over seeds, what is not there yet, and set them side by side, as ``nectar compare`` does.
 
     A run that fails keeps no other from going on: look at ``failures``.
@@ -164,7 +216,12 @@ def compare(
     Parameters
     ----------
     *rows : str
-        As on the command line: ``"feddm"``, ``"feddm:start=real"``, ``"mine=feddm:ipc=5"``.
+        As on the command line: ``"feddm"``, ``"feddm:start=real"``, ``"mine=feddm:ipc=5"``; of a table its rows and
+        columns, all of them if none is named.
+    table : str, optional
+        A paper's table.
+    small, search : bool
+        Of a table, whether its variants of two-core size are run, and whether what it states is searched again.
     seeds, target, jobs, alone, output, tune, tune_seeds
         The command's options of these names.
     progress : bool
@@ -174,43 +231,55 @@ def compare(
 
     Returns
     -------
-    ComparisonResult
-        The rows and their tables.
+    ComparisonResult or TableResult
+        The rows and their tables; of a table its columns, and our numbers beside the paper's.
 
     Raises
     ------
     NectarError
         In the sentences of the command line, if the comparison cannot be.
     """
-    options: dict[str, Any] = {
-        "--seeds": seeds,
-        "--target": target,
-        "--jobs": jobs,
-        "--output": output,
-        "--tune-seeds": tune_seeds,
-    }
     for row in rows:
         if not isinstance(row, str):
             raise ConfigError(
                 f"{row!r:.60} is not a row: nectar.compare takes each as an argument of its own, such as "
                 "nectar.compare('feddm', 'fedavg')."
             )
-    words = [*rows, *_words(settings)]
-    for name, value in options.items():
-        words += [] if value is None else [name, str(value)]
-    for search in [tune] if isinstance(tune, str) else tune:
-        words += ["--tune", search]
-    words += ["--alone"] if alone else []
-    comparison = Comparison(parse(words), words, _say if progress else _say_nothing)
-    return ComparisonResult(_carried_out(comparison), comparison.output)
+    options: dict[str, Any] = {
+        "--seeds": seeds,
+        "--target": target,
+        "--jobs": jobs,
+        "--output": output,
+    }
+    options |= {"--tune-seeds": tune_seeds, "--tune": [tune] if isinstance(tune, str) else tune}
+    options |= {"--alone": alone, "--small": small, "--search": search}
+    words = [*rows, *_words(settings), *_options(options)]
+    say = _say if progress else _say_nothing
+    if table is not None:
+        whole = TableComparison(parse_table([*words, f"table={table}"]), say)
+        return TableResult(_carried_out(whole.carry_out), whole.output)
+    comparison = Comparison(parse(words), words, say)
+    return ComparisonResult(_carried_out(comparison.carry_out), comparison.output)
 
 
-def _carried_out(comparison: Comparison) -> Results:
+def _options(given: Mapping[str, Any]) -> list[str]:
+    """Return options as they would be typed; None and False leave one out, each of a sequence is given by itself."""
+    words: list[str] = []
+    for option, value in given.items():
+        if value is True:
+            words.append(option)
+        elif value is not None and value is not False:
+            each = value if isinstance(value, list | tuple) else [value]
+            words += [word for one in each for word in (option, str(one))]
+    return words
+
+
+def _carried_out(carry_out: Callable[[], T]) -> T:
     """Carry out a comparison; a signal ends its runs in order first, then does what it does anywhere."""
     interrupts = Interrupts()
     try:
         with interrupts:
-            return comparison.carry_out()
+            return carry_out()
     except Interrupted as interrupted:
         interrupts.restore()
         signal.raise_signal(interrupted.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nectar.comparison.request import parse
+from nectar.comparison.table_request import TableRequest, asks_for_table, parse_table
 from nectar.engines.flower.app import project
 from nectar.engines.interrupt import Interrupted, Interrupts
 
@@ -10,6 +11,7 @@ SUMMARY = "run methods over seeds, what is not there yet, and set them side by s
 
 USAGE = """\
 Usage: nectar compare METHOD... [EXPERIMENT] [key=value ...] [--seeds N] [options]
+       nectar compare table=NAME [ROW...] [COLUMN...] [key=value ...] [--small] [--search] [options]
 
 Runs each METHOD with each seed, except for what the output directory already holds: a run is found
 by its resolved configuration and the source that decides its numbers, and continued if it broke off.
@@ -18,6 +20,11 @@ by its resolved configuration and the source that decides its numbers, and conti
   METHOD:key=value,... with settings of this row alone; a key without a section is the method's
   LABEL=METHOD...      the row's name, in quotes if it has spaces
   key=value            for all rows; seed=S is the first seed
+
+  table=NAME           a paper's table: its rows, tuned as it says, in each of its columns, or in those that are named;
+                       our numbers stand beside the paper's. `nectar config --help` lists tables and columns
+  --small              its variants of two-core size, with the settings stated there instead of searches
+  --search             search, where the table states what is tuned, also in place of what was chosen before
 
   --config FILE        a YAML file of settings for all rows, by section, or what `nectar config` printed
   --seeds N            seeds S to S+N-1 (default: 3)
@@ -32,6 +39,7 @@ by its resolved configuration and the source that decides its numbers, and conti
   nectar compare feddm fedavg --seeds 3
   nectar compare feddm 'from real=feddm:start=real,warm=off' real:redraw=on partition.alpha=0.01
   nectar compare feddm fedavg feddm-mnist-small --tune fedavg.lr=0.03,0.1,0.3
+  nectar compare table=feddm-2 --small mnist-alpha0.1
 """
 
 _INCOMPLETE = 1
@@ -39,12 +47,17 @@ _INCOMPLETE = 1
 
 def main(words: list[str]) -> int:
     """Compare what ``words`` name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
-    request = parse(words)
+    request = parse_table(words) if asks_for_table(words) else parse(words)
     project()  # without which no run can be started
     from nectar.comparison.comparison import Comparison
-    from nectar.comparison.tables import terminal
+    from nectar.comparison.table_comparison import TableComparison
+    from nectar.comparison.tables import Results, terminal
 
-    comparison = Comparison(request, words, _say)
+    comparison: Comparison | TableComparison
+    if isinstance(request, TableRequest):
+        comparison = TableComparison(request, _say)
+    else:
+        comparison = Comparison(request, words, _say)
     interrupts = Interrupts()
     try:
         with interrupts:
@@ -54,7 +67,8 @@ def main(words: list[str]) -> int:
         return 128 + interrupted.number
     finally:
         interrupts.restore()
-    print(f"\n{terminal(results)}\n\nTables and plots: {comparison.output}")
+    shown = terminal(results) if isinstance(results, Results) else results.terminal()
+    print(f"\n{shown}\n\nTables and plots: {comparison.output}")
     return _INCOMPLETE if results.failures else 0
 
 

@@ -61,6 +61,11 @@ class Comparison:
         self._records = places.pop()
         self.output = request.output or self._records / f"compare-{self._digest()}"
 
+    @property
+    def networks(self) -> dict[str, str]:
+        """The run's own network, by row."""
+        return {task.variant.label: task.config.model.name for task in self._tasks}
+
     def carry_out(self) -> Results:
         """Run what is not there yet, write the files, and return the results."""
         request = self._request

@@ -82,8 +82,7 @@ def parse(words: Sequence[str]) -> Request:
     ConfigError
         If an option, a row or a setting is none, a row is named twice, or the seeds of the search are reported ones.
     """
-    tune, rest = _take_tune(with_file_as_word(words))
-    options, rest = take_options(rest, flags=_FLAGS, values=(*_VALUES, _TUNE))
+    tune, options, rest = take_all_options(words)
     variants, shared, first = _sort(rest)
     if not variants:
         raise ConfigError(
@@ -116,6 +115,15 @@ def parse(words: Sequence[str]) -> Request:
         alone=alone,
         typed=shlex.join(["nectar", "compare", *words]),
     )
+
+
+def take_all_options(
+    words: Sequence[str], flags: Sequence[str] = ()
+) -> tuple[list[str], dict[str, str], list[str]]:
+    """Take off the options, and ``flags`` beside them: the searches, the others with their values, and the rest."""
+    tune, rest = _take_tune(with_file_as_word(words))
+    options, rest = take_options(rest, flags=(*_FLAGS, *flags), values=(*_VALUES, _TUNE))
+    return tune, options, rest
 
 
 def _take_tune(words: Sequence[str]) -> tuple[list[str], list[str]]:

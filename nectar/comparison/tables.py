@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nectar.comparison.rows import FLAGS, Row, mean
@@ -69,27 +70,38 @@ def tables(results: Results, *, every_round: bool) -> list[Table]:
 
 def markdown(results: Results) -> str:
     """Return the comparison as Markdown."""
-    parts = [f"# {results.title}", f"```\n{results.command}\n```"]
-    for table in tables(results, every_round=True):
-        rows = [table.header, ("---",) * len(table.header), *table.rows]
-        lines = ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows]
-        parts += [table.caption, "\n".join(lines)]
-    parts.append("\n".join(f"- {note}" for note in footnotes(results)))
-    return "\n\n".join(parts) + "\n"
+    shown = tables(results, every_round=True)
+    return markdown_of(results.title, results.command, shown, footnotes(results))
 
 
 def terminal(results: Results) -> str:
     """Return the comparison for a terminal of 120 columns."""
-    parts = []
-    for table in tables(results, every_round=False):
-        parts.append("\n".join([*textwrap.wrap(table.caption, _WIDTH), "", *_aligned(table)]))
-    notes = [
+    return terminal_of(tables(results, every_round=False), footnotes(results))
+
+
+def markdown_of(title: str, command: str, shown: Sequence[Table], notes: Sequence[str]) -> str:
+    """Return tables as Markdown, after the command that gives them."""
+    parts = [f"# {title}", f"```\n{command}\n```"]
+    for table in shown:
+        rows = [table.header, ("---",) * len(table.header), *table.rows]
+        lines = ["| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in rows]
+        parts += [table.caption, "\n".join(lines)]
+    parts.append("\n".join(f"- {note}" for note in notes))
+    return "\n\n".join(parts) + "\n"
+
+
+def terminal_of(shown: Sequence[Table], notes: Sequence[str]) -> str:
+    """Return tables for a terminal of 120 columns."""
+    parts = [
+        "\n".join([*textwrap.wrap(table.caption, _WIDTH), "", *_aligned(table)]) for table in shown
+    ]
+    lines = [
         textwrap.fill(
             n, _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         )
-        for n in footnotes(results)
+        for n in notes
     ]
-    return "\n\n".join([*parts, "\n".join(notes)])
+    return "\n\n".join([*parts, "\n".join(lines)])
 
 
 def footnotes(results: Results) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,12 @@ class RoundFigures:
         Seconds that all devices computed, and that the server did; its evaluation is not counted.
     rejected : int
         Replies that the server did not take.
+    finite : bool
+        Whether the loss is a number.
+    floats_up : int
+        Numbers from all sites, as papers count them.
+    models : mapping of str to float
+        Accuracy by network, where the server learns several.
     """
 
     round: int
@@ -44,6 +50,8 @@ class RoundFigures:
     server_seconds: float
     rejected: int
     finite: bool
+    floats_up: int = 0
+    models: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,13 @@ class RunFigures:
     def final(self) -> float:
         """The accuracy after the last round there is; NaN without one."""
         return self.rounds[-1].accuracy if self.trained else math.nan
+
+    def of(self, network: str, own: str) -> float:
+        """Return the final accuracy of a network; NaN if it was not judged. ``own`` is the run's; empty means any."""
+        judged = self.rounds[-1].models if self.trained else {}
+        if judged and network:
+            return judged.get(network, math.nan)
+        return self.final if network in ("", own) else math.nan
 
     @property
     def trained(self) -> tuple[RoundFigures, ...]:
@@ -133,6 +148,8 @@ def _round(line: Mapping[str, Any]) -> RoundFigures:
         server_seconds=sum(v or 0.0 for phase, v in seconds.items() if phase not in _NOT_SERVER),
         rejected=len(line.get("rejected") or {}),
         finite=judged.get("loss", 0.0) is not None,
+        floats_up=line.get("floats_up") or 0,
+        models={name: _number(own.get("accuracy")) for name, own in line.get("models", {}).items()},
     )
 
 

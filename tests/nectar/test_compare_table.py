@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,17 @@ def test_mean_spread_and_cost() -> None:
     assert row.spread == pytest.approx(0.1 * math.sqrt(2))
     assert row.per_round(lambda one: one.up) == 100
     assert row.total(lambda one: one.up + one.down) == 2200
+
+
+def test_a_networks_accuracy_is_that_of_the_network_alone() -> None:
+    """Of several that the server learns, the one of the name; of one, only where the run's own is meant."""
+    several = replace(a_run(0.5).rounds[-1], models={"vgg11": 0.7, "vit": 0.6})
+    run = replace(a_run(0.5), rounds=(several,))
+    assert [run.of(name, "convnet") for name in ("vit", "vgg11", "")] == [0.6, 0.7, 0.5]
+    assert math.isnan(run.of("convnet", "convnet"))
+    alone = a_run(0.5)
+    assert [alone.of(name, "convnet") for name in ("convnet", "")] == [0.5, 0.5]
+    assert math.isnan(alone.of("vit", "convnet"))
 
 
 def test_bytes_to_a_target_are_those_of_the_runs_that_reach_it() -> None:

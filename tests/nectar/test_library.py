@@ -293,6 +293,13 @@ def test_a_comparisons_words_are_the_commands(monkeypatch: pytest.MonkeyPatch) -
         )
     typed = "feddm fedavg dataset=mnist --seeds 2 --target 0.5 --tune-seeds 1 --tune fedavg.lr=0.1,0.3 --alone"
     assert seen == [typed.split()]
+    seen.clear()
+    with pytest.raises(ConfigError, match="far enough"):
+        nectar.compare(
+            "fedavg", "mnist", table="feddm-2", small=True, tune=["fedavg.lr=1", "fedavg.epochs=2"]
+        )
+    typed = "fedavg mnist --tune fedavg.lr=1 --tune fedavg.epochs=2 --small table=feddm-2"
+    assert [list(words) for words in seen] == [typed.split()]
     with pytest.raises(ConfigError, match=r"^nothing to compare"):
         nectar.compare()
     with pytest.raises(ConfigError, match="'fedavgg' is no method and no experiment"):
@@ -306,6 +313,6 @@ def test_an_interrupted_comparison_is_a_keyboard_interrupt() -> None:
 
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt) as raised:
-        api._carried_out(Endless())  # type: ignore[arg-type]
+        api._carried_out(Endless().carry_out)
     assert not isinstance(raised.value, Interrupted)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

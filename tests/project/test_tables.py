@@ -18,10 +18,15 @@ from common.config.layers import names
 from common.config.loading import load
 from common.config.resolved import Config
 from common.config.tables import SMALL, TABLE, experiments, read_table
+from common.data.published.catalogue import describe
 from common.division import Division
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.specs.fedvae import start_decoder
+from nectar.comparison.paper_table import FIGURES, Number, read_paper_table
+from nectar.comparison.table_request import parse_table
+from nectar.comparison.tuning import searches_of
+from nectar.words import parse_words
 from server_app.app import make_strategy
 from strategies.image_generators import image_generator
 from synth.generators.feature_space import FeatureSpace
@@ -498,3 +503,151 @@ def test_dsprites_has_the_papers_twelve_sites_and_generator(end: str) -> None:
     holds(config, generator="beta-vae", latent=10, rho=1.0)
     if not end:
         holds(config, epochs=360, batch=256)
+
+
+# --- rows, what is tuned in them, and what the papers print
+
+TABLES = {name: read_paper_table(name) for name in names(TABLE)}
+PAPERS = {name: table for name, table in TABLES.items() if table.printed}
+OURS = {"digits", "flowers160", "relatives"}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_column_of_a_table_is_a_comparison_that_can_be_asked_for(name: str) -> None:
+    """Its rows resolve in each column, also with the first values of what is tuned."""
+    table = TABLES[name]
+    for words in ([], ["--search"], *[["--small"]] * table.small):
+        asked = parse_table([f"table={name}", *words])
+        assert list(asked.requests) == list(table.columns)
+        for label, request in asked.requests.items():
+            standing = [row.label for row in table.rows if label not in row.left_out]
+            assert [variant.label for variant in request.variants] == standing
+            searches = {search.name: search for search in searches_of(request)}
+            tuned = {row.label for row in table.rows if row.tune and label not in row.left_out}
+            assert set(searches) <= tuned
+            assert set(searches) == tuned or words != ["--search"]
+            for variant in request.variants:
+                first = searches[variant.label].grid()[0] if variant.label in searches else ()
+                load(parse_words(request.words(variant.with_settings(first), 0)))
+
+
+def test_what_was_chosen_is_among_what_was_tried() -> None:
+    for table in TABLES.values():
+        for row in table.rows:
+            for chosen in row.chosen:
+                key, _, value = chosen.partition("=")
+                assert value in row.tune[key], (table.name, row.label)
+            assert set(row.left_out) <= set(table.columns)
+
+
+def test_feddms_baselines_are_searched_over_the_papers_grid() -> None:
+    grid = {"lr": ("0.001", "0.01", "0.1"), "epochs": ("10", "15", "20")}
+    for name in ("feddm-2", "feddm-figures"):
+        rows = {row.label: dict(row.tune) for row in TABLES[name].rows}
+        assert rows == {
+            "feddm": {},
+            **dict.fromkeys(RIVALS, grid),
+            "fedprox": grid | {"mu": ("0.01", "0.1", "1")},
+        }
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_what_is_printed_is_complete_for_each_column_and_row(name: str) -> None:
+    """A block tells of every column, with the same rows in each; all blocks together of every row."""
+    table, raw = TABLES[name], read_table(name).content.get("printed", [])
+    assert bool(raw) == (name not in OURS)
+    told = set()
+    for block, content in zip(table.printed, raw, strict=True):
+        assert block.figure in FIGURES
+        assert set(content["columns"]) == set(table.columns)
+        whole = set().union(*block.numbers.values())
+        told |= whole or {row.label for row in table.rows}
+        for label, numbers in block.numbers.items():
+            left_out = {row.label for row in table.rows if label in row.left_out}
+            assert set(numbers) == whole - left_out, label
+            assert all(
+                n.value is not None or n.text in {"drawn", "-"} or n.text[0] == ">"
+                for n in numbers.values()
+            )
+        assert (set(block.targets) == set(table.columns)) == (block.figure == "rounds")
+    assert told == {row.label for row in table.rows} or not raw
+
+
+def printed(name: str, block: int = 0) -> dict[str, dict[str, Number]]:
+    return {label: dict(numbers) for label, numbers in TABLES[name].printed[block].numbers.items()}
+
+
+#: The column "Average" of FedDGM's tables: FedAvg, FedProx, FedNova, FedDM, FedDGM
+AVERAGES = {
+    "feddgm-1": {
+        "alpha0.9": (63.3, 63.7, 63.5, 66.0, 67.5),
+        "feddgm-cifar10": (62.1, 62.6, 62.4, 65.2, 67.5),
+        "alpha0.1": (42.0, 42.8, 39.2, 58.0, 65.7),
+        "alpha0.01": (20.4, 19.7, 13.3, 45.3, 63.4),
+    },
+    "feddgm-2": {
+        "alpha0.9": (40.3, 41.5, 42.2, 52.7, 56.5),
+        "feddgm-imagefruit": (39.5, 40.4, 40.0, 49.7, 56.2),
+        "alpha0.1": (37.8, 35.4, 35.6, 45.3, 54.0),
+        "alpha0.01": (19.3, 18.6, 19.8, 34.9, 49.5),
+    },
+    "feddgm-3": {
+        "imagemeow": (41.3, 44.2, 41.0, 55.4, 59.7),
+        "imagewoof": (31.2, 31.8, 31.4, 53.3, 64.1),
+        "imagefruit": (39.5, 40.4, 40.0, 49.7, 56.2),
+        "imagefood": (39.1, 38.8, 39.3, 53.7, 55.8),
+        "imagemisc": (48.2, 50.0, 50.0, 66.8, 68.2),
+    },
+}
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_feddgms_numbers_have_the_papers_averages_over_networks(name: str) -> None:
+    blocks = TABLES[name].printed
+    for label, expected in AVERAGES[name].items():
+        for row, average in zip(
+            ("fedavg", "fedprox", "fednova", "feddm", "feddgm"), expected, strict=True
+        ):
+            values = [block.numbers[label][row].value or 0 for block in blocks]
+            assert sum(values) / len(values) == pytest.approx(average, abs=0.11), (label, row)
+
+
+def test_table_3_of_feddm_follows_from_the_settings() -> None:
+    """Pairs of site and class in the paper's divisions, times ipc and the size of an image; ten models."""
+    pairs = {
+        **{"mnist": 81, "cifar10": 87, "cifar100": 654},
+        **{"mnist-alpha0.1": 47, "cifar10-alpha0.1": 44, "cifar100-alpha0.1": 310},
+        **{"mnist-alpha0.01": 14, "cifar10-alpha0.01": 15, "cifar100-alpha0.01": 139},
+    }
+    for label, numbers in printed("feddm-2", 1).items():
+        config = resolved(f"feddm-{label}")
+        channels, height, width = describe(config.dataset).shape
+        floats = pairs[label] * own(config)["ipc"] * channels * height * width
+        assert numbers["feddm"].value == floats
+        assert numbers["fedavg"].value == 10 * parameters(Division(config).run.build_model())
+
+
+def test_what_a_paper_prints_twice_is_equal_here() -> None:
+    """The same run in two places: and where the paper differs from itself, a comment or a note says so."""
+    feddm, radius, images = printed("feddm-2"), printed("feddm-4"), printed("feddm-figure-11")
+    assert feddm["cifar10"]["feddm"] == radius["rho5"]["feddm"]
+    assert images["ipc10"]["feddm"] == printed("feddm-figure-13")["real"]["feddm"]
+    for block in range(3):
+        twice = printed("feddgm-2", block)["feddgm-imagefruit"]
+        assert twice == printed("feddgm-3", block)["imagefruit"]
+    assert printed("feddpms-1")["cifar10"]["feddpms"] == printed("feddpms-5")["sigma4"]["feddpms"]
+    assert "67.97" in printed("feddpms-5")["copies200"]["feddpms"].note
+    assert "14.3" in feddm["cifar10-alpha0.01"]["fedavg"].note
+    rounds = printed("fedssyn-a1")  # Table 2 has those of FedAvg inside in parentheses
+    told = [
+        rounds[f"cifar{n}-alpha{a}"]["fedavg inside"].value for n in (10, 100) for a in (0.01, 0.1)
+    ]
+    assert told == [4, 8, 15, 19]
+
+
+def test_the_papers_method_leads_in_every_column_but_one() -> None:
+    """Another order of columns or rows would show: only FedMix leads instead, on Fashion-MNIST."""
+    for name in ("feddm-2", "feddpms-1", "feddpms-2", "fedssyn-2"):
+        for label, numbers in printed(name).items():
+            leader = max(numbers, key=lambda row: numbers[row].value or 0)
+            assert leader == ("fedmix" if label == "fmnist" else name.partition("-")[0]), label

@@ -1,0 +1,164 @@
+"""A paper's table as its file describes it: columns, rows with what is tuned in each, and the numbers it prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from common.config.layers import names
+from common.config.problems import near
+from common.config.tables import TABLE, Table, experiments, read_table, title
+from common.config.text import Scalar, scalar_text
+from common.errors import ConfigError
+
+FIGURES = ("accuracy", "floats", "rounds")
+"""What a paper prints: accuracy in percent, floats sent up a round by all sites, rounds to an accuracy."""
+
+DRAWN = "drawn"
+"""In the place of a number that the paper shows as a curve or a bar alone."""
+
+_NUMBER = re.compile(r"(?P<text>(?P<value>\d+(\.\d+)?)?.*?)( \((?P<note>.*)\))?", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A row.
+
+    Parameters
+    ----------
+    label : str
+        What the table calls it.
+    word : str
+        The method and its own settings, as ``nectar compare`` takes them.
+    tune : mapping of str to tuple of str
+        The values that were tried of each setting; the best by validation accuracy is taken.
+    chosen : tuple of str
+        What an earlier search of ours chose, as ``key=value``.
+    rounds : int or None
+        The row's own number of rounds.
+    left_out : tuple of str
+        Columns in which it does not stand.
+    """
+
+    label: str
+    word: str
+    tune: Mapping[str, tuple[str, ...]]
+    chosen: tuple[str, ...] = ()
+    rounds: int | None = None
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Number:
+    """A printed number: the text as it stands there, its value if it is one, and what is to be known of it."""
+
+    text: str
+    value: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What a paper prints of one figure.
+
+    Parameters
+    ----------
+    source : str
+        Where.
+    figure : str
+        One of `FIGURES`.
+    network : str
+        The network of which it is the accuracy; empty if each row has but one.
+    targets : mapping of str to float
+        By column the accuracy up to which rounds are counted.
+    numbers : mapping of str to mapping of str to Number
+        By column and row.
+    """
+
+    source: str
+    figure: str
+    network: str
+    targets: Mapping[str, float]
+    numbers: Mapping[str, Mapping[str, Number]]
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table that can be compared with: ``columns`` are experiments by label, ``small`` whether each has a variant."""
+
+    name: str
+    title: str
+    columns: Mapping[str, str]
+    small: bool
+    rows: tuple[TableRow, ...]
+    printed: tuple[Printed, ...]
+
+
+def read_paper_table(name: str) -> PaperTable:
+    """Read a table by its name.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name, or its file is not made as tables are.
+    """
+    known = names(TABLE)
+    if name not in known:
+        raise ConfigError(
+            f"{TABLE}={name!r} is unknown{near(name, known)}: `nectar config --help` lists all."
+        )
+    table = read_table(name)
+    columns = {column.label: column.cell for column in table.columns}
+    columns |= {cell: cell for cell in table.others}
+    small = experiments()
+    return PaperTable(
+        name,
+        title(TABLE, name),
+        columns,
+        all(small[cell] for cell in columns.values()),
+        tuple(_rows(table)),
+        tuple(_printed(block, columns) for block in table.content.get("printed", ())),
+    )
+
+
+def _rows(table: Table) -> Iterator[TableRow]:
+    given = table.content.get("rows") or {}
+    if isinstance(given, str):  # another table's
+        yield from _rows(read_table(given))
+        return
+    for label, content in given.items():
+        own = content or {}
+        yield TableRow(
+            label,
+            own.get("run", label),
+            {key: tuple(map(scalar_text, values)) for key, values in own.get("tune", {}).items()},
+            tuple(f"{key}={scalar_text(value)}" for key, value in own.get("chosen", {}).items()),
+            own.get("rounds"),
+            tuple(own.get("except", ())),
+        )
+
+
+def _printed(block: Mapping[str, Any], columns: Mapping[str, str]) -> Printed:
+    given = {label: content for label, content in block["columns"].items() if label in columns}
+    return Printed(
+        block["source"],
+        block["figure"],
+        block.get("network", ""),
+        {label: content["target"] for label, content in given.items() if "target" in content},
+        {
+            label: {row: _number(value) for row, value in content.items() if row != "target"}
+            for label, content in given.items()
+            if content != DRAWN
+        },
+    )
+
+
+def _number(given: Scalar) -> Number:
+    """Read a printed number such as ``96.92 ± 0.09 (a note)``, ``>100``, ``-`` or ``drawn``."""
+    text = given if isinstance(given, str) else scalar_text(given)
+    match = _NUMBER.fullmatch(text)
+    assert match is not None  # the pattern takes any text
+    value = match["value"]
+    return Number(match["text"], float(value) if value else None, match["note"] or "")
