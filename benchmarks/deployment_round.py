@@ -26,7 +26,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.federation import Federation, rounds_of
-from nectar.commands import run as in_process
+from nectar.cli import main as nectar
 
 SITES = 3
 ROUNDS = 8
@@ -169,7 +169,7 @@ def _here() -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         words = [*SETTINGS, f"rounds={ROUNDS}", f"output-dir={folder}/runs"]
         with contextlib.redirect_stderr(io.StringIO()):
-            in_process.main(words)
+            nectar(["run", *words])
         return _seconds(Path(folder, "runs"))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.measure import Claim, Row
-from nectar.commands import run as in_process
+from nectar.cli import main as nectar
 
 SETTINGS = [
     "method=real",
@@ -53,7 +53,7 @@ def _rounds(words: list[str], output: Path, *, ray: bool) -> list[float]:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     else:
         with contextlib.redirect_stderr(io.StringIO()):
-            in_process.main(words)
+            nectar(["run", *words])
     (metrics,) = output.glob("*/metrics.jsonl")
     lines = [json.loads(line) for line in metrics.read_text().splitlines()][2:]
     return [sum(v for k, v in line["seconds"].items() if k != "by_site") for line in lines]

@@ -64,7 +64,7 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
             f"two methods, {method} and {settings['method']}: name one, as the first argument."
         )
     words = _words(({"method": method} if method else {}) | settings)
-    run_config = with_class_list(with_recorded(typed("run", words) | parse_words(words)))
+    run_config = with_class_list(with_recorded(typed(["run", *words]) | parse_words(words)))
     threads = torch.get_num_threads()
     try:
         with _lines(progress):

@@ -1,18 +1,19 @@
 """The one grammar of the command line: ``[EXPERIMENT | METHOD] [key=value ...]``, and its form for Flower.
 
-Undotted keys are the run config's own, dotted ones go into its ``set``; options (``--name``) belong
-to the command and are taken off first.
+Undotted keys are the run config's own, dotted ones go into its ``set``; options (``--name``) are the command's.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
-from common.config.keys import CONFIG, PATH_KEYS, TYPED
-from common.config.problems import nearest
+from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS, TYPED
+from common.config.layers import home_of
+from common.config.problems import nearest, nearest_key
+from common.config.tables import experiment_names
 from common.config.text import from_home, scalar
 from common.errors import ConfigError
 from common.methods import METHODS
@@ -22,88 +23,19 @@ RunConfig = dict[str, str | int | float | bool]
 _NUMBER_KEYS = ("rounds", "seed")
 
 
-def take_options(
-    words: Iterable[str], *, flags: Collection[str] = (), values: Collection[str] = ()
-) -> tuple[dict[str, str], list[str]]:
-    """Take a command's options off its words.
-
-    Parameters
-    ----------
-    words : iterable of str
-        What was typed after the command.
-    flags : collection of str
-        Options without a value, such as ``"--quiet"``.
-    values : collection of str
-        Options with one, as ``--seeds 3`` or ``--seeds=3``.
-
-    Returns
-    -------
-    options : dict of str to str
-        The options given, with their values; a flag's is empty.
-    rest : list of str
-        The other words, in order.
-
-    Raises
-    ------
-    ConfigError
-        If an option is none of these, is given twice or lacks its value, or a flag has one.
-    """
-    options: dict[str, str] = {}
-    rest: list[str] = []
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        if not word.startswith("--"):
-            rest.append(word)
-            continue
-        name, equals, value = word.partition("=")
-        if name in values:
-            if not equals and not queue:
-                raise ConfigError(f"{name} needs a value.")
-            value = value if equals else queue.pop(0)
-        elif name not in flags or equals:
-            raise _unknown_option(word, [*flags, *values])
-        if name in options:
-            raise ConfigError(f"{name} is given twice: give it once.")
-        options[name] = value
-    return options, rest
-
-
-def with_file_as_word(words: Iterable[str]) -> list[str]:
-    """Return the words with ``--config FILE`` as the last one, ``config=FILE``; the grammar is then one.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing, or there are two.
-    """
-    option, rest, queue = f"--{CONFIG}", list[str](), list(words)
-    files = []
-    while queue:
-        word = queue.pop(0)
-        name, equals, value = word.partition("=")
-        if name != option:
-            rest.append(word)
-        elif not value and (equals or not queue):
-            raise ConfigError(f"{option} needs a value: a YAML file of settings.")
-        else:
-            files.append(value if equals else queue.pop(0))
-    if len(files) > 1:
-        raise ConfigError(f"two files of settings, {files[0]} and {files[1]}: name one.")
-    return [*rest, *(f"{CONFIG}={file}" for file in files)]
-
-
 def next_step(record: Path) -> str:
     """Say what is done with a record that is there."""
     return f"`nectar report {shlex.quote(str(record))}` draws it."
 
 
-def typed(command: str, words: Iterable[str]) -> RunConfig:
-    """Return what a run config holds of the words that were typed after ``nectar COMMAND``."""
-    return {TYPED: shlex.join(["nectar", command, *words])}
+def typed(words: Iterable[str]) -> RunConfig:
+    """Return what a run config holds of the words that were typed after ``nectar``."""
+    return {TYPED: shlex.join(["nectar", *words])}
 
 
-def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfig:
+def parse_words(
+    words: Iterable[str], directory: Path | None = None, *, file: str | None = None
+) -> RunConfig:
     """Read ``[EXPERIMENT | METHOD] [key=value ...]`` as a run config.
 
     Paths are made absolute against ``directory`` (default: the working directory), because the run
@@ -115,6 +47,8 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
         The words, without the command and its options.
     directory : Path, optional
         Where relative paths start.
+    file : str, optional
+        The user's own file of settings, as ``--config`` names it.
 
     Returns
     -------
@@ -127,14 +61,12 @@ def parse_words(words: Iterable[str], directory: Path | None = None) -> RunConfi
         If a word other than the first is no ``key=value``, a key is given twice, an experiment is named twice, or
         ``resume=`` names no record.
     """
-    words = list(words)
+    words = [*words, *([] if file is None else [f"{CONFIG}={file}"])]
     refuse_repeats(words)
     run_config: RunConfig = {}
     assigned: list[str] = []
     for position, word in enumerate(words):
         key, equals, value = word.partition("=")
-        if word.startswith("-"):
-            raise _unknown_option(word, [])
         if not equals:
             if position:
                 raise ConfigError(
@@ -217,16 +149,24 @@ def _own_paths(key: str, text: str, directory: Path) -> str:
     return text
 
 
-def _unknown_option(word: str, known: list[str]) -> ConfigError:
-    name = word.partition("=")[0]
-    if name in known:
-        return ConfigError(f"option {name} takes no value.")
-    guess = nearest(name, known)
-    if guess:
-        return ConfigError(f"option {name} is unknown: did you mean {guess}?")
-    if not known:
-        return ConfigError(f"option {name} is unknown: settings are given as key=value.")
-    return ConfigError(f"option {name} is unknown: there are {', '.join(known)}.")
+def meant_by(name: str) -> str | None:
+    """Return the key that an option's name, without its dashes, was meant as; None if there is none like it."""
+    from common.config.schema import known_keys
+
+    run_keys = [key for key in RUN_KEYS if key not in INTERNAL_KEYS]
+    known = known_keys()
+    if name in (*run_keys, *known):
+        return name
+    return home_of(name, known) or nearest(name, run_keys) or nearest_key(name, known)
+
+
+def completions(incomplete: str) -> list[str]:
+    """Return the words of settings that begin so: methods, experiments, and keys with their ``=``."""
+    from common.config.schema import known_keys
+
+    keys = [f"{key}=" for key in (*RUN_KEYS, *known_keys()) if key not in INTERNAL_KEYS]
+    words = [*METHODS, *experiment_names(), *keys]
+    return [word for word in words if word.startswith(incomplete)]
 
 
 def to_flwr(run_config: Mapping[str, str | int | float | bool]) -> str:

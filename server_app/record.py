@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from common.code.code_fingerprint import code_fingerprint
 from common.code.fingerprint import source_fingerprint
 from common.config.keys import ROUND, TYPED
+from common.config.own_file import SCHEMA
 from common.config.resolved import Config
 from common.config.text import dotted
 from common.errors import FederationError
@@ -37,7 +38,7 @@ from common.storage.files import write_json, write_text
 from common.storage.tensor_file import reason_of
 from server_app.checkpoint import Checkpoint
 from server_app.metrics_file import MetricsFile
-from server_app.run_directory import PROVENANCE, SCHEMA, RunDirectory
+from server_app.run_directory import PROVENANCE, RunDirectory
 from server_app.writer import Writer
 
 #: settings that a continued run may have otherwise than the run it continues

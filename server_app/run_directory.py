@@ -9,8 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-SCHEMA = 2
-"""That of a record's files, by which one of another release is known."""
+from common.config.own_file import SCHEMA
 
 PROVENANCE = "provenance.json"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,18 +92,24 @@ def read_run_config(run_config: Mapping[str, Any]) -> dict[str, Any]:
     """
     for key in run_config:
         if key not in RUN_KEYS:
-            raise unknown_run_key(key)
+            raise unknown_run_key(key, run_config.get("method"))
     return {key: value for key, value in run_config.items() if value != ""}
 
 
-def unknown_run_key(key: str) -> ConfigError:
+def home_of(key: str, known: Sequence[str], method: object = None) -> str | None:
+    """Return the dotted key that an undotted one was meant as: the method's own, else the first that there is."""
+    method = RunSettings().method if method is None else method
+    own = f"{method}.{key}"
+    return own if own in known else next((k for k in known if k.endswith(f".{key}")), None)
+
+
+def unknown_run_key(key: str, method: object = None) -> ConfigError:
     """Build the error for an undotted key that is none of the run config's."""
     from common.config.schema import known_keys  # the schema imports the methods' settings
 
-    homes = [known for known in known_keys() if known.endswith(f".{key}")]
-    if homes:
+    if home := home_of(key, known_keys(), method):
         return ConfigError(
-            f"{key} {where_phrase(COMMAND_LINE)} lacks its section: write {' or '.join(homes)}."
+            f"{key} {where_phrase(COMMAND_LINE)} lacks its section: did you mean {home}?"
         )
     if inside := [known for known in known_keys() if known.startswith(f"{key}.")]:
         return ConfigError(

@@ -15,8 +15,8 @@ from common.config.text import from_home, read_yaml
 from common.errors import ConfigError
 from common.settings.sections import RunSettings
 
-SCHEMA = 1
-"""The version that a record's config.yaml states."""
+SCHEMA = 2
+"""The version that a record states, by which one of another release is known."""
 
 
 @dataclass(frozen=True)

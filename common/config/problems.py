@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from common.errors import ConfigError
 
 COMMAND_LINE = "the command line"
-_SHOWN = 3
+_SHOWN, _LISTED = 3, 30
 
 
 def where_phrase(where: str) -> str:
@@ -64,13 +64,13 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
 def unknown(
     what: str, word: str, where: str, choices: Sequence[str], extra: str = ""
 ) -> ConfigError:
-    """Build the error for a name that is none of a few: the nearest one, and the list."""
+    """Build the error for a name that there is none of: the nearest one, and the list where it is short."""
     guess = nearest(word, choices)
     hint = f", the nearest is {guess}" if guess else ""
-    listed = ", ".join(choices) or "none"
-    return ConfigError(
-        f"{what}={word!r} {where_phrase(where)} is unknown{hint}: there are {listed}{extra}."
-    )
+    listed = f"there are {', '.join(choices) or 'none'}"
+    if len(choices) > _LISTED:
+        listed = "`nectar config --help` lists all"
+    return ConfigError(f"{what}={word!r} {where_phrase(where)} is unknown{hint}: {listed}{extra}.")
 
 
 def fail(problems: Sequence[str]) -> NoReturn:

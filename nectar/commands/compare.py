@@ -7,9 +7,7 @@ from nectar.comparison.table_request import TableRequest, asks_for_table, parse_
 from nectar.engines.flower.app import project
 from nectar.engines.interrupt import Interrupted, Interrupts
 
-SUMMARY = "run methods over seeds, what is not there yet, and set them side by side"
-
-USAGE = """\
+HELP = """\
 Usage: nectar compare METHOD... [EXPERIMENT] [key=value ...] [--seeds N] [options]
        nectar compare table=NAME [ROW...] [COLUMN...] [key=value ...] [--small] [--search] [options]
 
@@ -41,6 +39,8 @@ by its resolved configuration and the source that decides its numbers, and conti
   nectar compare feddm fedavg feddm-mnist-small --tune fedavg.lr=0.03,0.1,0.3
   nectar compare table=feddm-2 --small mnist-alpha0.1
 """
+
+CONTEXT = {"ignore_unknown_options": True}
 
 _INCOMPLETE = 1
 

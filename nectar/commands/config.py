@@ -21,28 +21,26 @@ from common.settings.datasets import FORMS
 from common.settings.describe import Description, describe
 from common.settings.sections import SECTIONS, RunSettings
 from nectar.class_list import with_class_list
+from nectar.options import ConfigFile, Words
 from nectar.records.resume import with_recorded
-from nectar.words import parse_words, with_file_as_word
+from nectar.words import parse_words
 
-SUMMARY = "print the resolved configuration and where each value was given"
-USAGE = """\
-Usage: nectar config [EXPERIMENT | METHOD] [key=value ...] [--config FILE]
-       nectar config --help [METHOD | SECTION | package.module:NAME]
-
-Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says
-where a value was given; a value without one is the default of its settings class.
+HELP = """\
+Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says where a value was
+given; a value without one is the default of its settings class. `nectar config --help NAME` explains a method, a
+section or a package.module:NAME.
 
 What it prints runs again as it is: `nectar config ... > my.yaml`, then `nectar run --config my.yaml`. A FILE of your
-own may state a few settings only; its `base: NAME` departs from an experiment. Words stand over it.
+own may state a few settings only; its `base: NAME` departs from an experiment.
 """
 
 _RUN = "run"
 
 #: of the column of names; a longer one pushes its own line to the right
 _WIDEST = 26
-_WRAPPER = textwrap.TextWrapper(96, initial_indent=" " * 6, subsequent_indent=" " * 6)
+_WRAPPER = textwrap.TextWrapper(80, initial_indent=" " * 6, subsequent_indent=" " * 6)
 _CELLS = textwrap.TextWrapper(
-    96, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+    80, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
 )
 _PATHS = (
     Description(
@@ -69,21 +67,16 @@ _PATHS = (
 )
 
 
-def main(words: list[str]) -> int:
+def main(words: Words = None, config_file: ConfigFile = None) -> int:
     """Print the configuration that the words resolve to."""
-    run_config = with_recorded(parse_words(with_file_as_word(words)))
+    run_config = with_recorded(parse_words(words or [], file=config_file))
     print(load(with_class_list(run_config)).dump_yaml(origins=True), end="")
     return 0
 
 
-def show_help(words: list[str]) -> int:
+def more_help(words: list[str]) -> str:
     """Explain the named methods and sections; without a name, list all there is."""
-    if not words:
-        print(USAGE)
-        print(_catalogue())
-    else:
-        print("\n\n".join(_explain(word) for word in words))
-    return 0
+    return "\n\n".join(map(_explain, words)) if words else _catalogue()
 
 
 def _catalogue() -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from common.config.loading import load
 from common.config.resolved import Config
@@ -12,55 +14,70 @@ from common.config.text import from_home
 from common.errors import ConfigError
 from common.storage.files import write_atomically
 from nectar.class_list import with_class_list
-from nectar.records.record_imports import OPTION, judge_of
+from nectar.options import AllowImports, ConfigFile, Words
+from nectar.records.record_imports import judge_of
 from nectar.records.resume import with_recorded
-from nectar.words import parse_words, take_options, with_file_as_word
+from nectar.words import parse_words
 
 if TYPE_CHECKING:
     from common.samples.dataset import Dataset
     from nectar.dataset.account import Holdings
 
-SUMMARY = "prepare a data set, count its classes by site, check a folder of images"
+HELP = """\
+Downloads or reads the data set once, says what it holds and which files cannot be used, and counts the classes that
+each simulated site would hold.
 
-USAGE = """\
-Usage: nectar data [EXPERIMENT] [key=value ...] [--draw FILE] [--samples FILE.png] [--folder PATH]
-
-Downloads or reads the data set once, says what it holds and which files cannot be used, and counts
-the classes that each simulated site would hold.
-
-  nectar data dataset=cifar10 partition.alpha=0.01 --draw counts.png
-  nectar data dataset=images images.folder=/abs/path images.classes=cat,dog --samples samples.png
-  nectar data dataset=images images.sites=/abs/a,/abs/b --draw counts.png  folders of simulated sites
-  nectar data dataset=images images.classes=cat,dog --folder /abs/own    a site's own folder
-  nectar data data.file=own.npz --samples samples.png                    your own arrays
-  nectar data dataset=torchvision:SVHN
-
-  --config FILE        a YAML file of settings, by section, or what `nectar config` printed
-  --draw FILE          the counts as a picture, .png or .svg; two with a comma between them
-  --samples FILE.png   ten images of each class, as the model sees them
-  --allow-imports MODULES
-                       with resume=RECORD: what the record names is imported only from modules named here
-  --folder PATH        check PATH/<class>/* as the site would that names it as its own data
+\b
+nectar data dataset=cifar10 partition.alpha=0.01 --draw counts.png
+nectar data dataset=torchvision:SVHN
+nectar data data.file=own.npz --samples samples.png   your own arrays
+nectar data dataset=images images.folder=/abs/path images.classes=cat,dog
+nectar data dataset=images images.sites=/abs/a,/abs/b simulated sites' folders
+nectar data dataset=images images.classes=cat,dog --folder /abs/own   a site's
 """
 
 _SAMPLES = (".png",)
 _CHARTS = (".png", ".svg")
 
 
-def main(words: list[str]) -> int:
-    """Prepare, describe and draw what ``words`` say; return the exit code."""
-    options, rest = take_options(
-        with_file_as_word(words), values=("--draw", "--samples", "--folder", OPTION)
-    )
-    charts = [_target(text, _CHARTS) for text in options.get("--draw", "").split(",") if text]
-    sheets = [_target(text, _SAMPLES) for text in [options.get("--samples", "")] if text]
-    words_of_run = parse_words(rest)
-    judge = judge_of(options.get(OPTION, "")) if words_of_run.get("resume") else None
-    config = load(with_class_list(with_recorded(words_of_run), judge), judge=judge)
+def main(
+    words: Words = None,
+    config_file: ConfigFile = None,
+    draw: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="the counts as a picture, .png or .svg; two with a comma between them",
+            show_default=False,
+        ),
+    ] = "",
+    samples: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE.png",
+            help="ten images of each class, as the model sees them",
+            show_default=False,
+        ),
+    ] = "",
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="check PATH/<class>/* as the site would that names it as its own data",
+        ),
+    ] = None,
+    allow_imports: AllowImports = "",
+) -> int:
+    """Prepare, describe and draw what the words say; return the exit code."""
+    charts = [_target(text, _CHARTS) for text in draw.split(",") if text]
+    sheets = [_target(text, _SAMPLES) for text in [samples] if text]
+    asked_for = parse_words(words or [], file=config_file)
+    judge = judge_of(allow_imports) if asked_for.get("resume") else None
+    config = load(with_class_list(with_recorded(asked_for), judge), judge=judge)
     if sheets:
         _need_images(config)
-    if "--folder" in options:
-        dataset, holdings = _site(config, Path.cwd() / from_home(options["--folder"]))
+    if folder is not None:
+        dataset, holdings = _site(config, Path.cwd() / from_home(folder))
     else:
         dataset, holdings = _run(config)
     _draw(dataset, holdings, charts, sheets)

@@ -3,66 +3,107 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from common.config.loading import load
-from common.config.text import from_home
 from common.errors import ConfigError
 from nectar.engines.remote.order import Order
-from nectar.words import parse_words, take_options, with_file_as_word
+from nectar.options import CaFile, ConfigFile, Insecure, here
+from nectar.words import parse_words
 
 if TYPE_CHECKING:
     from nectar.operate.doctor.check import Check
 
-SUMMARY = "check this machine, its keys and its connection before a run"
-
-_NODE_CONFIG = "--node-config"
-
-USAGE = """\
-Usage: nectar doctor [CONNECTION] [EXPERIMENT] [key=value ...] [options]
-
+HELP = """\
 A line a check: ok, warn, or fail with what to mend. The exit code is 1 if something fails. Nothing is changed.
 
 A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; settings are those of the run to come
 (compute.device, images.classes).
 
-  --config FILE    a YAML file of settings, by section, or what `nectar config` printed
-  --site           this is a site's machine, not the operator's
-  --keys DIR       a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether
-                   the site's key is registered at the server
-  --node-config C  the node config that the site's SuperNode is given: keys, values and vetoes, held against the run to
-                   come as the site does; its data and state-dir are looked at, too
-  --data FOLDER    a site's own folder of images: can it be used, which classes does it have
-  --state DIR      the site's state directory
-  --ca FILE        the authority's certificate, for a connection given as HOST:PORT
-  --insecure       the SuperLink has no TLS, and that is meant
-
-  nectar doctor lab --keys keys
-  nectar doctor superlink.example.org:443 --ca ca.crt --site --keys keys --state /var/lib/nectar \\
-    dataset=images images.classes=cat,dog --data /data/images
-  nectar doctor --site method=fedavg --node-config "site='north' data='/data/images' allow-methods='fedavg'"
+\b
+nectar doctor lab --keys keys
+nectar doctor superlink.example.org:443 --ca ca.crt --site --keys keys \\
+  --state /var/lib/nectar dataset=images images.classes=cat,dog \\
+  --data /data/images
+nectar doctor --site method=fedavg --node-config \\
+  "site='north' data='/data/images' allow-methods='fedavg'"
 """
 
 
-def main(words: list[str]) -> int:
-    """Check what ``words`` say; return 1 if something fails."""
+@dataclass(frozen=True)
+class Asked:
+    """What is to be looked at; the fields are the options."""
+
+    site: bool
+    keys: Path | None
+    node_config: str | None
+    data: Path | None
+    state: Path | None
+    ca: str | None
+    insecure: bool
+
+
+def main(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONNECTION] [EXPERIMENT] [KEY=VALUE]...",
+            help="where to, and the run to come",
+            show_default=False,
+        ),
+    ] = None,
+    config_file: ConfigFile = None,
+    site: Annotated[
+        bool, typer.Option("--site", help="this is a site's machine, not the operator's")
+    ] = False,
+    keys: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether "
+            "the site's key is registered at the server",
+        ),
+    ] = None,
+    node_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C",
+            help="the node config that the site's SuperNode is given: keys, values and vetoes, held against the run "
+            "to come as the site does; its data and state-dir are looked at, too",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="a site's own folder of images: can it be used, which classes does it have",
+        ),
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="DIR", help="the site's state directory")
+    ] = None,
+    ca: CaFile = None,
+    insecure: Insecure = False,
+) -> int:
+    """Check what the words say; return 1 if something fails."""
     from nectar.operate.doctor.check import shown
 
-    options, rest = take_options(
-        with_file_as_word(words),
-        flags=("--site", "--insecure"),
-        values=("--keys", "--data", "--state", "--ca", _NODE_CONFIG),
-    )
-    name, settings = _connection_and_settings(rest)
-    if name is None and ("--ca" in options or "--insecure" in options):
+    name, settings = _connection_and_settings(words or [])
+    if name is None and (ca or insecure):
         raise ConfigError(
             "--ca and --insecure belong to a connection: name it first, as HOST:PORT."
         )
-    if _NODE_CONFIG in options and "--site" not in options:
-        raise ConfigError(f"{_NODE_CONFIG} is a site's: add --site.")
-    typed = parse_words(settings)
-    return 0 if shown(_checks(Order(typed, load(typed)), name, options)) else 1
+    if node_config is not None and not site:
+        raise ConfigError("--node-config is a site's: add --site.")
+    run_config = parse_words(settings, file=config_file)
+    places = (None if text is None else here(text) for text in (keys, data, state))
+    own_keys, own_data, own_state = places
+    asked = Asked(site, own_keys, node_config, own_data, own_state, ca, insecure)
+    return 0 if shown(_checks(Order(run_config, load(run_config)), name, asked)) else 1
 
 
 def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
@@ -74,36 +115,36 @@ def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
     return None, words
 
 
-def _checks(order: Order, name: str | None, options: dict[str, str]) -> Iterator[Check]:
+def _checks(order: Order, name: str | None, asked: Asked) -> Iterator[Check]:
     from nectar.operate.doctor import data, ledger, machine, node_config
 
-    site, config = "--site" in options, order.config
+    config = order.config
     node: Mapping[str, Any] = {}
     yield from machine.versions()
-    if _NODE_CONFIG in options:
-        found, node, bounded = node_config.look(options[_NODE_CONFIG], order.run_config)
+    if asked.node_config is not None:
+        found, node, bounded = node_config.look(asked.node_config, order.run_config)
         yield found
         config = bounded or config
-        own = {"--data": node.get("data"), "--state": node.get("state-dir")}
-        options = {key: str(value) for key, value in own.items() if value} | options
+        own = {"data": node.get("data"), "state": node.get("state-dir")}
+        stated = {key: here(str(value)) for key, value in own.items() if value}
+        asked = replace(asked, data=asked.data or stated.get("data"))
+        asked = replace(asked, state=asked.state or stated.get("state"))
     compute = config.compute
-    yield machine.device(
-        compute.device, compute.precision, compute.client_cores if site else compute.server_cores
-    )
-    if site:
-        if "--state" in options:
-            yield machine.room("state", _path(options["--state"]))
-            yield from ledger.standing(_path(options["--state"]), node, config.privacy.delta)
-    else:
+    cores = compute.client_cores if asked.site else compute.server_cores
+    yield machine.device(compute.device, compute.precision, cores)
+    if not asked.site:
         yield machine.room("records", config.output_dir)
-    if "--data" in options:
-        yield data.folder(config, _path(options["--data"]))
-    elif site or config.evaluation.on in ("server", "both"):
-        yield data.shared(config, elsewhere=not site and name is not None)
-    yield from _connected(name, options)
+    elif asked.state is not None:
+        yield machine.room("state", asked.state)
+        yield from ledger.standing(asked.state, node, config.privacy.delta)
+    if asked.data is not None:
+        yield data.folder(config, asked.data)
+    elif asked.site or config.evaluation.on in ("server", "both"):
+        yield data.shared(config, elsewhere=not asked.site and name is not None)
+    yield from _connected(name, asked)
 
 
-def _connected(name: str | None, options: dict[str, str]) -> Iterator[Check]:
+def _connected(name: str | None, asked: Asked) -> Iterator[Check]:
     from nectar.engines.flower.connecting import connect
     from nectar.engines.flower.job import LaunchError
     from nectar.operate.doctor.check import Check
@@ -112,22 +153,16 @@ def _connected(name: str | None, options: dict[str, str]) -> Iterator[Check]:
     from nectar.operate.doctor.machine import flower_wanted
     from nectar.operate.doctor.registration import registration
 
-    site = "--site" in options
-    directory = _path(options["--keys"]) if "--keys" in options else None
     if name is None:
-        if directory is not None:
-            yield from keys(directory, None, site=site)
+        if asked.keys is not None:
+            yield from keys(asked.keys, None, site=asked.site)
         return
     try:
-        with connect(name, options.get("--ca"), insecure="--insecure" in options) as connection:
-            if directory is not None:
-                yield from keys(directory, connection.host, site=site)
-            yield from link(connection, flower_wanted(), site=site)
-            if site and directory is not None:
-                yield from registration(connection, directory)
+        with connect(name, asked.ca, insecure=asked.insecure) as connection:
+            if asked.keys is not None:
+                yield from keys(asked.keys, connection.host, site=asked.site)
+            yield from link(connection, flower_wanted(), site=asked.site)
+            if asked.site and asked.keys is not None:
+                yield from registration(connection, asked.keys)
     except LaunchError as error:
         yield Check("connection", "fail", str(error))
-
-
-def _path(word: str) -> Path:
-    return Path.cwd() / from_home(word)

@@ -5,63 +5,78 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from common.config.consistency import FILE_KEY
 from common.config.resolved import Config
-from common.errors import ConfigError, DataError
+from common.errors import DataError
+from nectar.options import AllowImports, Record
 from nectar.records.named_record import record_at
 from nectar.records.outputs import output_folder
-from nectar.records.record_imports import OPTION, judge_of
-from nectar.words import take_options
+from nectar.records.record_imports import judge_of
 
 if TYPE_CHECKING:
     from nectar.export.bundle import Export
 
-SUMMARY = "write a run's model and synthetic images for use without Nectar"
+HELP = """\
+Writes a run's newest model as safetensors, with what plain PyTorch needs to load it, and the images that its sites
+sent as PNG files in a folder a class and as one npz. A run that is not over gives what it has so far. What was written
+is loaded in a fresh Python without Nectar, and kept only if its logits are those of the run's model.
 
-USAGE = """\
-Usage: nectar export RECORD [--output DIR] [--best] [--model NAME] [--format onnx,pt2] [--allow-imports MODULES]
-
-RECORD is the directory that the run printed, the record's id, or latest. Writes its newest model as safetensors, with
-what plain PyTorch needs to load it, and the images that its sites sent as PNG files in a folder a class and as one npz.
-A run that is not over gives what it has so far. What was written is loaded in a fresh Python without Nectar, and kept
-only if its logits are those of the run's model.
-
-  --output DIR     the folder to make (default: export/round-005 or so in the record); never one that is there
-  --best           the round with the best accuracy on the validation share instead of the newest
-  --model NAME     one of several models, such as a site's that trained by itself (method=local)
-  --format NAMES   more forms of the model: onnx (for ONNX runtimes), pt2 (torch.export, needs no code) or both,
-                   with a comma; both take pixel values from 0 to 1, any number of images
-  --allow-imports MODULES
-                   a method, model or data set of somebody's own is imported only from modules named here
-
-  nectar export ~/nectar/runs/20260722-101500-feddm-digits-seed0-1a2b3c --output digits-model
-  nectar export ~/nectar/runs/20260722-101500-feddm-digits-seed0-1a2b3c --output digits-model --format onnx
+\b
+nectar export latest --output digits-model
+nectar export latest --output digits-model --format onnx
 """
 
 
-def main(words: list[str]) -> int:
-    """Export what `words` say; return the exit code."""
-    options, rest = take_options(
-        words, flags=("--best",), values=("--output", "--model", "--format", OPTION)
-    )
-    if len(rest) != 1:
-        raise ConfigError(
-            "nectar export takes one record: the directory that the run printed, its id, or latest."
-        )
-    output = output_folder(options["--output"], fresh=True) if "--output" in options else None
+def main(
+    named: Record,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="the folder to make (default: export/round-005 or so in the record); never one that is there",
+        ),
+    ] = None,
+    best: Annotated[
+        bool,
+        typer.Option(
+            "--best",
+            help="the round with the best accuracy on the validation share instead of the newest",
+        ),
+    ] = False,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="one of several models, such as a site's that trained by itself (method=local)",
+            show_default=False,
+        ),
+    ] = "",
+    forms: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAMES",
+            help="more forms of the model: onnx (for ONNX runtimes), pt2 (torch.export, needs no code) or both, with "
+            "a comma; both take pixel values from 0 to 1, any number of images",
+        ),
+    ] = None,
+    allow_imports: AllowImports = "",
+) -> int:
+    """Export what the words say; return the exit code."""
+    folder = None if output is None else output_folder(output, fresh=True)
     from nectar.export.formats import read_formats
 
-    formats = read_formats(options["--format"]) if "--format" in options else ()
+    formats = () if forms is None else read_formats(forms)
     from nectar.export.bundle import export
     from nectar.records.past_run import PastRun
     from nectar.report.text import share
 
-    past = PastRun.open(record_at(rest[0]), judge_of(options.get(OPTION, "")))
-    done = export(
-        past, output, best="--best" in options, formats=formats, model=options.get("--model", "")
-    )
+    past = PastRun.open(record_at(named), judge_of(allow_imports))
+    done = export(past, folder, best=best, formats=formats, model=model)
     run, figures = done.about["run"], done.about["figures"]["test"]
     accuracy = f", test accuracy {share(figures['accuracy'])}" if figures else ""
     print(f"the model of round {run['round']} of {run['rounds']}{accuracy}: {done.folder}")

@@ -4,68 +4,65 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from common.errors import ConfigError
 from nectar.engines.flower.app import app_folder
+from nectar.options import CaFile, Connection, Insecure, RecordsHere, Replace, Without
 from nectar.records.outputs import output_folder
-from nectar.words import next_step, refuse_repeats, take_options
+from nectar.words import next_step, refuse_repeats
 
 if TYPE_CHECKING:
-    from nectar.engines.flower.connection import Connection
+    from nectar.engines.flower.connection import Connection as Link
     from server_app.sending.request import Request
 
-SUMMARY = "bring a run's record from the server to this machine"
-
-USAGE = """\
-Usage: nectar fetch CONNECTION RECORD-ID|latest [output-dir=/abs/on/the/server] [options]
-
+HELP = """\
 Metrics, configuration, provenance, partition, pictures, checkpoints: what the run's record has, through the
 SuperLink's own port. It lands whole, with a checksum, or not at all. Devices' memory (state) stays there. What was
 left out can be fetched later; files of your own beside the record's stay.
 
-  --ca FILE        the authority's certificate, for a connection given as HOST:PORT
-  --insecure       the SuperLink has no TLS, and that is meant
-  --output DIR     the directory of records on this machine (default: as `nectar run` has its records)
-  --without A,B    leave these of the record there, such as samples,checkpoint/best.safetensors
-  --replace        let the files of a completed run's copy on this machine go
-
-  nectar fetch lab latest
-  nectar fetch 192.0.2.7:8000 20260102-030405-feddm-digits-seed0-a1b2c3 --ca keys/ca.crt --without checkpoint
+\b
+nectar fetch lab latest
+nectar fetch 192.0.2.7:8000 20260102-030405-feddm-digits-seed0-a1b2c3 \\
+  --ca keys/ca.crt --without checkpoint
 """
 
 
-def main(words: list[str]) -> int:
-    """Fetch what ``words`` say; return the exit code."""
+def main(
+    connection: Connection,
+    record: Annotated[str, typer.Argument(metavar="RECORD-ID|latest", help="which record")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[output-dir=/abs/on/the/server]",
+            help="where the server's records lie",
+            show_default=False,
+        ),
+    ] = None,
+    ca: CaFile = None,
+    insecure: Insecure = False,
+    output: RecordsHere = None,
+    without: Without = "",
+    replace: Replace = False,
+) -> int:
+    """Fetch what the words say; return the exit code."""
     from nectar.engines.flower.connecting import connect
-    from server_app.sending.request import LATEST, Request, checked_record, parts_of
+    from server_app.sending.request import Request, checked_record, parts_of
 
-    options, rest = take_options(
-        words, flags=("--insecure", "--replace"), values=("--ca", "--output", "--without")
-    )
-    named = [word for word in rest if "=" not in word]
-    server_output = _server_output([word for word in rest if "=" in word])
-    if len(named) != 2:
-        raise ConfigError(
-            f"nectar fetch needs a connection and a record: its id, or {LATEST}; `nectar fetch --help` shows how."
-        )
-    output = output_folder(options["--output"]) if "--output" in options else None
-    request = Request(checked_record(named[1]), parts_of(options.get("--without", "")))
+    server_output = _server_output(words or [])
+    to = None if output is None else output_folder(output)
+    request = Request(checked_record(record), parts_of(without))
     app_folder()  # refused, if it is, before anything is asked
-    with connect(named[0], options.get("--ca"), insecure="--insecure" in options) as connection:
-        connection.wait(0)
-        bring(
-            connection,
-            request,
-            output,
-            server_output,
-            replace="--replace" in options,
-        )
+    with connect(connection, ca, insecure=insecure) as link:
+        link.wait(0)
+        bring(link, request, to, server_output, replace=replace)
     return 0
 
 
 def bring(
-    connection: Connection,
+    connection: Link,
     request: Request,
     output: Path | None,
     server_output: str,
@@ -100,7 +97,9 @@ def _server_output(words: list[str]) -> str:
     refuse_repeats(words)
     found = ""
     for word in words:
-        key, _, value = word.partition("=")
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise ConfigError(f"nectar fetch takes a connection and one record, not {word!r} too.")
         if key.replace("_", "-") != "output-dir":
             raise ConfigError(f"nectar fetch takes no {key}=: only output-dir, the server's.")
         if not value.startswith(("/", "~/")):

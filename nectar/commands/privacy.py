@@ -2,64 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from common.errors import ConfigError
-from nectar.words import take_options
+from nectar.options import Delta, above_0
 
-SUMMARY = "say what a site's privacy has cost, and plan noise or rounds"
+HELP = """\
+With a site's state directory: prints its ledger: what was released of its data, by which runs, and the epsilon of all
+of it together, for one example more or less. Nothing is written, and a ledger that was edited or shortened is refused.
 
-USAGE = """\
-Usage: nectar privacy STATE_DIR [--delta D] [--epsilon E]
-       nectar privacy plan --epsilon E --sample-rate Q --steps S [--rounds R] [--delta D]
-       nectar privacy plan --epsilon E --sample-rate Q --steps S --noise Z [--delta D] [--spent STATE_DIR]
+With `plan`: prints the noise multiplier (standard deviation over what one example can move) with which --rounds of
+--steps cost --epsilon, each step on a Poisson sample of a share --sample-rate; or with --noise how many rounds that
+leaves.
 
-The first prints a site's ledger: what was released of its data, by which runs, and the epsilon of all of it together,
-for one example more or less. Nothing is written, and a ledger that was edited or shortened is refused.
-
-The second prints the noise multiplier (standard deviation over what one example can move) with which R rounds of S
-steps cost an epsilon of E, each step on a Poisson sample of a share Q; the third how many rounds E leaves for noise Z.
-
-  --delta D          the delta (default 1e-5)
-  --epsilon E        a budget: with STATE_DIR, whether it is spent
-  --sample-rate Q    the chance with which an example is in a step's sample; 1: all are in each
-  --steps S          steps a round
-  --rounds R         rounds (default 1)
-  --noise Z          the noise multiplier
-  --spent STATE_DIR  what this ledger says counts as spent before
-
-  nectar privacy /srv/north/state --epsilon 3
-  nectar privacy plan --epsilon 3 --sample-rate 0.05 --steps 100 --rounds 20
-  nectar privacy plan --epsilon 3 --sample-rate 0.05 --steps 100 --noise 1.0 --spent /srv/north/state
+\b
+nectar privacy /srv/north/state --epsilon 3
+nectar privacy plan --epsilon 3 --sample-rate 0.05 --steps 100 --rounds 20
+nectar privacy plan --epsilon 3 --sample-rate 0.05 --steps 100 --noise 1.0
 """
 
 _PLAN = "plan"
-_OF_A_LEDGER = ("--delta", "--epsilon")
-_OF_A_PLAN = (*_OF_A_LEDGER, "--sample-rate", "--steps", "--rounds", "--noise", "--spent")
 
 
-def main(words: list[str]) -> int:
-    """Print what `words` ask for; return the exit code: 1 where a budget is spent."""
-    if words[:1] == [_PLAN]:
-        options, rest = take_options(words[1:], values=_OF_A_PLAN)
-        if rest:
-            raise ConfigError(f"nectar privacy plan takes options alone, not {rest[0]!r}.")
-        return _plan(options)
-    options, rest = take_options(words, values=_OF_A_LEDGER)
-    if len(rest) != 1:
-        raise ConfigError(
-            "nectar privacy takes a site's state directory, or `plan` and what is planned."
-        )
-    return _account(Path(rest[0]).expanduser(), options)
+def main(
+    what: Annotated[
+        str, typer.Argument(metavar="STATE_DIR|plan", help="a site's state directory, or plan")
+    ],
+    delta: Delta = 1e-5,
+    epsilon: Annotated[
+        float | None, typer.Option(help="a budget: with STATE_DIR, whether it is spent")
+    ] = None,
+    sample_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="the chance with which an example is in a step's sample; 1: all are in each"
+        ),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="steps a round")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="rounds (default: 1)")] = None,
+    noise: Annotated[float | None, typer.Option(help="the noise multiplier")] = None,
+    spent: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STATE_DIR", help="with --noise: what this ledger says counts as spent before"
+        ),
+    ] = None,
+) -> int:
+    """Print what the words ask for; return the exit code: 1 where a budget is spent."""
+    above_0("--delta", delta, below=1.0)
+    above_0("--epsilon", epsilon)
+    above_0("--noise", noise)
+    planned = {"--sample-rate": sample_rate, "--steps": steps, "--rounds": rounds, "--noise": noise}
+    if what != _PLAN:
+        if given := [name for name, value in (planned | {"--spent": spent}).items() if value]:
+            raise ConfigError(f"{given[0]} goes with `nectar privacy plan`, not with a directory.")
+        return _account(Path(what).expanduser(), delta, epsilon)
+    if epsilon is None or sample_rate is None or steps is None:
+        missing = "--epsilon" if epsilon is None else "--sample-rate" if steps else "--steps"
+        raise ConfigError(f"nectar privacy plan needs {missing}.")
+    if not 0 < sample_rate <= 1:
+        raise ConfigError(f"--sample-rate={sample_rate:g} must be a number above 0 and up to 1.")
+    if noise is not None and rounds is not None:
+        raise ConfigError("give --noise, to be told the rounds, or --rounds, to be told the noise.")
+    if noise is not None:
+        return _rounds(epsilon, delta, sample_rate, steps, noise, spent)
+    if spent is not None:
+        raise ConfigError("--spent goes with --noise, for the rounds that are left.")
+    return _noise(epsilon, delta, sample_rate, steps, rounds or 1)
 
 
-def _account(directory: Path, options: Mapping[str, str]) -> int:
+def _account(directory: Path, delta: float, budget: float | None) -> int:
     from common.privacy.ledger import Ledger
     from nectar.ledger_table import as_text
 
-    delta = _number(options, "--delta", 1e-5, most=1.0)
-    budget = _number(options, "--epsilon") if "--epsilon" in options else None
     if not directory.is_dir():
         raise ConfigError(f"{directory}: there is no such directory.")
     ledger = Ledger(directory)
@@ -72,19 +90,7 @@ def _account(directory: Path, options: Mapping[str, str]) -> int:
     return 0 if within else 1
 
 
-def _plan(options: Mapping[str, str]) -> int:
-    missing = [name for name in ("--epsilon", "--sample-rate", "--steps") if name not in options]
-    if missing:
-        raise ConfigError(f"nectar privacy plan needs {missing[0]}.")
-    if "--noise" in options and "--rounds" in options:
-        raise ConfigError("give --noise, to be told the rounds, or --rounds, to be told the noise.")
-    if "--noise" not in options and "--spent" in options:
-        raise ConfigError("--spent goes with --noise, for the rounds that are left.")
-    target, delta = _number(options, "--epsilon"), _number(options, "--delta", 1e-5, most=1.0)
-    rate, steps = _number(options, "--sample-rate", most=1.0, to=True), _whole(options, "--steps")
-    if "--noise" in options:
-        return _rounds(target, delta, rate, steps, options)
-    rounds = _whole(options, "--rounds", 1)
+def _noise(target: float, delta: float, rate: float, steps: int, rounds: int) -> int:
     from common.privacy.accounting import epsilon
     from common.privacy.events import Event
     from nectar.operate.privacy_plan import noise_for
@@ -102,16 +108,13 @@ def _plan(options: Mapping[str, str]) -> int:
 
 
 def _rounds(
-    target: float, delta: float, rate: float, steps: int, options: Mapping[str, str]
+    target: float, delta: float, rate: float, steps: int, noise: float, ledger: str | None
 ) -> int:
     from common.privacy.events import Event
     from common.privacy.ledger import Ledger
     from nectar.operate.privacy_plan import rounds_left
 
-    noise = _number(options, "--noise")
-    spent = (
-        Ledger(Path(options["--spent"]).expanduser()).read().events if "--spent" in options else []
-    )
+    spent = [] if ledger is None else Ledger(Path(ledger).expanduser()).read().events
     left = rounds_left(spent, [Event(_PLAN, noise, rate, steps)], target, delta)
     said = (
         "more than a million rounds" if left is None else f"{left} round{'' if left == 1 else 's'}"
@@ -121,32 +124,3 @@ def _rounds(
         f"a noise multiplier of {noise:g}."
     )
     return 0 if left is None or left > 0 else 1
-
-
-def _number(
-    options: Mapping[str, str],
-    name: str,
-    default: float | None = None,
-    *,
-    most: float = float("inf"),
-    to: bool = False,
-) -> float:
-    """Return an option's number above 0 and below ``most``; with ``to`` up to it."""
-    if name not in options and default is not None:
-        return default
-    try:
-        value = float(options[name])
-    except ValueError:
-        value = 0.0
-    if not (0 < value < most or (to and value == most)):
-        bound = "" if most == float("inf") else f" and {'up to' if to else 'below'} {most:g}"
-        raise ConfigError(f"{name}={options[name]} must be a number above 0{bound}.")
-    return value
-
-
-def _whole(options: Mapping[str, str], name: str, default: int | None = None) -> int:
-    if name not in options and default is not None:
-        return default
-    if not options[name].isdecimal() or int(options[name]) < 1:
-        raise ConfigError(f"{name}={options[name]} must be a whole number from 1.")
-    return int(options[name])

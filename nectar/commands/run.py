@@ -5,39 +5,32 @@ from __future__ import annotations
 import sys
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from common.config.loading import load
 from common.storage.files import write_text
 from nectar.class_list import with_class_list
+from nectar.options import ConfigFile, Words
 from nectar.records.resume import with_recorded
-from nectar.words import next_step, parse_words, take_options, typed, with_file_as_word
+from nectar.words import next_step, parse_words, typed
 
 if TYPE_CHECKING:
     from server_app.record import Record
 
-SUMMARY = "run a federation inside this process"
-
-USAGE = """\
-Usage: nectar run [EXPERIMENT | METHOD] [key=value ...] [--config FILE] [--note-record FILE] [--dry-run]
-
+HELP = """\
 Runs the apps and the messages of a federation without its processes, and gives the same numbers. Where the devices of
 a run are much work, several of them work side by side (compute.workers). How long it will take is estimated before
 round 1 by timing a step, and then told from what was measured, once a minute where there is no terminal.
 
-  --config FILE        a YAML file of settings, by section (base: NAME departs from an experiment), or what
-                       `nectar config` printed, or a record's config.yaml; words stand over it
-  --note-record FILE   write the record's directory into FILE as soon as there is one, for a script
-  --dry-run            print the settings and the estimate, and run nothing
-
-  nectar run                                  the default: FedDM on digits, 10 clients
-  nectar run fedavg partition.alpha=0.01 seed=3
-  nectar run compute.workers=4                four devices at a time; 1: one, all in this process
-  nectar run resume=DIRECTORY                 continue a run behind its last checkpoint
-  nectar run resume=DIRECTORY round=best      begin again behind its best one
+\b
+nectar run                             FedDM on digits, 10 sites
+nectar run fedavg partition.alpha=0.01 seed=3
+nectar run compute.workers=4           four devices at a time; 1: one
+nectar run resume=latest               go on after its last checkpoint
+nectar run resume=latest round=best    begin again after its best one
 """
-
-_NOTE, _DRY = "--note-record", "--dry-run"
 
 NO_ESTIMATE = (
     "no estimate: no step of this run could be timed; of one that goes on, or has a method or a model of your own, "
@@ -45,10 +38,24 @@ NO_ESTIMATE = (
 )
 
 
-def main(words: list[str]) -> int:
-    """Run what ``words`` say; return the exit code."""
-    options, settings = take_options(with_file_as_word(words), flags=(_DRY,), values=(_NOTE,))
-    run_config = with_class_list(with_recorded(typed("run", words) | parse_words(settings)))
+def main(
+    ctx: typer.Context,
+    words: Words = None,
+    config_file: ConfigFile = None,
+    note_record: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="write the record's directory into FILE as soon as there is one, for a script",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the settings and the estimate, run nothing")
+    ] = False,
+) -> int:
+    """Run what the words say; return the exit code."""
+    asked_for = typed(ctx.obj) | parse_words(words or [], file=config_file)
+    run_config = with_class_list(with_recorded(asked_for))
     config = load(run_config)  # refused, if it is, before torch is there
     from nectar.engines.local_run import run_here
     from nectar.engines.pool.grid import devices_asked
@@ -60,7 +67,7 @@ def main(words: list[str]) -> int:
         _log_without_colours()
     check(config)
     estimate = rehearse(config)
-    if _DRY in options:
+    if dry_run:
         print(config.dump_yaml(origins=True))
         print(estimate.sentence() if estimate else NO_ESTIMATE)
         return 0
@@ -68,7 +75,7 @@ def main(words: list[str]) -> int:
         getLogger("flwr").info("%s", estimate.sentence())
     asked = devices_asked(config) if estimate is None else estimate.asked
     progress = Progress(config.rounds, asked, estimate)
-    note = Path(options[_NOTE]) if _NOTE in options else None
+    note = Path(note_record) if note_record else None
 
     def begun(record: Record) -> None:
         progress.begin(record)

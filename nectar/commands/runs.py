@@ -7,31 +7,26 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from common.config.loading import load
 from common.config.problems import nearest
 from common.errors import ConfigError
 from nectar.records.run_list import OUTCOMES, ListedRun, chosen, remove, runs_below, sweep
 from nectar.report.text import MISSING, share, size
-from nectar.words import key_of, parse_words, refuse_repeats, take_options
+from nectar.words import key_of, parse_words, refuse_repeats
 
-SUMMARY = "list the records of runs, newest first, or remove some"
-
-USAGE = """\
-Usage: nectar runs [method=M] [dataset=D] [seed=S] [outcome=O] [output-dir=DIR] [--json]
-       nectar runs --remove ID... [output-dir=DIR] [--yes]
-
+HELP = """\
 Lists the records in the output directory: rounds done of those asked for, the last round's accuracy, how the run
-ended, the size of its files and how long ago it began. A record that a run still writes is never removed, nor
-anything that lies elsewhere or behind a link.
+ended, the size of its files and how long ago it began. Filters are words: method=, dataset=, seed=, and outcome=
+(completed, failed, interrupted, running or killed). A record that a run still writes is never removed, nor anything
+that lies elsewhere or behind a link.
 
-  outcome=O      completed, failed, interrupted, running or killed
-  --json         as JSON, with the directories
-  --remove       remove the records that are named; asks first
-  --yes          remove without asking
-
-  nectar runs method=fedavg dataset=digits
-  nectar runs --remove 20260722-101500-feddm-digits-seed0-1a2b3c
+\b
+nectar runs method=fedavg dataset=digits
+nectar runs --remove 20260722-101500-feddm-digits-seed0-1a2b3c
 """
 
 _FILTERS = ("method", "dataset", "seed", "outcome")
@@ -39,27 +34,41 @@ _OUTPUT = "output-dir"
 _HEAD = ("id", "method", "data set", "seed", "rounds", "accuracy", "outcome", "size", "age")
 
 
-def main(words: list[str]) -> int:
-    """List or remove what ``words`` say; return 0, or 1 if nothing was removed because the answer was no."""
-    options, rest = take_options(words, flags=("--json", "--remove", "--yes"))
+def main(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILTER=VALUE | ID]... [output-dir=DIR]",
+            help="which records, and where they lie",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON, with the directories")] = False,
+    removing: Annotated[
+        bool, typer.Option("--remove", help="remove the records that are named; asks first")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="remove without asking")] = False,
+) -> int:
+    """List or remove what the words say; return 0, or 1 if nothing was removed because the answer was no."""
+    rest = words or []
     settings = [word for word in rest if "=" in word]
     names = [word for word in rest if "=" not in word]
     refuse_repeats(settings)
     where = [word for word in settings if key_of(word) == _OUTPUT]
     wanted = _wanted([word for word in settings if word not in where])
     output = load(parse_words(where)).output_dir
-    if "--remove" in options:
-        if wanted or not names or "--json" in options:
+    if removing:
+        if wanted or not names or as_json:
             raise ConfigError(
                 "nectar runs --remove takes the ids of records, and output-dir: no filter, no --json."
             )
-        return _remove(output, names, asked="--yes" not in options)
-    if names or "--yes" in options:
+        return _remove(output, names, asked=not yes)
+    if names or yes:
         raise ConfigError(
-            f"nectar runs takes filters ({', '.join(_FILTERS)}) as key=value; ids stand behind --remove."
+            f"nectar runs takes filters ({', '.join(_FILTERS)}) as key=value; ids stand after --remove."
         )
     runs = [run for run in runs_below(output) if _fits(run, wanted)]
-    if "--json" in options:
+    if as_json:
         print(json.dumps([run.to_dict() for run in runs], indent=2))
     else:
         print(_table(runs) if runs else f"no such record in {output}")

@@ -3,44 +3,56 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from common.config.consistency import FILE_KEY
 from common.errors import ConfigError
-from nectar.records.record_imports import OPTION, judge_of
-from nectar.words import parse_words, take_options
+from nectar.options import AllowImports
+from nectar.records.record_imports import judge_of
+from nectar.words import parse_words
 
-SUMMARY = "judge an exported model on a folder of images or a test set"
+HELP = """\
+Prints accuracy, loss, each class's images, recall and precision, and what was taken for what. EXPORT is a folder that
+`nectar export` made. FOLDER holds a folder a class, named as in its model.json (an index in front, as in 00-airplane,
+is welcome), with pictures in any common format; they are brought to the model's size. With dataset=NAME in its place,
+the test images of a data set count; seed, classes and test share are the run's.
 
-USAGE = """\
-Usage: nectar score EXPORT FOLDER [--json FILE] [--allow-imports MODULES] [key=value ...]
-       nectar score EXPORT dataset=NAME [--json FILE] [--allow-imports MODULES] [key=value ...]
-
-Prints accuracy, loss, each class's images, recall and precision, and what was taken for what. EXPORT is a
-folder that `nectar export` made. FOLDER holds a folder a class, named as in its model.json (an index in front, as
-in 00-airplane, is welcome), with pictures in any common format; they are brought to the model's size.
-
-  --json FILE           write the figures, and the files that could not be read, to FILE too
-  --allow-imports MODULES
-                        a network of somebody's own is imported only from modules named here
-  dataset=NAME          the test images of a data set instead of a folder; seed, classes and test share are the run's
-  compute.device=cpu    where to compute; evaluation.batch=500: images at a time
-
-  nectar score digits-model ~/pictures/test
-  nectar score digits-model dataset=digits
+\b
+nectar score digits-model ~/pictures/test
+nectar score digits-model dataset=digits compute.device=cpu
 """
 
 
-def main(words: list[str]) -> int:
-    """Score what `words` say; return the exit code."""
-    options, rest = take_options(words, values=("--json", OPTION))
-    places = [word for word in rest if "=" not in word]
-    settings = parse_words(word for word in rest if "=" in word)
-    of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in rest)
-    if len(places) != (1 if of_dataset else 2):
+def main(
+    export: Annotated[str, typer.Argument(metavar="EXPORT", help="the exported model's folder")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FOLDER|dataset=NAME [KEY=VALUE]...",
+            help="the images; compute.device, evaluation.batch",
+        ),
+    ],
+    figures_to: Annotated[
+        str | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="write the figures, and the files that could not be read, to FILE too",
+        ),
+    ] = None,
+    allow_imports: AllowImports = "",
+) -> int:
+    """Score what the words say; return the exit code."""
+    places = [word for word in words if "=" not in word]
+    settings = parse_words(word for word in words if "=" in word)
+    of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in words)
+    if len(places) != (0 if of_dataset else 1):
         raise ConfigError(
             "nectar score takes an exported model and a folder of images, or dataset=NAME in place of the folder."
         )
-    to = Path(options["--json"]).expanduser() if "--json" in options else None
+    to = Path(figures_to).expanduser() if figures_to else None
     if to and not to.parent.is_dir():
         raise ConfigError(f"--json={to}: there is no folder {to.parent}.")
     from common.config.loading import load
@@ -53,13 +65,13 @@ def main(words: list[str]) -> int:
     from nectar.export.sources import PictureFolder, split_batches, with_runs_own
     from nectar.export.table import as_text
 
-    judge = judge_of(options.get(OPTION, ""))
-    exported = ExportedModel.open(Path(places[0]).expanduser(), judge)
+    judge = judge_of(allow_imports)
+    exported = ExportedModel.open(Path(export).expanduser(), judge)
     config = load(with_runs_own(settings, exported) if of_dataset else settings)
     use_threads(config.compute.server_cores)
     device, size = torch_device(config.compute.device), config.evaluation.batch
     precision = config.compute.precision
-    pictures = None if of_dataset else PictureFolder(Path(places[1]).expanduser(), exported)
+    pictures = None if of_dataset else PictureFolder(Path(places[0]).expanduser(), exported)
     parts = exported.split.parts(pictures.folder) if pictures and exported.split else None
     if pictures and parts:
         scores = score_by_part(exported, pictures, parts, device, batch=size, precision=precision)

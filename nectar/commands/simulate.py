@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from common.config.loading import load
 from common.config.resolved import Config
@@ -15,28 +18,35 @@ from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.job import Job, LaunchError, Resources, Scalar
 from nectar.engines.simulation.simulate import simulate
+from nectar.options import ConfigFile, Words
 from nectar.records.resume import with_recorded
-from nectar.words import parse_words, take_options, typed, with_file_as_word
+from nectar.words import parse_words, typed
 
-SUMMARY = "run a federation on Flower's simulation engine, Ray"
+HELP = """\
+Runs the Flower app as `flwr run` does, on a SuperLink and a Ray of its own, and ends both with it. The exit code is
+the run's outcome: 0 only if it completed.
 
-USAGE = """\
-Usage: nectar simulate [EXPERIMENT | METHOD] [key=value ...] [--config FILE] [--print] [--verbose]
-
-Runs the Flower app as `flwr run` does, on a SuperLink and a Ray of its own, and ends both with it.
-The exit code is the run's outcome: 0 only if it completed.
-
-  --config FILE  a YAML file of settings, by section, or what `nectar config` printed
-  --print      print the plain flwr command that this stands for, and run nothing
-  --verbose    show every line of Flower's and Ray's log
-
-  nectar simulate                                  the default: FedDM on digits, 10 clients
-  nectar simulate method=fedavg compute.workers=2
+\b
+nectar simulate                        FedDM on digits, 10 sites
+nectar simulate fedavg compute.workers=2
 """
 
 
-def main(words: list[str]) -> int:
-    """Run what `words` say.
+def main(
+    ctx: typer.Context,
+    words: Words = None,
+    config_file: ConfigFile = None,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--print", help="print the plain flwr command that this stands for, run nothing"
+        ),
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="show every line of Flower's and Ray's log")
+    ] = False,
+) -> int:
+    """Run what the words say.
 
     Returns
     -------
@@ -49,15 +59,14 @@ def main(words: list[str]) -> int:
         The configuration is not valid or Ray is not installed (before any process is started), or
         the run could not be started.
     """
-    options, settings = take_options(with_file_as_word(words), flags=("--print", "--verbose"))
-    run_config = with_class_list(with_recorded(typed("simulate", words) | parse_words(settings)))
-    job = job_of(run_config)
-    if "--print" not in options:
+    asked_for = typed(ctx.obj) | parse_words(words or [], file=config_file)
+    job = job_of(with_class_list(with_recorded(asked_for)))
+    if not plain:
         _require_ray()
     print(job.plain_command(), flush=True)
-    if "--print" in options:
+    if plain:
         return 0
-    return simulate(job, lambda: _check(job), verbose="--verbose" in options)
+    return simulate(job, lambda: _check(job), verbose=verbose)
 
 
 def job_of(run_config: Mapping[str, Scalar]) -> Job:

@@ -7,72 +7,70 @@ import sys
 import sysconfig
 import zipfile
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn
+
+import typer
 
 from common.config.text import from_home
 from common.errors import ConfigError
 
-SUMMARY = "run a site: a SuperNode whose ClientApps start at once"
-
-USAGE = """\
-Usage: nectar site [--pin BUNDLE.fab] [options of flower-supernode]
-
+HELP = """\
 Starts flower-supernode with these options, and beside it one process that has imported Flower and torch. What the
 SuperNode starts for each message is a fork of that process, in a tenth of a second instead of five; the app's own
 code is imported from the bundle that came with the run. With a key (--auth-supernode-private-key), a fork also asks
 the SuperLink every five seconds whether its run is still going on, and ends at once when it was stopped.
 
-  --pin BUNDLE.fab   run this app, known by its SHA-256, and no other; nothing else can be started from the
-                     SuperNode's PATH
-
 The exit code is the SuperNode's. SIGTERM and SIGINT are passed on to it; when it ends, everything ends. Where the
 server does not know the site's key, or no longer does, one sentence says so. A site that was never online asks for two
 minutes whether it is registered now (exit code 1: start it again); else the exit code is 0: no new start helps.
 
-  nectar site --superlink 192.0.2.7:8443 --root-certificates ca.crt --auth-supernode-private-key keys/nodes/north \\
-    --node-config "site='north' data='/data/images' state-dir='/var/lib/nectar'"
+\b
+nectar site --superlink 192.0.2.7:8443 --root-certificates ca.crt \\
+  --auth-supernode-private-key keys/nodes/north --node-config \\
+  "site='north' data='/data/images' state-dir='/var/lib/nectar'"
 """
 
-_PIN = "--pin"
+#: what is no option of ours is Flower's to judge
+CONTEXT = {"ignore_unknown_options": True}
 
 
-def main(words: list[str]) -> int:
+def main(
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OPTION OF FLOWER-SUPERNODE]...",
+            help="handed on as they are",
+            show_default=False,
+        ),
+    ] = None,
+    pin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BUNDLE.fab",
+            help="run this app, known by its SHA-256, and no other; nothing else can be started from the "
+            "SuperNode's PATH",
+        ),
+    ] = None,
+) -> int:
     """Become the site's own process."""
-    bundle, options = _taken(words)
-    if any(word.partition("=")[0] == "--isolation" for word in options):
+    words = options or []
+    bundle = None if pin is None else Path.cwd() / from_home(pin)
+    if bundle is not None and not zipfile.is_zipfile(bundle):
+        raise ConfigError(f"--pin {bundle}: there is no bundle there; `flwr build` makes one.")
+    if any(word.partition("=")[0] == "--isolation" for word in words):
         raise ConfigError("nectar site starts the ClientApps itself: leave --isolation away.")
     programs = Path(sysconfig.get_path("scripts"))
     if not (programs / "flower-supernode").is_file():
         raise ConfigError(
             f"{programs} holds no flower-supernode: install Nectar with its dependencies."
         )
-    _become(programs, bundle, options)
-
-
-def _taken(words: list[str]) -> tuple[Path | None, list[str]]:
-    """Take `--pin` off the words; the others are Flower's to judge."""
-    rest, bundle = [], None
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        name, equals, value = word.partition("=")
-        if name != _PIN:
-            rest.append(word)
-            continue
-        if bundle is not None:
-            raise ConfigError(f"{_PIN} is given twice: a site runs one app.")
-        if not equals and not queue:
-            raise ConfigError(f"{_PIN} needs a value: the bundle, as `flwr build` makes it.")
-        bundle = Path.cwd() / from_home(value if equals else queue.pop(0))
-        if not zipfile.is_zipfile(bundle):
-            raise ConfigError(f"{_PIN} {bundle}: there is no bundle there; `flwr build` makes one.")
-    return bundle, rest
+    _become(programs, bundle, words)
 
 
 def _become(programs: Path, bundle: Path | None, options: list[str]) -> NoReturn:
     # A pinned app is all that runs, whatever PYTHONPATH says.
     safely = "-P" if bundle is None else "-I"
-    pin = [] if bundle is None else [_PIN, str(bundle)]
+    pin = [] if bundle is None else ["--pin", str(bundle)]
     command = [
         sys.executable,
         safely,

@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from common.config.text import from_home
+import typer
+
 from common.errors import ConfigError
-from nectar.words import take_options
+from nectar.options import CaFile, Connection, Insecure, here
 
 if TYPE_CHECKING:
     from nectar.engines.remote.standing import Member, Progress, Standing
 
-SUMMARY = "say which sites of a federation are online, and how far its runs are"
-
-USAGE = """\
-Usage: nectar status CONNECTION [--keys DIR] [--json] [--ca FILE | --insecure]
-
+HELP = """\
 Names each registered site, whether it is online, since when or when it was seen last, and the run and round in which
 it takes part; then each run that is not over. The exit code is 0 if every site is online, 1 if one is not or there is
 none, 2 if the SuperLink does not answer.
 
-A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE.
-
-  --keys DIR   the directory of keys from which `nectar keys register` took the sites' public halves: it noted beside
-               them which node each one is (else the variable NECTAR_KEYS). A run tells the names of its own sites.
-               Certificates there that end within 30 days are named
-  --json       as JSON, for programs
-  --ca FILE    the authority's certificate, for a connection given as HOST:PORT
-  --insecure   the SuperLink has no TLS, and that is meant
-
 Flower knows of a site that is online, not of one that is at work: whoever takes part in a round is named with it,
 whether it computes or has replied; "silent" is one that is online and has not answered a run's roll call.
 
-  nectar status lab --keys keys
-  nectar status 192.0.2.7:8000 --ca keys/ca.crt --json
+\b
+nectar status lab --keys keys
+nectar status 192.0.2.7:8000 --ca keys/ca.crt --json
 """
 
 _KEYS = "NECTAR_KEYS"
@@ -46,28 +33,38 @@ _HEAD = ("site", "state", "since (UTC)", "run", "work", "node")
 _UNKNOWN = "–"
 
 
-def main(words: list[str]) -> int:
+def main(
+    name: Connection,
+    keys_in: Annotated[
+        str | None,
+        typer.Option(
+            "--keys",
+            metavar="DIR",
+            envvar=_KEYS,
+            help="the directory of keys from which `nectar keys register` took the sites' public halves: it noted "
+            "beside them which node each one is. A run tells the names of its own sites. Certificates there that end "
+            "within 30 days are named",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON, for programs")] = False,
+    ca: CaFile = None,
+    insecure: Insecure = False,
+) -> int:
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
     from nectar.engines.flower.connecting import connect
     from nectar.engines.remote.standing import standing
     from nectar.operate.keys.inventory import certificate_problems
     from nectar.operate.keys.nodes import noted_sites
 
-    options, rest = take_options(words, flags=("--json", "--insecure"), values=("--keys", "--ca"))
-    if len(rest) != 1 or "=" in rest[0]:
-        raise ConfigError(
-            "nectar status takes one connection: a name, or HOST:PORT --ca ca.crt, and no settings."
-        )
-    named = options.get("--keys") or os.environ.get(_KEYS, "")
-    if named and not (Path.cwd() / from_home(named)).is_dir():
-        raise ConfigError(f"there is no directory of keys {named}: give another --keys, or none")
-    with connect(rest[0], options.get("--ca"), insecure="--insecure" in options) as connection:
+    if keys_in and not here(keys_in).is_dir():
+        raise ConfigError(f"there is no directory of keys {keys_in}: give another --keys, or none")
+    with connect(name, ca, insecure=insecure) as connection:
         connection.wait(0)
-        keys = Path.cwd() / from_home(named) if named else None
+        keys = here(keys_in) if keys_in else None
         names = noted_sites(keys) if keys else {}
         ending = certificate_problems(keys) if keys else []
         found = standing(connection, names)
-        if "--json" in options:
+        if as_json:
             plain = {"superlink": connection.address, **_plain(found), "certificates": ending}
             print(json.dumps(plain, indent=2))
         else:

@@ -5,99 +5,128 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from common.errors import ConfigError, NectarError
 from nectar.engines.flower.app import app_folder
+from nectar.options import (
+    CaFile,
+    ConfigFile,
+    Connection,
+    Insecure,
+    RecordsHere,
+    Replace,
+    Without,
+    Words,
+)
 from nectar.records.outputs import output_folder
-from nectar.words import take_options, to_flwr, typed, with_file_as_word
+from nectar.words import to_flwr, typed
 
 if TYPE_CHECKING:
-    from nectar.engines.flower.connection import Connection
+    from nectar.engines.flower.connection import Connection as Link
     from nectar.engines.remote.order import Order
     from nectar.engines.remote.watching import Watched
 
-SUMMARY = "run a federation at a SuperLink and bring its record home"
+HELP = """\
+Checks the configuration, hands the app to the SuperLink, shows the run's log and, at its end, fetches its record to
+this machine. The exit code is 0 only if the run completed and its record came. Ctrl-C ends the watching, not the run.
 
-USAGE = """\
-Usage: nectar submit CONNECTION [EXPERIMENT] [key=value ...] [options]
+A CONNECTION is a name in Flower's config.toml ([superlink.NAME] with address and root-certificates), or HOST:PORT with
+--ca FILE. output-dir is a path on the server, data-dir one on every machine that reads a shared data set; both are
+absolute, and left out each machine has its own. Paths in a file of settings are not the server's, and stay here.
+resume=RECORD-ID continues a run whose record lies on the server, with round=N or round=best after that checkpoint.
 
-Checks the configuration, hands the app to the SuperLink, shows the run's log and, at its end, fetches its record
-to this machine. The exit code is 0 only if the run completed and its record came. Ctrl-C ends the watching, not the
-run.
-
-A CONNECTION is a name in Flower's config.toml ([superlink.NAME] with address and root-certificates), or HOST:PORT
-with --ca FILE. output-dir is a path on the server, data-dir one on every machine that reads a shared data set; both
-are absolute, and left out each machine has its own.
-resume=RECORD-ID continues a run whose record lies on the server, with round=N or round=best behind that checkpoint.
-
-  --config FILE    a YAML file of settings, by section, or what `nectar config` printed; paths in it are not the
-                   server's, and stay here
-  --ca FILE        the authority's certificate, for a connection given as HOST:PORT
-  --insecure       the SuperLink has no TLS, and that is meant
-  --output DIR     where the record comes to on this machine (as `nectar run` has its records)
-  --no-fetch       leave the record on the server; `nectar fetch` brings it later
-  --without A,B    leave these of the record there, such as samples,checkpoint/best.safetensors
-  --replace        let the files of a completed run's copy on this machine go (those of a resumed one go unasked)
-  --follow RUN     watch a run that was submitted earlier
-  --stop RUN       end a run
-  --verbose        show every line of Flower's log
-
-  nectar submit lab method=fedavg rounds=3
-  nectar submit 192.0.2.7:8000 --ca keys/ca.crt digits-alpha001 output-dir=/srv/runs
+\b
+nectar submit lab fedavg rounds=3
+nectar submit 192.0.2.7:8000 --ca keys/ca.crt output-dir=/srv/runs
 """
 
-_FLAGS = ("--insecure", "--no-fetch", "--replace", "--verbose")
-_VALUES = ("--ca", "--output", "--without", "--follow", "--stop")
+
+@dataclass(frozen=True)
+class _Options:
+    """What stands beside the settings, as it is typed again in the lines that are printed."""
+
+    ca: str | None
+    insecure: bool
+    output: str | None
+    without: str
+
+    def line(self, *words: str, fetching: bool = False) -> str:
+        """Return the line of another command at the same connection; for one that fetches, with where to."""
+        line = ["nectar", *words, *(["--ca", self.ca] if self.ca else [])]
+        if fetching:
+            line += ["--output", self.output] if self.output else []
+            line += ["--without", self.without] if self.without else []
+        return shlex.join([*line, *(["--insecure"] if self.insecure else [])])
 
 
-def main(words: list[str]) -> int:
-    """Submit what ``words`` say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
+def main(
+    name: Connection,
+    words: Words = None,
+    config_file: ConfigFile = None,
+    ca: CaFile = None,
+    insecure: Insecure = False,
+    output: RecordsHere = None,
+    no_fetch: Annotated[
+        bool,
+        typer.Option(
+            "--no-fetch", help="leave the record on the server; `nectar fetch` brings it later"
+        ),
+    ] = False,
+    without: Without = "",
+    replace: Replace = False,
+    follow: Annotated[
+        int | None,
+        typer.Option(metavar="RUN", min=0, help="watch a run that was submitted earlier"),
+    ] = None,
+    stop: Annotated[int | None, typer.Option(metavar="RUN", min=0, help="end a run")] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="show every line of Flower's log")
+    ] = False,
+) -> int:
+    """Submit what the words say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
     from nectar.engines.flower.connecting import connect
     from nectar.engines.preflight import check_kind
     from nectar.engines.remote.order import order_of
     from server_app.sending.request import LATEST, parts_of
 
-    options, rest = take_options(with_file_as_word(words), flags=_FLAGS, values=_VALUES)
-    if not rest or "=" in rest[0]:
+    settings = words or []
+    if "=" in name:
         raise ConfigError(
             "nectar submit needs a connection first: a name, or HOST:PORT --ca ca.crt."
         )
-    name, *settings = rest
-    for option in ("--follow", "--stop"):
-        if option in options and (settings or not options[option].isdecimal()):
-            raise ConfigError(
-                f"{option} takes the number of a run that was submitted, and no settings."
-            )
-    output = output_folder(options["--output"]) if "--output" in options else None
+    if settings and (follow is not None or stop is not None):
+        raise ConfigError("--follow and --stop are of a run that was submitted: no settings.")
+    options = _Options(ca, insecure, output, without)
+    to = None if output is None else output_folder(output)
     # Options name files of this machine, and what is typed goes to every site.
-    order, without = (
-        order_of(settings, typed("submit", rest)),
-        parts_of(options.get("--without", "")),
-    )
+    order = order_of(settings, config_file, typed(["submit", name, *settings]))
+    left_out = parts_of(without)
     if not order.resumes:
         check_kind(order.config)
     app_folder()  # refused, if it is, before anything is asked
-    with connect(name, options.get("--ca"), insecure="--insecure" in options) as connection:
-        if "--stop" in options:
-            return _stop(connection, options["--stop"])
-        run = options.get("--follow") or _submit(connection, order)
-        watched = _watch(connection, run, options, name)
+    with connect(name, ca, insecure=insecure) as connection:
+        if stop is not None:
+            return _stop(connection, str(stop))
+        run = _submit(connection, order) if follow is None else str(follow)
+        watched = _watch(connection, run, options.line("submit", name), verbose=verbose)
         if watched.outcome is None:
             return 128 + watched.signal
-        if "--no-fetch" not in options:
-            words = ["fetch", name, watched.record or LATEST]
+        if not no_fetch:
+            again = ["fetch", name, watched.record or LATEST]
             if directory := watched.output_dir or order.output_dir:
-                words.append(f"output-dir={directory}")
-            again = _line(words, options, "--output", "--without")
-            replace = "--replace" in options or bool(order.resumes)
-            if not _fetch(connection, watched, without, output, replace, again):
+                again.append(f"output-dir={directory}")
+            line = options.line(*again, fetching=True)
+            if not _fetch(connection, watched, left_out, to, replace or bool(order.resumes), line):
                 return 1
         return 0 if watched.outcome.completed else 1
 
 
-def _submit(connection: Connection, order: Order) -> str:
+def _submit(connection: Link, order: Order) -> str:
     from nectar.engines.remote.order import described
 
     connection.wait(0)
@@ -109,7 +138,7 @@ def _submit(connection: Connection, order: Order) -> str:
     return run
 
 
-def _resumed(connection: Connection, order: Order) -> Order:
+def _resumed(connection: Link, order: Order) -> Order:
     """Learn from the server which settings the record was run with: every node is told them anew."""
     import io
     import zipfile
@@ -130,17 +159,17 @@ def _resumed(connection: Connection, order: Order) -> Order:
     return order
 
 
-def _watch(connection: Connection, run: str, options: dict[str, str], name: str) -> Watched:
+def _watch(connection: Link, run: str, again: str, *, verbose: bool) -> Watched:
     from nectar.engines.remote.watching import watch
 
-    watched = watch(connection, run, verbose="--verbose" in options)
+    watched = watch(connection, run, verbose=verbose)
     if watched.outcome is None:
-        _leave(connection, run, _line(["submit", name], options))
+        _leave(connection, run, again)
     return watched
 
 
 def _fetch(
-    connection: Connection,
+    connection: Link,
     watched: Watched,
     without: tuple[str, ...],
     output: Path | None,
@@ -165,7 +194,7 @@ def _fetch(
     return True
 
 
-def _leave(connection: Connection, run: str, again: str) -> None:
+def _leave(connection: Link, run: str, again: str) -> None:
     """Say how a run that goes on is watched again or ended; at a terminal, ask."""
     print(f"\nrun {run} goes on at {connection.address}.", flush=True)
     if sys.stdin.isatty() and sys.stdout.isatty():
@@ -181,15 +210,7 @@ def _leave(connection: Connection, run: str, again: str) -> None:
     )
 
 
-def _stop(connection: Connection, run: str) -> int:
+def _stop(connection: Link, run: str) -> int:
     connection.client().stop(run)
     print(f"run {run} was stopped.")
     return 0
-
-
-def _line(words: list[str], options: dict[str, str], *kept: str) -> str:
-    """Return the line of another command at the same connection, with those of the options that are ``kept``."""
-    line = ["nectar", *words]
-    for option in ("--ca", *kept):
-        line += [option, options[option]] if option in options else []
-    return shlex.join([*line, *(["--insecure"] if "--insecure" in options else [])])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.config.keys import CONFIG
+from common.config.problems import nearest
 from common.config.text import scalar
 from common.errors import ConfigError
 from common.methods import METHODS
 from nectar.comparison.variants import Variant, is_setting, own_sections, read_variant
 from nectar.records.outputs import output_folder
-from nectar.words import key_of, refuse_repeats, take_options, with_file_as_word
+from nectar.words import key_of, refuse_repeats
 
 _VALUES = ("--seeds", "--target", "--jobs", "--output", "--tune-seeds")
 _FLAGS = ("--alone",)
@@ -192,3 +194,86 @@ def _target(options: dict[str, str]) -> float | None:
             f"--target={options['--target']!r} must be an accuracy, above 0, at most 1."
         )
     return float(value)
+
+
+def take_options(
+    words: Iterable[str], *, flags: Collection[str] = (), values: Collection[str] = ()
+) -> tuple[dict[str, str], list[str]]:
+    """Take a command's options off its words.
+
+    Parameters
+    ----------
+    words : iterable of str
+        What was typed after the command.
+    flags : collection of str
+        Options without a value, such as ``"--quiet"``.
+    values : collection of str
+        Options with one, as ``--seeds 3`` or ``--seeds=3``.
+
+    Returns
+    -------
+    options : dict of str to str
+        The options given, with their values; a flag's is empty.
+    rest : list of str
+        The other words, in order.
+
+    Raises
+    ------
+    ConfigError
+        If an option is none of these, is given twice or lacks its value, or a flag has one.
+    """
+    options: dict[str, str] = {}
+    rest: list[str] = []
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        if not word.startswith("--"):
+            rest.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        if name in values:
+            if not equals and not queue:
+                raise ConfigError(f"{name} needs a value.")
+            value = value if equals else queue.pop(0)
+        elif name not in flags or equals:
+            raise _unknown_option(word, [*flags, *values])
+        if name in options:
+            raise ConfigError(f"{name} is given twice: give it once.")
+        options[name] = value
+    return options, rest
+
+
+def with_file_as_word(words: Iterable[str]) -> list[str]:
+    """Return the words with ``--config FILE`` as the last one, ``config=FILE``; the grammar is then one.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, or there are two.
+    """
+    option, rest, queue = f"--{CONFIG}", list[str](), list(words)
+    files = []
+    while queue:
+        word = queue.pop(0)
+        name, equals, value = word.partition("=")
+        if name != option:
+            rest.append(word)
+        elif not value and (equals or not queue):
+            raise ConfigError(f"{option} needs a value: a YAML file of settings.")
+        else:
+            files.append(value if equals else queue.pop(0))
+    if len(files) > 1:
+        raise ConfigError(f"two files of settings, {files[0]} and {files[1]}: name one.")
+    return [*rest, *(f"{CONFIG}={file}" for file in files)]
+
+
+def _unknown_option(word: str, known: list[str]) -> ConfigError:
+    name = word.partition("=")[0]
+    if name in known:
+        return ConfigError(f"option {name} takes no value.")
+    guess = nearest(name, known)
+    if guess:
+        return ConfigError(f"option {name} is unknown: did you mean {guess}?")
+    if not known:
+        return ConfigError(f"option {name} is unknown: settings are given as key=value.")
+    return ConfigError(f"option {name} is unknown: there are {', '.join(known)}.")

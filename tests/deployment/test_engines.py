@@ -21,7 +21,6 @@ from places import HELPERS
 
 from common.config.loading import load
 from nectar.cli import main as nectar
-from nectar.commands.simulate import main as simulate
 from nectar.engines.simulation.processes import marked_processes
 from nectar.engines.simulation.workspace import Owner
 from nectar.records.resume import with_recorded
@@ -69,7 +68,7 @@ def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_l
         assert wrapper.wait(400) == 1
     assert len(record.metrics()) == 3
     (gate / "go").touch()
-    assert simulate([f"resume={record.directory}"]) == 0
+    assert nectar(["simulate", f"resume={record.directory}"]) == 0
     assert numbers(record) == numbers(whole)
     said = capfd.readouterr().out
     provenance = json.loads((record.directory / "provenance.json").read_text())
@@ -98,7 +97,7 @@ def test_a_server_that_raises_ends_with_a_failure_and_its_reason(
     small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = small(set="feddm.image_lr=1e30") | {"output-dir": str(tmp_path / "ray")}
-    assert simulate(words_of(config)) == 1
+    assert nectar(["simulate", *words_of(config)]) == 1
     said = capfd.readouterr().out
     assert "round 1 has 0 valid replies where federation.min_replies asks for 1" in said
     assert "the device raised FloatingPointError (incident" in said

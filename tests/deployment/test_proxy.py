@@ -21,7 +21,6 @@ import pytest
 from deployment import PLAIN, ROOT, Deployment, free_port, nectar
 from federation import numbers, run
 
-from nectar.commands.keys import main as keys
 from server_app.record import Record
 
 PATH = f"{os.environ['PATH']}:/usr/sbin"
@@ -53,16 +52,25 @@ class Proxied(Deployment):
 
     def __enter__(self) -> Self:
         sites = [f"partition-{i}" for i in range(len(self.nodes))]
-        assert keys(["ca", str(self.keys)]) == 0
-        assert keys(["server", str(self.keys)]) == 0
-        assert keys(["node", str(self.keys), *sites]) == 0
+        assert nectar("keys", "ca", str(self.keys)) == 0
+        assert nectar("keys", "server", str(self.keys)) == 0
+        assert nectar("keys", "node", str(self.keys), *sites) == 0
         ca = str(self.keys / "ca.crt")
         try:
             self._start_superlink()
             self._start_proxy()
             public = [str(self.keys / "nodes" / f"{site}.pub") for site in sites]
-            words = ["register", f"127.0.0.1:{self._port}", *public, "--ca", ca, "--wait", "120"]
-            assert keys(words) == 0
+            words = [
+                "keys",
+                "register",
+                f"127.0.0.1:{self._port}",
+                *public,
+                "--ca",
+                ca,
+                "--wait",
+                "120",
+            ]
+            assert nectar(*words) == 0
             for site, config in zip(sites, self.nodes, strict=True):
                 self._spawn(
                     site,

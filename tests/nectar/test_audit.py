@@ -299,9 +299,9 @@ def test_the_command_says_what_holds(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nothing"], "choose of dp-sgd, "),
-        (["--repeats", "3"], "--repeats 3: give a number from 1000"),
-        (["--noise", "much"], "--noise much: give a number"),
+        (["nothing"], "`nectar audit --help` lists all"),
+        (["--repeats", "3"], "'--repeats': 3 is not in the range 1000<=x"),
+        (["--noise", "much"], "'--noise': 'much' is not a valid float"),
     ],
 )
 def test_a_slip_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -285,7 +285,7 @@ def test_what_cannot_be_backed_up_is_one_sentence(
     target = tmp_path / "backup.tar"
     keys = ["--keys", str(running.keys)]
     cases = {
-        "--database is missing": [str(target), *keys],
+        "Missing option '--database'": [str(target), *keys],
         "there is no database": [str(target), "--database", str(tmp_path / "x.db"), *keys],
         "cannot be read as the database of a SuperLink": [
             *(str(target), "--database", str(running.keys / "ca.crt"), *keys)
@@ -293,7 +293,7 @@ def test_what_cannot_be_backed_up_is_one_sentence(
         "there is no directory of keys": [
             *(str(target), "--database", str(running.database), "--keys", str(tmp_path / "k"))
         ],
-        "takes one file": ["a", "b", *running.words],
+        "unexpected extra argument (b)": ["a", "b", *running.words],
     }
     for said, words in cases.items():
         assert nectar("backup", *words) == 2

@@ -1,6 +1,7 @@
 """The command `nectar`: what it prints, its exit codes, and what it does without."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,13 @@ from common.config.tables import experiments
 from common.errors import NectarError
 from common.methods import METHODS
 from common.settings.sections import RunSettings
-from nectar import cli
+from nectar import cli, command_line
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, main: Any, **more: Any) -> None:
     """Make every command the given one."""
-    module = SimpleNamespace(SUMMARY="", USAGE="Usage: nectar config", main=main, **more)
-    monkeypatch.setattr(cli.importlib, "import_module", lambda name: module)
+    module = SimpleNamespace(HELP="It is fake.", main=main, **more)
+    monkeypatch.setattr(command_line.importlib, "import_module", lambda name: module)
 
 
 def test_config_prints_the_resolved_configuration(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +64,64 @@ def test_the_overview_lists_every_command_with_its_summary(
 ) -> None:
     assert cli.main(words) == 0
     out = capsys.readouterr().out
-    for name in cli.commands():
+    assert "Nectar: federated learning from distilled data, on Flower." in out
+    assert max(map(len, out.splitlines())) <= 80
+    modules = {path.stem for path in (ROOT / "nectar" / "commands").glob("[!_]*.py")}
+    assert modules == set(command_line.SUMMARIES)
+    for name in modules:
         line = next(line for line in out.splitlines() if line.startswith(f"  {name} "))
-        assert len(line.split()) > 2, f"{name} has no SUMMARY"
+        assert len(line.split()) > 2
+
+
+@pytest.mark.parametrize("name", command_line.SUMMARIES)
+def test_the_help_of_each_command_fits_80_columns_and_explains_every_option(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([name, "-h"]) == 0
+    usage = capsys.readouterr().out.partition("Methods:")[0].partition("Mechanisms and")[0]
+    assert max(map(len, usage.splitlines())) <= 80
+    command = command_line.COMMANDS.get_command(None, name)  # type: ignore[attr-defined]
+    for one in [command, *getattr(command, "commands", {}).values()]:
+        assert all(option.help for option in one.params), one.name
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run --rounds 3", "settings are words: did you mean rounds=...?"),
+        ("run --lr=3", "settings are words: did you mean fedavg.lr=...?"),
+        ("run lr=0.1", "lacks its section: did you mean fedavg.lr?"),
+        ("run fedprox lr=0.1", "lacks its section: did you mean fedprox.lr?"),
+        ("runs --jsn", "option --jsn is unknown: did you mean --json?"),
+        ("run --dry-run --dry-run", "--dry-run is given twice: give it once."),
+        ("run --config a --config=b", "--config is given twice: give it once."),
+        ("run --config", "'--config' requires an argument"),
+        ("keys cu", "there is no command 'cu': did you mean `nectar keys ca`?"),
+        ("run feddm-cifar1", "is unknown, the nearest is feddm-cifar10"),
+    ],
+)
+def test_a_slip_is_answered_with_the_one_word_that_was_meant(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+    assert len(err) < 250
+
+
+def test_a_shell_is_told_what_completes_a_word() -> None:
+    asked = {"_NECTAR_COMPLETE": "complete_bash", "COMP_WORDS": "nectar run partition.al"}
+    done = subprocess.run(
+        [sys.executable, "-m", "nectar.cli"],
+        cwd=ROOT,
+        env=os.environ | asked | {"COMP_CWORD": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "partition.alpha="
 
 
 LINES = {
@@ -110,16 +166,19 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_commands_exit_code_and_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(monkeypatch, lambda words: len(words))
+    def counted(words: list[str]) -> int:
+        return len(words)
+
+    fake(monkeypatch, counted)
     assert cli.main(["config", "a", "b", "c"]) == 3
 
-    def interrupted(words: list[str]) -> int:
+    def interrupted() -> int:
         raise KeyboardInterrupt
 
     fake(monkeypatch, interrupted)
     assert cli.main(["config"]) == 130
 
-    def refused(words: list[str]) -> int:
+    def refused() -> int:
         raise NectarError("no.")
 
     fake(monkeypatch, refused)
@@ -129,12 +188,16 @@ def test_a_commands_exit_code_and_interruption(monkeypatch: pytest.MonkeyPatch) 
 def test_help_of_a_command_never_runs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fake(monkeypatch, lambda words: pytest.fail("it ran"))
+    def run() -> int:
+        pytest.fail("it ran")
+
+    fake(monkeypatch, run)
     for words in (["config", "--help"], ["config", "rounds=3", "-h"], ["help", "config"]):
         assert cli.main(words) == 0
-        assert capsys.readouterr().out == "Usage: nectar config\n"
-    fake(monkeypatch, lambda words: pytest.fail("it ran"), show_help=lambda words: len(words))
-    assert cli.main(["config", "--help", "a", "b"]) == 2
+        assert "It is fake." in capsys.readouterr().out
+    fake(monkeypatch, run, more_help=lambda words: f"of {words}")
+    assert cli.main(["config", "--help", "a", "b"]) == 0
+    assert capsys.readouterr().out == "of ['a', 'b']\n"
 
 
 def test_help_lists_all_methods_data_sets_sections_tables_and_experiments(

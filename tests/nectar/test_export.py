@@ -268,7 +268,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["out"]
     assert main(["export", str(tmp_path)]) == 2
     assert main(["export"]) == 2
-    assert "takes one record" in capsys.readouterr().err
+    assert "Missing argument 'RECORD'" in capsys.readouterr().err
 
 
 def test_an_export_that_fails_midway_leaves_nothing(

@@ -21,10 +21,10 @@ from deployment import nectar
 from federation import run, server_context
 
 from common.config.loading import load
+from common.config.own_file import SCHEMA
 from common.errors import ConfigError, FederationError
 from nectar.engines.remote import fetching
 from nectar.engines.remote.unpacking import unpack
-from server_app.run_directory import SCHEMA
 from server_app.sending import send as sending
 from server_app.sending.lines import LINE_BYTES, Arrival, FetchError, lines_of
 from server_app.sending.packing import pack
@@ -489,8 +489,8 @@ def test_fetch_is_no_setting_of_a_run(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "a connection and a record"),
-        (["lab"], "a connection and a record"),
+        ([], "Missing argument 'CONNECTION'"),
+        (["lab"], "Missing argument 'RECORD-ID|latest'"),
         (["lab", "latest", "method=fedavg"], "takes no method="),
         (["lab", "latest", "output-dir=runs"], "must be absolute"),
         (["lab", "latest", "--without=../b"], "nothing of a record"),

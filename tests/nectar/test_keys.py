@@ -180,7 +180,7 @@ def test_what_is_no_host_is_refused(
     tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_authority(tmp_path)
-    assert nectar("keys", "server", str(tmp_path), host) == 2
+    assert nectar("keys", "server", str(tmp_path), "--", host) == 2
     assert "address" in capsys.readouterr().err
     assert not (tmp_path / "server.key").exists()
 
@@ -334,16 +334,16 @@ def test_an_expired_authority_signs_nothing_more(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "nectar keys what? there are ca, server, node"),
-        (["serve", "x"], "did you mean server?"),
-        (["ca"], "needs more"),
-        (["ca", "a", "b"], "takes one directory"),
-        (["ca", "a", "--days=0"], "whole number from 1"),
-        (["node", "a", "b", "--days=3"], "takes no --days"),
-        (["node", "a"], "names of sites"),
+        ([], "Usage: nectar keys"),
+        (["serve", "x"], "did you mean `nectar keys server`?"),
+        (["ca"], "Missing argument 'DIR'"),
+        (["ca", "a", "b"], "unexpected extra argument (b)"),
+        (["ca", "a", "--days=0"], "0 is not in the range 1<=x<=36500"),
+        (["node", "a", "b", "--days=3"], "option --days is unknown"),
+        (["node", "a"], "Missing argument 'SITE...'"),
         (["server", "nowhere"], "nectar keys ca"),
         (["show", "nowhere"], "there is no directory"),
-        (["register", "lab"], "needs a connection and the sites' .pub files"),
+        (["register", "lab"], "Missing argument 'SITE.pub...|DIR'"),
     ],
 )
 def test_words_are_checked(

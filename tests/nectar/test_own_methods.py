@@ -17,7 +17,7 @@ from small import SMALL
 from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method, is_foreign, resolve
-from nectar.commands import config as config_command
+from nectar import cli
 from nectar.comparison.request import parse
 from nectar.comparison.variants import Variant, read_variant
 from nectar.records.past_run import PastRun
@@ -186,7 +186,7 @@ def test_parts_of_another_kind_are_told(small: Small, name: str, sentence: str) 
 
 @pytest.mark.usefixtures("_here")
 def test_help_explains_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert config_command.show_help(["damping:METHOD"]) == 0
+    assert cli.main(["config", "--help", "damping:METHOD"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("Sites send a part of the way that they went.")
     assert "damped.part=0.5" in said

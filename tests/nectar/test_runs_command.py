@@ -140,10 +140,10 @@ def test_what_a_killed_removal_left_is_no_record_and_is_swept(output: Path) -> N
         (["methd=fedavg"], "did you mean method"),
         (["outcome=good"], "there are completed, failed"),
         (["seed=1", "seed=2"], "seed is given twice"),
-        (["some-id"], "ids stand behind --remove"),
+        (["some-id"], "ids stand after --remove"),
         (["--remove"], "takes the ids of records"),
         (["--remove", "a", "method=fedavg"], "no filter"),
-        (["--yes"], "ids stand behind --remove"),
+        (["--yes"], "ids stand after --remove"),
     ],
 )
 def test_other_words_are_refused(

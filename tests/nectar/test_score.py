@@ -168,8 +168,8 @@ def test_pictures_of_another_size_colour_and_depth_are_read(folder: Path, tmp_pa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "takes an exported model and a folder of images"),
-        (["{export}"], "takes an exported model and a folder of images"),
+        ([], "Missing argument 'EXPORT'"),
+        (["{export}"], "Missing argument 'FOLDER"),
         (["{export}", "{tmp}", "dataset=digits"], "in place of the folder"),
         (["{tmp}", "{tmp}"], "is not an exported model that can be read"),
         (["{export}", "{tmp}/missing"], "there is no folder"),

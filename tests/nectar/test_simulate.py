@@ -16,7 +16,7 @@ from common.config.loading import load
 from common.errors import ConfigError
 from nectar import cli
 from nectar.commands import simulate
-from nectar.commands.simulate import available_cores, job_of, main, resources
+from nectar.commands.simulate import available_cores, job_of, resources
 from nectar.engines.flower.app import SOURCE, require_app
 from nectar.engines.flower.job import (
     Job,
@@ -345,7 +345,10 @@ def test_print_only_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
-    assert main(["--print", "method=fedavg", "federation.sites=3", "output-dir=/runs"]) == 0
+    assert (
+        cli.main(["simulate", "--print", "method=fedavg", "federation.sites=3", "output-dir=/runs"])
+        == 0
+    )
     words = shlex.split(capsys.readouterr().out)
     config = parse_config_args([words[words.index("--run-config") + 1]])
     asked = load({"method": "fedavg", "set": "federation.sites=3", "output-dir": "/runs"})
@@ -359,7 +362,7 @@ def test_the_command_line_needs_no_torch() -> None:
     """Seconds of import: Flower's programs are started before."""
     code = (
         "import sys; from pathlib import Path; from nectar.commands import simulate; "
-        "simulate._may_have_gpu = lambda: False; simulate.main(['--print']); "
+        "from nectar.cli import main; simulate._may_have_gpu = lambda: False; main(['simulate', '--print']); "
         "print(*{'torch', 'flwr', 'ray'} & set(sys.modules))"
     )
     said = subprocess.run(

@@ -220,7 +220,7 @@ def test_without_its_parent_the_stub_starts_the_real_program_or_where_pinned_not
     ("words", "said"),
     [
         (["--isolation", "process"], "leave --isolation away"),
-        (["--pin"], "--pin needs a value"),
+        (["--pin"], "'--pin' requires an argument"),
         (["--pin", "nowhere.fab"], "there is no bundle there"),
     ],
 )

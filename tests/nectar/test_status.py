@@ -168,8 +168,8 @@ def test_a_site_that_is_online_and_does_not_answer_is_said_to_be_silent(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "takes one connection"),
-        (["lab", "rounds=3"], "takes one connection"),
+        ([], "Missing argument 'CONNECTION': `nectar status --help` says what it takes."),
+        (["lab", "rounds=3"], "unexpected extra argument (rounds=3)"),
         (["lab", "--insecure", "--keys", "/nowhere"], "there is no directory of keys /nowhere"),
         (["nobody"], "There is no connection 'nobody'"),
     ],

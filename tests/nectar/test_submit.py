@@ -145,14 +145,13 @@ def test_what_is_submitted_is_resolved(tmp_path: Path, monkeypatch: pytest.Monke
     """It says the same where files of settings say something else; a file's paths are not the server's."""
     file = tmp_path / "mine.yaml"
     file.write_text("base: feddm-mnist-small\noutput-dir: /home/me/runs\nfeddm:\n  ipc: 3\n")
-    words = ["lab", "rounds=7", f"--config={file}"]
-    order = order_of([f"config={file}", "rounds=7"], typed("submit", words))
+    order = order_of(["rounds=7"], str(file), typed(["submit", "lab", "rounds=7"]))
     monkeypatch.setattr(layers, "CONF", tmp_path)
     there = load(order.run_config)
     assert there.digest() == order.config.digest()
     assert (there.rounds, there.settings.ipc) == (7, 3)  # type: ignore[attr-defined]
     assert "output-dir" not in order.run_config
-    assert there.typed == f"nectar submit lab rounds=7 --config={file}"
+    assert there.typed == "nectar submit lab rounds=7"
 
 
 @pytest.mark.parametrize(
@@ -443,7 +442,7 @@ def test_options_of_this_machine_do_not_travel(home: Path, monkeypatch: pytest.M
     """What was typed goes to the server and to every site, for the record; a certificate's place does not."""
     told: list[object] = []
 
-    def note(settings: object, words: object) -> None:
+    def note(settings: object, file: object, words: object) -> None:
         told.append(words)
         raise ConfigError("enough")
 

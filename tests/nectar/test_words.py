@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS
-from nectar.words import parse_words, take_options, to_flwr, typed, with_file_as_word
+from nectar.words import completions, meant_by, parse_words, to_flwr, typed
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
@@ -68,8 +68,6 @@ def test_a_methods_name_in_first_place_is_the_method(method: str) -> None:
         (["resume="], "resume= names no record: give its directory, its id or latest, or leave"),
         (["rounds="], "rounds= has no value: give one, or leave rounds out"),
         (["output_dir= "], "output-dir= has no value"),
-        (["--quiet"], "--quiet is unknown: settings are given as key=value"),
-        (["-v"], "-v is unknown"),
     ],
 )
 def test_other_words_are_refused(words: list[str], part: str) -> None:
@@ -85,34 +83,29 @@ def test_a_dotted_value_arrives_as_typed(value: str) -> None:
     assert parse_set(str(run_config["set"])) == {"strategy.label": scalar(value)}
 
 
-# --- options
-
-
-def test_options_are_taken_off_wherever_they_stand() -> None:
-    words = ["--seeds", "3", "digits", "--quiet", "rounds=2", "--name=x=y"]
-    options, rest = take_options(words, flags=["--quiet"], values=["--seeds", "--name"])
-    assert options == {"--seeds": "3", "--quiet": "", "--name": "x=y"}
-    assert rest == ["digits", "rounds=2"]
+# --- what was meant, and what may follow
 
 
 @pytest.mark.parametrize(
-    ("word", "part"),
+    ("name", "key"),
     [
-        ("--quite", "did you mean --quiet"),
-        ("--zzzzzz", "there are --quiet, --seeds"),
-        ("--seeds", "needs a value"),
-        ("--quiet=1", "--quiet takes no value"),
+        ("rounds", "rounds"),
+        ("partition.alpha", "partition.alpha"),
+        ("ipc", "feddm.ipc"),
+        ("lr", "fedavg.lr"),
+        ("alpha", "partition.alpha"),
+        ("qqqqqq", None),
     ],
 )
-def test_wrong_options_are_refused(word: str, part: str) -> None:
-    with pytest.raises(ConfigError, match=part):
-        take_options([word], flags=["--quiet"], values=["--seeds"])
+def test_an_options_name_is_the_key_that_was_meant(name: str, key: str | None) -> None:
+    assert meant_by(name) == key
 
 
-@pytest.mark.parametrize("words", [["--seeds", "3", "--seeds=3"], ["--quiet", "a", "--quiet"]])
-def test_an_option_given_twice_is_refused(words: list[str]) -> None:
-    with pytest.raises(ConfigError, match=f"{words[0]} is given twice: give it once"):
-        take_options(words, flags=["--quiet"], values=["--seeds"])
+def test_methods_experiments_and_keys_complete_a_word() -> None:
+    assert "fedavg" in completions("fed")
+    assert completions("partition.al") == ["partition.alpha="]
+    assert "rounds=" in completions("")
+    assert "typed=" not in completions("")
 
 
 # --- for Flower
@@ -151,13 +144,14 @@ def test_a_value_survives_from_the_words_through_flower_to_the_configuration(val
     assert load(run_config).strategy == {"weighted_by_key": value.replace("''", "'")}
 
 
-def test_a_file_of_settings_is_the_last_word(tmp_path: Path) -> None:
-    words = ["--config", "my.yaml", "digits-alpha001", "rounds=3"]
-    assert with_file_as_word(words) == ["digits-alpha001", "rounds=3", "config=my.yaml"]
-    assert with_file_as_word(["--config=a=b.yaml"]) == ["config=a=b.yaml"]
+def test_a_file_of_settings_is_a_word_beside_the_others(tmp_path: Path) -> None:
+    words = ["digits-alpha001", "rounds=3"]
+    assert parse_words(words, tmp_path, file="my.yaml")["config"] == str(tmp_path / "my.yaml")
     assert parse_words(["config=my.yaml"], tmp_path) == {"config": str(tmp_path / "my.yaml")}
+    with pytest.raises(ConfigError, match="config is given twice"):
+        parse_words(["config=a.yaml"], file="b.yaml")
 
 
 def test_the_words_typed_are_kept_as_a_shell_takes_them() -> None:
-    words = ["method=fedavg", "output-dir=/my runs"]
-    assert typed("run", words) == {"typed": "nectar run method=fedavg 'output-dir=/my runs'"}
+    words = ["run", "method=fedavg", "output-dir=/my runs"]
+    assert typed(words) == {"typed": "nectar run method=fedavg 'output-dir=/my runs'"}

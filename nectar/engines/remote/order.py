@@ -50,13 +50,17 @@ class Order:
         return str(self.typed.get(OUTPUT, ""))
 
 
-def order_of(words: Sequence[str], typed: RunConfig | None = None) -> Order:
+def order_of(
+    words: Sequence[str], file: str | None = None, typed: RunConfig | None = None
+) -> Order:
     """Read ``[EXPERIMENT] [key=value ...]`` for a server elsewhere, and check it.
 
     Parameters
     ----------
     words : sequence of str
         The words.
+    file : str, optional
+        A file of settings, of this machine.
     typed : dict, optional
         What a run config holds of the words as they were typed.
 
@@ -83,9 +87,8 @@ def order_of(words: Sequence[str], typed: RunConfig | None = None) -> Order:
                 "its node config, data='/abs/folder'"
             )
         rest.append(word)
-    run_config = (
-        (typed or {}) | parse_words(rest) | {key: value for key, value in paths.items() if value}
-    )
+    run_config = (typed or {}) | parse_words(rest, file=file)
+    run_config |= {key: value for key, value in paths.items() if value}
     # A record is named by its id too: which settings it was run with, only the server knows.
     unknown = (RESUME, ROUND) if RESUME in run_config else ()
     checked = {key: value for key, value in run_config.items() if key not in unknown}
