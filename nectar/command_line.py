@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from common.config.problems import nearest
+from common.errors import ConfigError
 
 GROUPS: dict[str, dict[str, str]] = {
     "Run a federation here": {
@@ -91,7 +92,7 @@ class Command(TyperCommand):
         _, _, order = self.make_parser(ctx).parse_args(list(args))
         for option in (one for one in order if isinstance(one, click.Option) and not one.multiple):
             if order.count(option) > 1:
-                raise click.UsageError(f"{option.opts[0]} is given twice: give it once.", ctx)
+                raise ConfigError(f"{option.opts[0]} is given twice: give it once.")
 
     def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
         """Say what was meant by an option that there is none of."""

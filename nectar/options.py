@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,83 +11,85 @@ from common.config.text import from_home
 from common.errors import ConfigError
 from nectar.words import completions
 
+
+def flag(name: str, help: str) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, help=help)
+
+
+def option(metavar: str, help: str, *, name: str | None = None, **more: Any) -> Any:
+    """Return an option with a value, called as its parameter or ``name``; its default is not shown."""
+    names = () if name is None else (name,)
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """Return a word that stands without an option."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[EXPERIMENT | METHOD] [KEY=VALUE]...",
-        help="settings, as in Hydra",
-        autocompletion=completions,
-        show_default=False,
+    argument(
+        "[EXPERIMENT | METHOD] [KEY=VALUE]...", "settings, as in Hydra", autocompletion=completions
     ),
 ]
 
 ConfigFile = Annotated[
     str | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="a YAML file of settings: written as an experiment is (base: NAME departs from one), or what "
+    option(
+        "FILE",
+        "a YAML file of settings: written as an experiment is (base: NAME departs from one), or what "
         "`nectar config` printed, or a record's config.yaml; words stand over it",
+        name="--config",
     ),
 ]
 
 _RECORD = "the directory that the run printed, the record's id, or latest"
 
-Record = Annotated[str, typer.Argument(metavar="RECORD", help=_RECORD)]
+Record = Annotated[str, argument("RECORD", _RECORD)]
 
-Records = Annotated[list[str], typer.Argument(metavar="RECORD...", help=_RECORD)]
+Records = Annotated[list[str], argument("RECORD...", _RECORD)]
 
 Connection = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONNECTION", help="a name in Flower's config.toml, or HOST:PORT with --ca FILE"
-    ),
+    str, argument("CONNECTION", "a name in Flower's config.toml, or HOST:PORT with --ca FILE")
 ]
 
 CaFile = Annotated[
     str | None,
-    typer.Option(
-        "--ca",
-        metavar="FILE",
-        help="the authority's certificate, for a connection given as HOST:PORT",
-    ),
+    option("FILE", "the authority's certificate, for a connection given as HOST:PORT", name="--ca"),
 ]
 
-Insecure = Annotated[
-    bool, typer.Option("--insecure", help="the SuperLink has no TLS, and that is meant")
-]
+Insecure = Annotated[bool, flag("--insecure", "the SuperLink has no TLS, and that is meant")]
 
 AllowImports = Annotated[
     str,
-    typer.Option(
-        "--allow-imports",
-        metavar="MODULES",
-        help="a method, model or data set of somebody's own is imported only from modules named here",
-        show_default=False,
+    option(
+        "MODULES",
+        "a method, model or data set of somebody's own is imported only from modules named here",
+        name="--allow-imports",
     ),
 ]
 
 Without = Annotated[
     str,
-    typer.Option(
-        "--without",
-        metavar="A,B",
-        help="leave these of the record there, such as samples,checkpoint/best.safetensors",
-        show_default=False,
+    option(
+        "A,B",
+        "leave these of the record there, such as samples,checkpoint/best.safetensors",
+        name="--without",
     ),
 ]
 
 Replace = Annotated[
-    bool,
-    typer.Option("--replace", help="let the files of a completed run's copy on this machine go"),
+    bool, flag("--replace", "let the files of a completed run's copy on this machine go")
 ]
 
 RecordsHere = Annotated[
     str | None,
-    typer.Option(
-        "--output",
-        metavar="DIR",
-        help="the directory of records on this machine (default: as `nectar run` has its records)",
+    option(
+        "DIR",
+        "the directory of records on this machine (default: as `nectar run` has its records)",
+        name="--output",
     ),
 ]
 

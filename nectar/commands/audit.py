@@ -8,6 +8,7 @@ import typer
 
 from common.config.problems import nearest
 from common.errors import ConfigError
+from nectar.options import argument
 
 HELP = """\
 Releases what a mechanism releases at fixed weights, many times over, with an example that is as easy to see as can be
@@ -37,10 +38,7 @@ def more_help(words: list[str]) -> str:
 
 
 def main(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[MECHANISM]...", help="which", show_default=False),
-    ] = None,
+    names: Annotated[list[str] | None, argument("[MECHANISM]...", "which")] = None,
     repeats: Annotated[
         int,
         typer.Option(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
-
 from common.errors import ConfigError
-from nectar.options import here
+from nectar.options import argument, flag, here, option
 
 HELP = """\
 Writes FILE (mode 600, never over another) with the SuperLink's database, whole while the SuperLink runs, and all that
@@ -22,16 +20,11 @@ nectar backup /backups/monday.tar --database fl/superlink.db --keys keys
 
 
 def main(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="the backup; - for a pipe")],
-    database: Annotated[
-        str, typer.Option(metavar="DB", help="what flower-superlink was given as --database")
-    ],
-    keys: Annotated[str, typer.Option(metavar="DIR", help="the directory of keys")],
+    file: Annotated[str, argument("FILE", "the backup; - for a pipe")],
+    database: Annotated[str, option("DB", "what flower-superlink was given as --database")],
+    keys: Annotated[str, option("DIR", "the directory of keys")],
     without_authority: Annotated[
-        bool,
-        typer.Option(
-            "--without-authority", help="leave ca.key out: whoever has it can pose as the server"
-        ),
+        bool, flag("--without-authority", "leave ca.key out: whoever has it can pose as the server")
     ] = False,
 ) -> int:
     """Write the backup; return the exit code."""

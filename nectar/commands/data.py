@@ -6,15 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from common.config.loading import load
 from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError
 from common.storage.files import write_atomically
 from nectar.class_list import with_class_list
-from nectar.options import AllowImports, ConfigFile, Words
+from nectar.options import AllowImports, ConfigFile, Words, option
 from nectar.records.record_imports import judge_of
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words
@@ -44,27 +42,14 @@ def main(
     words: Words = None,
     config_file: ConfigFile = None,
     draw: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="the counts as a picture, .png or .svg; two with a comma between them",
-            show_default=False,
-        ),
+        str, option("FILE", "the counts as a picture, .png or .svg; two with a comma between them")
     ] = "",
     samples: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE.png",
-            help="ten images of each class, as the model sees them",
-            show_default=False,
-        ),
+        str, option("FILE.png", "ten images of each class, as the model sees them")
     ] = "",
     folder: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH",
-            help="check PATH/<class>/* as the site would that names it as its own data",
-        ),
+        option("PATH", "check PATH/<class>/* as the site would that names it as its own data"),
     ] = None,
     allow_imports: AllowImports = "",
 ) -> int:

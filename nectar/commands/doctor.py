@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from common.config.loading import load
 from common.errors import ConfigError
 from nectar.engines.remote.order import Order
-from nectar.options import CaFile, ConfigFile, Insecure, here
+from nectar.options import CaFile, ConfigFile, Insecure, argument, flag, here, option
 from nectar.words import parse_words
 
 if TYPE_CHECKING:
@@ -50,42 +48,33 @@ class Asked:
 def main(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[CONNECTION] [EXPERIMENT] [KEY=VALUE]...",
-            help="where to, and the run to come",
-            show_default=False,
-        ),
+        argument("[CONNECTION] [EXPERIMENT] [KEY=VALUE]...", "where to, and the run to come"),
     ] = None,
     config_file: ConfigFile = None,
-    site: Annotated[
-        bool, typer.Option("--site", help="this is a site's machine, not the operator's")
-    ] = False,
+    site: Annotated[bool, flag("--site", "this is a site's machine, not the operator's")] = False,
     keys: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help="a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether "
+        option(
+            "DIR",
+            "a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether "
             "the site's key is registered at the server",
         ),
     ] = None,
     node_config: Annotated[
         str | None,
-        typer.Option(
-            metavar="C",
-            help="the node config that the site's SuperNode is given: keys, values and vetoes, held against the run "
+        option(
+            "C",
+            "the node config that the site's SuperNode is given: keys, values and vetoes, held against the run "
             "to come as the site does; its data and state-dir are looked at, too",
         ),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="a site's own folder of images: can it be used, which classes does it have",
+        option(
+            "FOLDER", "a site's own folder of images: can it be used, which classes does it have"
         ),
     ] = None,
-    state: Annotated[
-        str | None, typer.Option(metavar="DIR", help="the site's state directory")
-    ] = None,
+    state: Annotated[str | None, option("DIR", "the site's state directory")] = None,
     ca: CaFile = None,
     insecure: Insecure = False,
 ) -> int:

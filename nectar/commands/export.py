@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from common.config.consistency import FILE_KEY
 from common.config.resolved import Config
 from common.errors import DataError
-from nectar.options import AllowImports, Record
+from nectar.options import AllowImports, Record, flag, option
 from nectar.records.named_record import record_at
 from nectar.records.outputs import output_folder
 from nectar.records.record_imports import judge_of
@@ -35,33 +33,31 @@ def main(
     named: Record,
     output: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIR",
-            help="the folder to make (default: export/round-005 or so in the record); never one that is there",
+        option(
+            "DIR",
+            "the folder to make (default: export/round-005 or so in the record); never one that is there",
         ),
     ] = None,
     best: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--best",
-            help="the round with the best accuracy on the validation share instead of the newest",
+            "the round with the best accuracy on the validation share instead of the newest",
         ),
     ] = False,
     model: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="one of several models, such as a site's that trained by itself (method=local)",
-            show_default=False,
+        option(
+            "NAME", "one of several models, such as a site's that trained by itself (method=local)"
         ),
     ] = "",
     forms: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="NAMES",
-            help="more forms of the model: onnx (for ONNX runtimes), pt2 (torch.export, needs no code) or both, with "
+        option(
+            "NAMES",
+            "more forms of the model: onnx (for ONNX runtimes), pt2 (torch.export, needs no code) or both, with "
             "a comma; both take pixel values from 0 to 1, any number of images",
+            name="--format",
         ),
     ] = None,
     allow_imports: AllowImports = "",

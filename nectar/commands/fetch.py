@@ -6,11 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from common.errors import ConfigError
 from nectar.engines.flower.app import app_folder
-from nectar.options import CaFile, Connection, Insecure, RecordsHere, Replace, Without
+from nectar.options import CaFile, Connection, Insecure, RecordsHere, Replace, Without, argument
 from nectar.records.outputs import output_folder
 from nectar.words import next_step, refuse_repeats
 
@@ -32,14 +30,10 @@ nectar fetch 192.0.2.7:8000 20260102-030405-feddm-digits-seed0-a1b2c3 \\
 
 def main(
     connection: Connection,
-    record: Annotated[str, typer.Argument(metavar="RECORD-ID|latest", help="which record")],
+    record: Annotated[str, argument("RECORD-ID|latest", "which record")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[output-dir=/abs/on/the/server]",
-            help="where the server's records lie",
-            show_default=False,
-        ),
+        argument("[output-dir=/abs/on/the/server]", "where the server's records lie"),
     ] = None,
     ca: CaFile = None,
     insecure: Insecure = False,
@@ -62,12 +56,7 @@ def main(
 
 
 def bring(
-    connection: Link,
-    request: Request,
-    output: Path | None,
-    server_output: str,
-    *,
-    replace: bool,
+    connection: Link, request: Request, output: Path | None, server_output: str, *, replace: bool
 ) -> None:
     """Fetch a record and say where it lies.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.options import CaFile, Connection, here
+from nectar.options import CaFile, Connection, argument, here
 
 HELP = """\
 Makes a federation's keys and certificates and registers its sites. No file is ever written over. ca.key never leaves
@@ -22,7 +22,7 @@ nectar keys node keys hospital-a hospital-b
 nectar keys register 127.0.0.1:8000 keys/nodes/*.pub --ca keys/ca.crt
 """
 
-_Directory = Annotated[str, typer.Argument(metavar="DIR", help="the directory of keys")]
+_Directory = Annotated[str, argument("DIR", "the directory of keys")]
 
 
 def _days_option(of: str) -> object:
@@ -46,11 +46,7 @@ def server(
     directory: _Directory,
     hosts: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[HOST]...",
-            help="names and addresses of the server; the loopback's are added",
-            show_default=False,
-        ),
+        argument("[HOST]...", "names and addresses of the server; the loopback's are added"),
     ] = None,
     days: Annotated[int, _days_option("13 months")] = 397,
 ) -> int:
@@ -67,8 +63,7 @@ def server(
 
 
 def node(
-    directory: _Directory,
-    sites: Annotated[list[str], typer.Argument(metavar="SITE...", help="the sites' names")],
+    directory: _Directory, sites: Annotated[list[str], argument("SITE...", "the sites' names")]
 ) -> int:
     """Make sites' pairs of keys: nodes/SITE, nodes/SITE.pub."""
     from nectar.operate.keys.nodes import fingerprint, make_nodes, read_public
@@ -97,9 +92,9 @@ def register(
     name: Connection,
     files: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SITE.pub...|DIR",
-            help="the sites' public halves; or a directory of keys, for all of it that were not unregistered",
+        argument(
+            "SITE.pub...|DIR",
+            "the sites' public halves; or a directory of keys, for all of it that were not unregistered",
         ),
     ],
     ca: CaFile = None,
@@ -122,9 +117,7 @@ def register(
 
 def unregister(
     name: Connection,
-    which: Annotated[
-        list[str], typer.Argument(metavar="SITE.pub|NODE-ID...", help="whom to let in no more")
-    ],
+    which: Annotated[list[str], argument("SITE.pub|NODE-ID...", "whom to let in no more")],
     ca: CaFile = None,
     keys: Annotated[
         str | None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.options import Delta, above_0
+from nectar.options import Delta, above_0, argument, option
 
 HELP = """\
 With a site's state directory: prints its ledger: what was released of its data, by which runs, and the epsilon of all
@@ -28,9 +28,7 @@ _PLAN = "plan"
 
 
 def main(
-    what: Annotated[
-        str, typer.Argument(metavar="STATE_DIR|plan", help="a site's state directory, or plan")
-    ],
+    what: Annotated[str, argument("STATE_DIR|plan", "a site's state directory, or plan")],
     delta: Delta = 1e-5,
     epsilon: Annotated[
         float | None, typer.Option(help="a budget: with STATE_DIR, whether it is spent")
@@ -46,9 +44,7 @@ def main(
     noise: Annotated[float | None, typer.Option(help="the noise multiplier")] = None,
     spent: Annotated[
         str | None,
-        typer.Option(
-            metavar="STATE_DIR", help="with --noise: what this ledger says counts as spent before"
-        ),
+        option("STATE_DIR", "with --noise: what this ledger says counts as spent before"),
     ] = None,
 ) -> int:
     """Print what the words ask for; return the exit code: 1 where a budget is spent."""

@@ -6,10 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from common.errors import ConfigError
-from nectar.options import AllowImports, Records
+from nectar.options import AllowImports, Records, option
 from nectar.records.named_record import record_at
 from nectar.records.outputs import output_page
 from nectar.records.record_imports import judge_of
@@ -30,9 +28,9 @@ def main(
     named: Records,
     output: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.html",
-            help="where it goes; else report.html in the record, or for several runs nectar-report.html in the "
+        option(
+            "FILE.html",
+            "where it goes; else report.html in the record, or for several runs nectar-report.html in the "
             "current directory",
         ),
     ] = None,

@@ -7,9 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated, BinaryIO
 
-import typer
-
-from nectar.options import here
+from nectar.options import argument, here, option
 
 HELP = """\
 Puts back what `nectar backup` wrote, while no SuperLink has the database open. Whoever is on the list of revocations,
@@ -23,18 +21,14 @@ nectar restore /backups/monday.tar --database fl/superlink.db --keys keys
 
 
 def main(
-    source: Annotated[str, typer.Argument(metavar="FILE", help="the backup; - for a pipe")],
-    to: Annotated[
-        str,
-        typer.Option("--database", metavar="DB", help="where the SuperLink will look for it"),
-    ],
-    keys_in: Annotated[str, typer.Option("--keys", metavar="DIR", help="the directory of keys")],
+    source: Annotated[str, argument("FILE", "the backup; - for a pipe")],
+    to: Annotated[str, option("DB", "where the SuperLink will look for it", name="--database")],
+    keys_in: Annotated[str, option("DIR", "the directory of keys", name="--keys")],
     revoked: Annotated[
         str,
-        typer.Option(
-            metavar="LIST|none",
-            help="the list of keys that were unregistered (DIR/revoked.txt); none: nobody was, since that backup",
-            show_default=False,
+        option(
+            "LIST|none",
+            "the list of keys that were unregistered (DIR/revoked.txt); none: nobody was, since that backup",
         ),
     ] = "",
 ) -> int:

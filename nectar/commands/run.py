@@ -12,7 +12,7 @@ import typer
 from common.config.loading import load
 from common.storage.files import write_text
 from nectar.class_list import with_class_list
-from nectar.options import ConfigFile, Words
+from nectar.options import ConfigFile, Words, flag, option
 from nectar.records.resume import with_recorded
 from nectar.words import next_step, parse_words, typed
 
@@ -44,13 +44,12 @@ def main(
     config_file: ConfigFile = None,
     note_record: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="write the record's directory into FILE as soon as there is one, for a script",
+        option(
+            "FILE", "write the record's directory into FILE as soon as there is one, for a script"
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the settings and the estimate, run nothing")
+        bool, flag("--dry-run", "print the settings and the estimate, run nothing")
     ] = False,
 ) -> int:
     """Run what the words say; return the exit code."""

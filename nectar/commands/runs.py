@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from common.config.loading import load
 from common.config.problems import nearest
 from common.errors import ConfigError
+from nectar.options import argument, flag
 from nectar.records.run_list import OUTCOMES, ListedRun, chosen, remove, runs_below, sweep
 from nectar.report.text import MISSING, share, size
 from nectar.words import key_of, parse_words, refuse_repeats
@@ -37,17 +36,13 @@ _HEAD = ("id", "method", "data set", "seed", "rounds", "accuracy", "outcome", "s
 def main(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[FILTER=VALUE | ID]... [output-dir=DIR]",
-            help="which records, and where they lie",
-            show_default=False,
-        ),
+        argument("[FILTER=VALUE | ID]... [output-dir=DIR]", "which records, and where they lie"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="as JSON, with the directories")] = False,
+    as_json: Annotated[bool, flag("--json", "as JSON, with the directories")] = False,
     removing: Annotated[
-        bool, typer.Option("--remove", help="remove the records that are named; asks first")
+        bool, flag("--remove", "remove the records that are named; asks first")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="remove without asking")] = False,
+    yes: Annotated[bool, flag("--yes", "remove without asking")] = False,
 ) -> int:
     """List or remove what the words say; return 0, or 1 if nothing was removed because the answer was no."""
     rest = words or []

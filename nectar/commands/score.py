@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from common.config.consistency import FILE_KEY
 from common.errors import ConfigError
-from nectar.options import AllowImports
+from nectar.options import AllowImports, argument, option
 from nectar.records.record_imports import judge_of
 from nectar.words import parse_words
 
@@ -26,20 +24,19 @@ nectar score digits-model dataset=digits compute.device=cpu
 
 
 def main(
-    export: Annotated[str, typer.Argument(metavar="EXPORT", help="the exported model's folder")],
+    export: Annotated[str, argument("EXPORT", "the exported model's folder")],
     words: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FOLDER|dataset=NAME [KEY=VALUE]...",
-            help="the images; compute.device, evaluation.batch",
+        argument(
+            "FOLDER|dataset=NAME [KEY=VALUE]...", "the images; compute.device, evaluation.batch"
         ),
     ],
     figures_to: Annotated[
         str | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="write the figures, and the files that could not be read, to FILE too",
+        option(
+            "FILE",
+            "write the figures, and the files that could not be read, to FILE too",
+            name="--json",
         ),
     ] = None,
     allow_imports: AllowImports = "",

@@ -18,7 +18,7 @@ from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.job import Job, LaunchError, Resources, Scalar
 from nectar.engines.simulation.simulate import simulate
-from nectar.options import ConfigFile, Words
+from nectar.options import ConfigFile, Words, flag
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words, typed
 
@@ -37,13 +37,10 @@ def main(
     words: Words = None,
     config_file: ConfigFile = None,
     plain: Annotated[
-        bool,
-        typer.Option(
-            "--print", help="print the plain flwr command that this stands for, run nothing"
-        ),
+        bool, flag("--print", "print the plain flwr command that this stands for, run nothing")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="show every line of Flower's and Ray's log")
+        bool, flag("--verbose", "show every line of Flower's and Ray's log")
     ] = False,
 ) -> int:
     """Run what the words say.

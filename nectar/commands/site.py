@@ -9,10 +9,9 @@ import zipfile
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-import typer
-
 from common.config.text import from_home
 from common.errors import ConfigError
+from nectar.options import argument, option
 
 HELP = """\
 Starts flower-supernode with these options, and beside it one process that has imported Flower and torch. What the
@@ -36,18 +35,13 @@ CONTEXT = {"ignore_unknown_options": True}
 
 def main(
     options: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[OPTION OF FLOWER-SUPERNODE]...",
-            help="handed on as they are",
-            show_default=False,
-        ),
+        list[str] | None, argument("[OPTION OF FLOWER-SUPERNODE]...", "handed on as they are")
     ] = None,
     pin: Annotated[
         str | None,
-        typer.Option(
-            metavar="BUNDLE.fab",
-            help="run this app, known by its SHA-256, and no other; nothing else can be started from the "
+        option(
+            "BUNDLE.fab",
+            "run this app, known by its SHA-256, and no other; nothing else can be started from the "
             "SuperNode's PATH",
         ),
     ] = None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.options import CaFile, Connection, Insecure, here
+from nectar.options import CaFile, Connection, Insecure, flag, here
 
 if TYPE_CHECKING:
     from nectar.engines.remote.standing import Member, Progress, Standing
@@ -46,7 +46,7 @@ def main(
             "within 30 days are named",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="as JSON, for programs")] = False,
+    as_json: Annotated[bool, flag("--json", "as JSON, for programs")] = False,
     ca: CaFile = None,
     insecure: Insecure = False,
 ) -> int:

@@ -22,6 +22,7 @@ from nectar.options import (
     Replace,
     Without,
     Words,
+    flag,
 )
 from nectar.records.outputs import output_folder
 from nectar.words import to_flwr, typed
@@ -72,10 +73,7 @@ def main(
     insecure: Insecure = False,
     output: RecordsHere = None,
     no_fetch: Annotated[
-        bool,
-        typer.Option(
-            "--no-fetch", help="leave the record on the server; `nectar fetch` brings it later"
-        ),
+        bool, flag("--no-fetch", "leave the record on the server; `nectar fetch` brings it later")
     ] = False,
     without: Without = "",
     replace: Replace = False,
@@ -84,9 +82,7 @@ def main(
         typer.Option(metavar="RUN", min=0, help="watch a run that was submitted earlier"),
     ] = None,
     stop: Annotated[int | None, typer.Option(metavar="RUN", min=0, help="end a run")] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="show every line of Flower's log")
-    ] = False,
+    verbose: Annotated[bool, flag("--verbose", "show every line of Flower's log")] = False,
 ) -> int:
     """Submit what the words say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
     from nectar.engines.flower.connecting import connect
