@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,11 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from common.config.tables import TABLE
 from common.config.text import scalar_text
 from common.errors import ConfigError
 from nectar.class_list import with_class_list
+from nectar.comparison.asked import Asked
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import parse
 from nectar.comparison.table_comparison import TableComparison, TableResults
@@ -245,33 +248,36 @@ def compare(
                 f"{row!r:.60} is not a row: nectar.compare takes each as an argument of its own, such as "
                 "nectar.compare('feddm', 'fedavg')."
             )
-    options: dict[str, Any] = {
-        "--seeds": seeds,
-        "--target": target,
-        "--jobs": jobs,
-        "--output": output,
+    told: dict[str, Any] = {
+        "seeds": seeds,
+        "target": target,
+        "jobs": jobs,
+        "output": output,
+        "tune_seeds": tune_seeds,
+        "alone": alone,
+        "small": small,
+        "search": search,
     }
-    options |= {"--tune-seeds": tune_seeds, "--tune": [tune] if isinstance(tune, str) else tune}
-    options |= {"--alone": alone, "--small": small, "--search": search}
-    words = [*rows, *_words(settings), *_options(options)]
+    given = {name: value for name, value in told.items() if value is not None}
+    named = {} if table is None else {TABLE: table}
+    words = (*rows, *_words(named | settings))
+    searches = (tune,) if isinstance(tune, str) else tuple(tune)
+    asked = Asked(words, tune=searches, typed=_typed(words, given, searches), **given)
     say = _say if progress else _say_nothing
     if table is not None:
-        whole = TableComparison(parse_table([*words, f"table={table}"]), say)
+        whole = TableComparison(parse_table(asked), say)
         return TableResult(_carried_out(whole.carry_out), whole.output)
-    comparison = Comparison(parse(words), words, say)
+    comparison = Comparison(parse(asked), say)
     return ComparisonResult(_carried_out(comparison.carry_out), comparison.output)
 
 
-def _options(given: Mapping[str, Any]) -> list[str]:
-    """Return options as they would be typed; None and False leave one out, each of a sequence is given by itself."""
-    words: list[str] = []
-    for option, value in given.items():
-        if value is True:
-            words.append(option)
-        elif value is not None and value is not False:
-            each = value if isinstance(value, list | tuple) else [value]
-            words += [word for one in each for word in (option, str(one))]
-    return words
+def _typed(words: Sequence[str], given: Mapping[str, Any], searches: Sequence[str]) -> str:
+    """Return the line of a shell that asks for the same."""
+    line = ["nectar", "compare", *words]
+    for name, value in given.items():
+        option = f"--{name.replace('_', '-')}"
+        line += [option] * (value is True) if isinstance(value, bool) else [option, str(value)]
+    return shlex.join([*line, *(word for text in searches for word in ("--tune", text))])
 
 
 def _carried_out(carry_out: Callable[[], T]) -> T:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shlex
 from collections.abc import Callable, Sequence
 
 from common.errors import ConfigError
@@ -30,8 +29,6 @@ class Comparison:
     ----------
     request : Request
         What was asked.
-    words : sequence of str
-        The words of the command, for its files.
     say : callable
         Told each step, in a sentence.
 
@@ -42,9 +39,8 @@ class Comparison:
         validation set.
     """
 
-    def __init__(self, request: Request, words: Sequence[str], say: Say) -> None:
+    def __init__(self, request: Request, say: Say) -> None:
         self._request = request
-        self._words = list(words)
         self._say = say
         self._searches = searches_of(request)
         searched = {label for search in self._searches for label in search.labels}
@@ -134,7 +130,7 @@ class Comparison:
         asked = request.target
         return Results(
             title=_title(tasks),
-            command=shlex.join(["nectar", "compare", *self._words]),
+            command=self._request.typed,
             rows=tuple(rows),
             rounds=config.rounds,
             target=asked if asked is not None else default_target(rows),

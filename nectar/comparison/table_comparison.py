@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import math
-import shlex
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -131,10 +130,8 @@ class TableComparison:
     def __init__(self, request: TableRequest, say: Callable[[str], None]) -> None:
         self._request = request
         self._say = say
-        self._command = shlex.join(["nectar", "compare", *request.words])
-        self._columns = {
-            label: Comparison(own, request.words, say) for label, own in request.requests.items()
-        }
+        self._command = request.typed
+        self._columns = {label: Comparison(own, say) for label, own in request.requests.items()}
         self.output = request.output or self._place()
 
     def carry_out(self) -> TableResults:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +9,11 @@ from pathlib import Path
 from common.config.problems import near
 from common.config.tables import ENDING, TABLE
 from common.errors import ConfigError
+from nectar.comparison.asked import Asked
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
-from nectar.comparison.request import Request, parse, take_all_options
+from nectar.comparison.request import Request, parse
 from nectar.comparison.variants import Variant, is_setting
-from nectar.records.outputs import output_folder
 from nectar.words import key_of
-
-_SMALL, _SEARCH, _TARGET = "--small", "--search", "--target"
 
 
 @dataclass(frozen=True)
@@ -31,8 +28,8 @@ class TableRequest:
         Whether its small variants are meant.
     requests : mapping of str to Request
         The comparison of each column, by label.
-    words : tuple of str
-        The words of the command.
+    typed : str
+        The words that asked for it, as a shell takes them.
     output : Path or None
         Where the files go; None: below the output directory.
     """
@@ -40,7 +37,7 @@ class TableRequest:
     table: PaperTable
     small: bool
     requests: Mapping[str, Request]
-    words: tuple[str, ...]
+    typed: str
     output: Path | None
 
 
@@ -49,8 +46,8 @@ def asks_for_table(words: Sequence[str]) -> bool:
     return any(key_of(word) == TABLE for word in words)
 
 
-def parse_table(words: Sequence[str]) -> TableRequest:
-    """Read ``table=NAME [ROW...] [COLUMN...] [LABEL=METHOD...] [key=value...] [options]``.
+def parse_table(asked: Asked) -> TableRequest:
+    """Read ``table=NAME [ROW...] [COLUMN...] [LABEL=METHOD...] [key=value...]``.
 
     Rows and columns that are named stand alone; without a name all stand. A row in the form of a comparison's own
     stands beside the table's.
@@ -60,34 +57,34 @@ def parse_table(words: Sequence[str]) -> TableRequest:
     ConfigError
         If the table, a row or a column is none; else as :func:`nectar.comparison.request.parse`.
     """
-    tune, options, rest = take_all_options(words, flags=(_SMALL, _SEARCH))
+    rest = asked.all_words
     tables = [word.partition("=")[2] for word in rest if key_of(word) == TABLE]
     if len(tables) > 1:
         raise ConfigError(f"two tables, {tables[0]} and {tables[1]}: name one.")
     table = read_paper_table(tables[0])
-    small, search = _SMALL in options, _SEARCH in options
+    small, search = asked.small, asked.search
     if small and not table.small:
-        raise ConfigError(f"{TABLE}={table.name} has no small variants: leave out {_SMALL}.")
+        raise ConfigError(f"{TABLE}={table.name} has no small variants: leave out --small.")
     rows, columns, others = _sort([word for word in rest if key_of(word) != TABLE], table)
-    output = output_folder(options["--output"]) if "--output" in options else None
-    kept = [
-        f"{name}={value}" if value else name
-        for name, value in options.items()
-        if name not in (_SMALL, _SEARCH, "--output")
-    ]
+    output = asked.folder
     requests = {}
     for label in columns:
         standing = [row for row in rows if label not in row.left_out]
         tuned = [row for row in standing if row.tune and (search or not (small or row.chosen))]
         cell = table.columns[label] + ENDING * small
-        target = _target(table, label) if _TARGET not in options else []
-        line = [*_row_words(standing, tuned), cell, *others, *kept, *target]
-        line += [word for text in [*_searches(tuned), *tune] for word in ("--tune", text)]
-        request = _with_own_rounds(parse(line), standing, others)
-        typed = shlex.join(["nectar", "compare", *words])
-        place = output / label if output is not None else None
-        requests[label] = replace(request, typed=typed, output=place)
-    return TableRequest(table, small, requests, tuple(words), output)
+        own = replace(
+            asked,
+            words=(*_row_words(standing, tuned), cell, *others),
+            file=None,
+            target=_target(table, label) if asked.target is None else asked.target,
+            tune=(*_searches(tuned), *asked.tune),
+            output=None,
+            small=False,
+            search=False,
+        )
+        request = _with_own_rounds(parse(own), standing, others)
+        requests[label] = replace(request, output=output / label if output is not None else None)
+    return TableRequest(table, small, requests, asked.typed, output)
 
 
 def _sort(words: Sequence[str], table: PaperTable) -> tuple[list[TableRow], list[str], list[str]]:
@@ -138,11 +135,10 @@ def _searches(tuned: Sequence[TableRow]) -> list[str]:
     ]
 
 
-def _target(table: PaperTable, label: str) -> list[str]:
-    """Return the option with the accuracy up to which the paper counts a column's rounds, if it does."""
-    return [
-        f"{_TARGET}={block.targets[label]}" for block in table.printed if label in block.targets
-    ]
+def _target(table: PaperTable, label: str) -> float | None:
+    """Return the accuracy up to which the paper counts a column's rounds, if it does."""
+    found = (float(block.targets[label]) for block in table.printed if label in block.targets)
+    return next(found, None)
 
 
 def _with_own_rounds(request: Request, rows: Sequence[TableRow], shared: Sequence[str]) -> Request:

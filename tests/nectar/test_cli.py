@@ -97,7 +97,7 @@ def test_the_help_of_each_command_fits_80_columns_and_explains_every_option(
         ("run --config a --config=b", "--config is given twice: give it once."),
         ("run --config", "'--config' requires an argument"),
         ("keys cu", "there is no command 'cu': did you mean `nectar keys ca`?"),
-        ("run feddm-cifar1", "is unknown, the nearest is feddm-cifar10"),
+        ("run feddm-cifar1", "is unknown, the nearest are feddm-cifar10, "),
     ],
 )
 def test_a_slip_is_answered_with_the_one_word_that_was_meant(

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from comparing import asked
 from federation import run
 from places import ROOT
 from small import SMALL
@@ -14,10 +15,8 @@ from small import SMALL
 import nectar
 from common.config import layers as layers_module
 from common.config.loading import load
-from common.errors import ConfigError
 from nectar.cli import main
 from nectar.comparison import run_scheduler
-from nectar.comparison.request import parse
 from nectar.comparison.table_request import parse_table
 from nectar.comparison.variants import Variant
 from nectar.words import parse_words
@@ -68,11 +67,9 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def records(tmp_path: Path, *columns: str, seeds: int = 2) -> dict[tuple[str, str, int], Record]:
     """Run every row of the columns, as the comparison would."""
-    asked = parse_table(
-        ["table=t", *columns, "--seeds", str(seeds), f"output-dir={tmp_path / 'runs'}"]
-    )
+    words = ["table=t", *columns, "--seeds", str(seeds), f"output-dir={tmp_path / 'runs'}"]
     done = {}
-    for label, request in asked.requests.items():
+    for label, request in parse_table(asked(words)).requests.items():
         for variant in request.variants:
             for seed in range(seeds):
                 words = parse_words(request.words(variant, seed))
@@ -137,7 +134,7 @@ def test_one_column_and_one_row_of_it(
 
 
 def test_a_small_variant_goes_by_what_it_states(tiny: None) -> None:
-    (request,) = parse_table(["table=t", "--small", "wide"]).requests.values()
+    (request,) = parse_table(asked(["table=t", "--small", "wide"])).requests.values()
     assert request.shared == ("t-wide-small",)
     assert request.tune == ()
     assert [load(parse_words(request.words(v, 0))).rounds for v in request.variants] == [1, 1, 1]
@@ -147,21 +144,21 @@ def test_a_small_variant_is_searched_only_if_asked() -> None:
     words = ["table=feddm-2", "mnist", "fedavg"]
     searched = ("fedavg.lr=0.001,0.01,0.1", "fedavg.epochs=10,15,20")
     for more, expected in (([], searched), (["--small"], ()), (["--small", "--search"], searched)):
-        assert parse_table([*words, *more]).requests["mnist"].tune == expected
+        assert parse_table(asked([*words, *more])).requests["mnist"].tune == expected
 
 
 def test_what_was_chosen_is_taken_and_searched_again_if_asked(tiny: None) -> None:
-    chosen = parse_table(["table=t", "wide"]).requests["wide"]
+    chosen = parse_table(asked(["table=t", "wide"])).requests["wide"]
     assert chosen.variants[-1] == Variant("fedavg", "fedavg", ("fedavg.lr=0.3", "rounds=1"))
     assert chosen.tune == ()
-    again = parse_table(["table=t", "wide", "--search"]).requests["wide"]
+    again = parse_table(asked(["table=t", "wide", "--search"])).requests["wide"]
     assert again.variants[-1] == Variant("fedavg", "fedavg", ("rounds=1",))
     assert again.tune == ("fedavg.lr=0.1,0.3",)
 
 
 def test_words_of_ones_own_go_to_every_column(tiny: None) -> None:
     words = ["table=t", "mine=feddm:ipc=3", "rounds=5", "--target=0.5", "--seeds=1", "--jobs", "2"]
-    for label, request in parse_table(words).requests.items():
+    for label, request in parse_table(asked(words)).requests.items():
         assert request.variants[-1] == Variant("mine", "feddm", ("feddm.ipc=3",))
         assert request.shared == (f"t-{label}", "rounds=5")
         assert (request.target, list(request.seeds), request.jobs) == (0.5, [0], 2)
@@ -171,7 +168,9 @@ def test_words_of_ones_own_go_to_every_column(tiny: None) -> None:
             request.typed
             == "nectar compare table=t mine=feddm:ipc=3 rounds=5 --target=0.5 --seeds=1 --jobs 2"
         )
-    assert parse_table(["table=t", "wide"]).requests["wide"].target == 0.01, "the table's own"
+    assert parse_table(asked(["table=t", "wide"])).requests["wide"].target == 0.01, (
+        "the table's own"
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,8 +205,3 @@ def test_what_cannot_be_meant_is_one_sentence(
     said = capsys.readouterr().err
     assert said.startswith(f"nectar: {sentence}")
     assert said.count("\n") == 1
-
-
-def test_without_a_table_its_options_are_unknown() -> None:
-    with pytest.raises(ConfigError, match="option --small is unknown"):
-        parse(["feddm", "--small"])

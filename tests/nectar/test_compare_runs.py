@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from comparing import asked
 from federation import numbers, run
 from filelock import FileLock
 from places import HELPERS, ROOT
@@ -42,7 +43,7 @@ Small = Callable[..., dict[str, Any]]
 def compare(tmp_path: Path, *words: str) -> Results:
     """Compare from the records below ``tmp_path/runs``; none may be missing."""
     shared = [f"output-dir={tmp_path / 'runs'}", "rounds=2", *SMALL.split()]
-    return Comparison(parse([*words, *shared]), words, lambda sentence: None).carry_out()
+    return Comparison(parse(asked([*words, *shared])), lambda sentence: None).carry_out()
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +143,7 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
     record = run(small())
     record.note(outcome="running")
     words = ["feddm", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1", *SMALL.split()]
-    comparison = Comparison(parse(words), words, lambda sentence: None)
+    comparison = Comparison(parse(asked(words)), lambda sentence: None)
     task = comparison._tasks[0]
     locks = tmp_path / "runs" / run_scheduler.LOCKS
     locks.mkdir()
@@ -171,7 +172,7 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
     monkeypatch.setattr(identities, "_ON_DISK", Sources(app, again=True))
     words = ["topk", "fedavg", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1"]
     said: list[str] = []
-    comparison = Comparison(parse([*words, *SMALL.split()]), words, said.append)
+    comparison = Comparison(parse(asked([*words, *SMALL.split()])), said.append)
     tasks = comparison._tasks
     assert [task.identity.has_changed(task.config) for task in tasks] == [False, False]
     with (app / "strategies" / "fedavg.py").open("a") as file:

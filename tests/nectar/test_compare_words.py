@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from common.errors import ConfigError
+from nectar.comparison.asked import Asked
 from nectar.comparison.request import parse
 from nectar.comparison.tuning import searches_of
 from nectar.comparison.variants import Variant, read_variant
@@ -75,27 +78,38 @@ def test_what_all_rows_share_is_no_row(word: str) -> None:
         (["feddm", "method=real"], "as words of their own"),
         (["feddm", "resume=/x"], "finds its records itself"),
         (["feddm", "feddm-mnist-small", "digits-alpha001"], "two experiments"),
-        (["feddm", "--seeds", "0"], "at least 1"),
         (["feddm", "seed=x"], "seed='x' must be a whole number"),
-        (["feddm", "--target=1.5"], "above 0, at most 1"),
-        (["feddm", "--sedes=3"], "did you mean --seeds"),
-        (["feddm", "--alone", "--jobs=2"], "leave out --jobs"),
-        (["feddm", "--tune"], "--tune needs a value"),
-        (["feddm", "seed=999", "--tune", "feddm.rho=3,4"], "choose another seed"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(words: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(words)
+        parse(Asked(tuple(words)))
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"seeds": 0}, "--seeds=0 must be a whole number, at least 1"),
+        ({"seeds": 1.5}, "--seeds=1.5 must be a whole number"),
+        ({"jobs": -1}, "--jobs=-1 must be a whole number, at least 0"),
+        ({"target": 1.5}, "above 0, at most 1"),
+        ({"target": "much"}, "above 0, at most 1"),
+        ({"alone": True, "jobs": 2}, "leave out --jobs"),
+        ({"tune": ("feddm.rho=3,4",)}, "choose another seed"),
+        ({"small": True}, "--small and --search are of a paper's table"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(Asked(("feddm", "seed=999"), **options))
     assert sentence in str(caught.value)
 
 
 def test_the_words_of_a_run() -> None:
-    request = parse(
-        ["rounds=2", "feddm:ipc=3", "digits-alpha001", "seed=5", "feddm.ipc=9", "--seeds=2"]
-    )
-    words = request.words(request.variants[0], 6)
-    assert words == [
+    words = ("rounds=2", "feddm:ipc=3", "digits-alpha001", "seed=5", "feddm.ipc=9")
+    request = parse(Asked(words, seeds=2))
+    assert request.words(request.variants[0], 6) == [
         "digits-alpha001",
         "rounds=2",
         "method=feddm",
@@ -106,10 +120,8 @@ def test_the_words_of_a_run() -> None:
 
 
 def test_a_search_is_a_product_and_is_for_all_rows_of_the_method() -> None:
-    words = ["fedavg", "m=fedavg:momentum=0.9", "feddm"]
-    (search,) = searches_of(
-        parse([*words, "--tune", "fedavg.lr=0.1,1", "--tune=fedavg.wire.weights=float16,float32"])
-    )
+    tune = ("fedavg.lr=0.1,1", "fedavg.wire.weights=float16,float32")
+    (search,) = searches_of(parse(Asked(("fedavg", "m=fedavg:momentum=0.9", "feddm"), tune=tune)))
     assert search.labels == ("fedavg", "m")
     assert search.base == Variant("fedavg", "fedavg")
     assert search.grid() == [
@@ -121,35 +133,25 @@ def test_a_search_is_a_product_and_is_for_all_rows_of_the_method() -> None:
 
 
 def test_a_search_for_a_row_is_for_it_alone_and_begins_from_it() -> None:
-    words = [
-        "fedavg",
-        "m=fedavg:momentum=0.9",
-        "--tune",
-        "m.lr=0.1,1",
-        "--tune",
-        "fedavg.epochs=1,2",
-    ]
-    own, rest = searches_of(parse(words))
+    tune = ("m.lr=0.1,1", "fedavg.epochs=1,2")
+    own, rest = searches_of(parse(Asked(("fedavg", "m=fedavg:momentum=0.9"), tune=tune)))
     assert (own.labels, own.base.own) == (("m",), ("fedavg.momentum=0.9",))
     assert (rest.labels, rest.axes[0].key) == (("fedavg",), "fedavg.epochs")
-    (strange,) = searches_of(parse([f"a={ADAM}", "--tune", "a.eta=0.1,1"]))
+    (strange,) = searches_of(parse(Asked((f"a={ADAM}",), tune=("a.eta=0.1,1",))))
     assert strange.axes[0].key == "strategy.eta"
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("row", "tune", "sentence"),
     [
-        (["feddm", "--tune", "fedavg.lr=1"], "it is not compared"),
-        (["fedavg:lr=1", "--tune", "fedavg.lr=1,2"], "sets fedavg.lr itself"),
-        (["fedavg", "--tune", "fedavg.lr=1,1"], "a value stands twice"),
-        (["fedavg", "--tune", "fedavg.lr"], "write METHOD.key=v1,v2"),
-        (
-            ["fedavg", "--tune", "fedavg.lr=1", "--tune", "fedavg.lr=2"],
-            "give all its values at once",
-        ),
+        ("feddm", ["fedavg.lr=1"], "it is not compared"),
+        ("fedavg:lr=1", ["fedavg.lr=1,2"], "sets fedavg.lr itself"),
+        ("fedavg", ["fedavg.lr=1,1"], "a value stands twice"),
+        ("fedavg", ["fedavg.lr"], "write METHOD.key=v1,v2"),
+        ("fedavg", ["fedavg.lr=1", "fedavg.lr=2"], "give all its values at once"),
     ],
 )
-def test_a_search_that_cannot_be_is_refused(words: list[str], sentence: str) -> None:
+def test_a_search_that_cannot_be_is_refused(row: str, tune: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        searches_of(parse(words))
+        searches_of(parse(Asked((row,), tune=tuple(tune))))
     assert sentence in str(caught.value)

@@ -15,6 +15,7 @@ from common.config.resolved import Config
 from common.config.tables import experiment_names
 from common.errors import ConfigError
 from nectar.cli import main as nectar
+from nectar.comparison.asked import Asked
 from nectar.comparison.plan import tasks_of
 from nectar.comparison.request import parse
 from nectar.words import parse_words
@@ -179,14 +180,16 @@ def test_a_comparison_gives_its_runs_the_resolved_configuration(
 ) -> None:
     """So that a file saved meanwhile changes none of them."""
     path = file("rounds: 7\nfedavg:\n  lr: 0.5\nfeddm:\n  ipc: 3\n")
-    request = parse(["feddm", "fedavg:batch=7", "--seeds=1", "--config", "mine.yaml"])
+    request = parse(
+        Asked(("feddm", "fedavg:batch=7"), "mine.yaml", seeds=1, typed="nectar compare it")
+    )
     tasks = tasks_of(request, request.variants, request.seeds)
     path.unlink()
     for task in tasks:
         child = load(parse_words(task.words))
         assert child == task.config
         assert child.rounds == 7
-        assert child.typed == "nectar compare feddm fedavg:batch=7 --seeds=1 --config mine.yaml"
+        assert child.typed == "nectar compare it"
     assert tasks[1].config.settings.model_dump() | {"lr": 0.5, "batch": 7} == (
         tasks[1].config.settings.model_dump()
     )

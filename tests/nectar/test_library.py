@@ -273,10 +273,10 @@ def test_a_comparison_has_its_table_and_its_runs(
 
 
 def test_a_comparisons_words_are_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
+    seen: list[str] = []
 
-    def refuse(self: Comparison, request: Any, words: list[str], say: Any) -> None:
-        seen.append(words)
+    def refuse(self: Comparison, request: Any, say: Any) -> None:
+        seen.append(request.typed)
         raise ConfigError("far enough.")
 
     monkeypatch.setattr(Comparison, "__init__", refuse)
@@ -291,15 +291,15 @@ def test_a_comparisons_words_are_the_commands(monkeypatch: pytest.MonkeyPatch) -
             tune_seeds=1,
             dataset="mnist",
         )
-    typed = "feddm fedavg dataset=mnist --seeds 2 --target 0.5 --tune-seeds 1 --tune fedavg.lr=0.1,0.3 --alone"
-    assert seen == [typed.split()]
+    typed = "feddm fedavg dataset=mnist --seeds 2 --target 0.5 --tune-seeds 1 --alone --tune fedavg.lr=0.1,0.3"
+    assert seen == [f"nectar compare {typed}"]
     seen.clear()
     with pytest.raises(ConfigError, match="far enough"):
         nectar.compare(
             "fedavg", "mnist", table="feddm-2", small=True, tune=["fedavg.lr=1", "fedavg.epochs=2"]
         )
-    typed = "fedavg mnist --tune fedavg.lr=1 --tune fedavg.epochs=2 --small table=feddm-2"
-    assert [list(words) for words in seen] == [typed.split()]
+    typed = "fedavg mnist table=feddm-2 --small --tune fedavg.lr=1 --tune fedavg.epochs=2"
+    assert seen == [f"nectar compare {typed}"]
     with pytest.raises(ConfigError, match=r"^nothing to compare"):
         nectar.compare()
     with pytest.raises(ConfigError, match="'fedavgg' is no method and no experiment"):

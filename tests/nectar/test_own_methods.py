@@ -18,6 +18,7 @@ from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method, is_foreign, resolve
 from nectar import cli
+from nectar.comparison.asked import Asked
 from nectar.comparison.request import parse
 from nectar.comparison.variants import Variant, read_variant
 from nectar.records.past_run import PastRun
@@ -197,7 +198,7 @@ def test_help_explains_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_comparison_reads_its_rows_and_gives_each_what_is_its_own() -> None:
     row = read_variant("half=damping:METHOD:part=0.5,model.width=8")
     assert row == Variant("half", "damping:METHOD", ("damped.part=0.5", "model.width=8"))
-    request = parse(["fedavg", "damping:METHOD", "damped.part=0.5", "rounds=1"])
+    request = parse(Asked(("fedavg", "damping:METHOD", "damped.part=0.5", "rounds=1")))
     words = [request.words(variant, 0) for variant in request.variants]
     assert words[0] == ["rounds=1", "method=fedavg", "seed=0"]
     assert words[1] == ["damped.part=0.5", "rounds=1", "method=damping:METHOD", "seed=0"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from comparing import asked
 from federation import run
 from image_folders import CLASSES, paint_split
 from real_data import data_directory
@@ -517,9 +518,9 @@ def test_every_column_of_a_table_is_a_comparison_that_can_be_asked_for(name: str
     """Its rows resolve in each column, also with the first values of what is tuned."""
     table = TABLES[name]
     for words in ([], ["--search"], *[["--small"]] * table.small):
-        asked = parse_table([f"table={name}", *words])
-        assert list(asked.requests) == list(table.columns)
-        for label, request in asked.requests.items():
+        found = parse_table(asked([f"table={name}", *words]))
+        assert list(found.requests) == list(table.columns)
+        for label, request in found.requests.items():
             standing = [row.label for row in table.rows if label not in row.left_out]
             assert [variant.label for variant in request.variants] == standing
             searches = {search.name: search for search in searches_of(request)}
