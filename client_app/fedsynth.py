@@ -15,7 +15,7 @@ from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from client_app.small_classes import refuse_small_classes
-from common.learning.private_training import PrivateSteps
+from common.learning.planned_steps import PrivateSteps
 from common.learning.steps import counted
 from common.learning.updates import difference
 from common.models import Classifier

@@ -13,7 +13,7 @@ from client_app.device import DeviceClient
 from client_app.private_draws import Rows
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from common.errors import FederationError
-from common.learning.private_training import PrivateSteps, planned
+from common.learning.planned_steps import PrivateSteps, planned
 from common.learning.training import Local, Rule, Trained, plain_gradient, train
 from common.models import Classifier
 from common.samples.inputs import Samples

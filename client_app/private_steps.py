@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from common.errors import FederationError
-from common.learning.private_training import PrivateSteps, dp_sgd
+from common.learning.planned_steps import PrivateSteps
+from common.learning.private_training import dp_sgd
 from common.learning.training import Rule
 from common.models import couples_samples
 from common.privacy.events import Event

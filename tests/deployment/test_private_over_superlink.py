@@ -22,7 +22,7 @@ from image_folders import CLASSES, COLOURS, paint
 from small import SMALL
 
 from client_app.owner.ledger import NO_BUDGET
-from common.learning.private_training import PrivateSteps
+from common.learning.planned_steps import PrivateSteps
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import HEAD, LEDGER, Ledger, Lines
