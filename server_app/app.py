@@ -36,8 +36,9 @@ from server_app.recorder import Recorder, require_an_update, said_if_nothing_was
 from server_app.sending.send import send
 from server_app.start import start_checksum, starting_weights
 from server_app.unlisted import unlisted
-from strategies.base import Strategy, strategy_class
+from strategies.base import strategy_class
 from strategies.exchange.roll_call import expected_sites
+from strategies.federated import Federated
 from strategies.foreign import ForeignStrategy
 
 logger = getLogger("flwr")
@@ -190,7 +191,7 @@ def _note_end(record: Record, error: BaseException) -> None:
         logger.error("that it ended cannot be noted in %s: it counts as killed", record.directory)
 
 
-def make_strategy(run: Run) -> Strategy:
+def make_strategy(run: Run) -> Federated:
     """Return the method's strategy, or an adapter around a Flower strategy named by import path.
 
     Raises

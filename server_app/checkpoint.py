@@ -13,7 +13,7 @@ from common.errors import ConfigError, FederationError, one_line
 from common.storage import tensor_file, tensors_apart
 from common.storage.tensor_file import TensorFileError
 from common.storage.tensor_tree import pack, unpack
-from strategies.base import GLOBAL, LEARNED
+from strategies.federated import GLOBAL, LEARNED
 
 SCHEMA = 1
 

@@ -14,8 +14,8 @@ from common.storage.files import collect_leftovers
 from server_app.checkpoint import Checkpoint
 from server_app.going_back import best_until, chosen, go_back
 from server_app.record import Record
-from strategies.base import Strategy
 from strategies.exchange.replies import Outcome
+from strategies.federated import Federated
 
 logger = getLogger("flwr")
 
@@ -55,7 +55,7 @@ class Standing:
         return 1 if self.checkpoint is None else self.checkpoint.server_round + 1
 
 
-def standing_of(config: Config, strategy: Strategy) -> Standing:
+def standing_of(config: Config, strategy: Federated) -> Standing:
     """Return where the run of ``config`` goes on, with ``strategy`` put back to there; a new record if it begins.
 
     Raises

@@ -19,12 +19,12 @@ from common.learning.compute import return_freed_memory
 from common.learning.task import Evaluation
 from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
-from strategies.base import Strategy
 from strategies.exchange.naming import said_of_silent
 from strategies.exchange.replies import Outcome
 from strategies.exchange.riding import Riders
 from strategies.exchange.roll_call import NoAnswer, ask, expected_sites
 from strategies.exchange.sending import Traffic, exchange
+from strategies.federated import Federated
 
 logger = getLogger("flwr")
 T = TypeVar("T")
@@ -83,7 +83,7 @@ FiguresCallback = Callable[[SitesFigures], None]
 
 
 def federate(
-    strategy: Strategy,
+    strategy: Federated,
     grid: Grid,
     arrays: ArrayRecord,
     *,
@@ -139,7 +139,7 @@ class _Rounds:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: Federated,
         grid: Grid,
         federation: FederationSettings,
         judge: Judge,
@@ -233,7 +233,7 @@ def _by_name(traffic: Traffic, names: Mapping[int, str]) -> tuple[dict[str, int]
     return down, up
 
 
-def update_membership(strategy: Strategy, grid: Grid, federation: FederationSettings) -> None:
+def update_membership(strategy: Federated, grid: Grid, federation: FederationSettings) -> None:
     """Ask nodes that were not there before for their names, and let go of those that are away.
 
     A newcomer that the roll call refuses is left out and logged. Too few nodes are waited for, up to the join
@@ -283,7 +283,7 @@ def update_membership(strategy: Strategy, grid: Grid, federation: FederationSett
             logger.info("site %s has joined", site.name)
 
 
-def _silent(strategy: Strategy, grid: Grid, here: set[int], members: Mapping[int, Site]) -> str:
+def _silent(strategy: Federated, grid: Grid, here: set[int], members: Mapping[int, Site]) -> str:
     """Return a clause about nodes that are online and do not answer; nothing where there are none."""
     silent = here - members.keys() - strategy.members.refused
     names = {site.node_id: site.name for site in strategy.sites}
@@ -291,7 +291,7 @@ def _silent(strategy: Strategy, grid: Grid, here: set[int], members: Mapping[int
 
 
 def _join(
-    strategy: Strategy,
+    strategy: Federated,
     grid: Grid,
     node_id: int,
     members: Iterable[Site],
@@ -309,7 +309,7 @@ def _join(
     return in_site_order([*others, site])
 
 
-def _require_counted_on(strategy: Strategy, site: Site, federation: FederationSettings) -> None:
+def _require_counted_on(strategy: Federated, site: Site, federation: FederationSettings) -> None:
     """Raise FederationError for a site of its own data that is one more than the operator counted on."""
     complete = len(strategy.members.were_there) >= strategy.members.counted_on
     if (

@@ -22,8 +22,8 @@ from server_app.pictures import save_grids
 from server_app.record import Record
 from server_app.spent import lines_of
 from server_app.synthetic_sets import save_sets
-from strategies.base import Strategy
 from strategies.exchange.replies import Outcome
+from strategies.federated import Federated
 
 logger = getLogger("flwr")
 
@@ -43,7 +43,7 @@ class Recorder:
     def __init__(
         self,
         record: Record,
-        strategy: Strategy,
+        strategy: Federated,
         rounds: int,
         best: float | None = None,
         line: Mapping[str, Any] | None = None,

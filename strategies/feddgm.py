@@ -22,6 +22,7 @@ from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
+from strategies.exchange.serialising import arrays_from
 from strategies.global_models import GlobalModels, initial
 from strategies.surrogate_distillation import Ended, SurrogateDistillation
 
@@ -85,13 +86,13 @@ class FedDGM(Strategy):
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's surrogate."""
-        return _sent(upload)
+        return upload.payload_as(Weights)
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse weights that are those the site was sent: no trajectory leads from there to there."""
         start, _ = self.start_of(weights, upload.site)
-        sent = start.tensors
-        if all(torch.equal(tensor, sent[name]) for name, tensor in _sent(upload).tensors.items()):
+        sent, came = start.tensors, upload.payload_as(Weights).tensors
+        if all(torch.equal(tensor, sent[name]) for name, tensor in came.items()):
             raise PayloadError(
                 "the weights are those that were sent, and nothing can be distilled of a site that has not trained"
             )
@@ -105,7 +106,7 @@ class FedDGM(Strategy):
                 union.images.append(images)
                 union.labels.append(labels)
                 self._pictures[upload.site.name] = SyntheticImages(images.cpu(), labels.cpu())
-        self.require_quorum(server_round)
+        self.round.require_quorum()
         samples = union.samples()
         self._models.train(server_round, samples, Local())
         epochs = self.settings.surrogate_epochs
@@ -131,12 +132,11 @@ class FedDGM(Strategy):
         architecture, _ = self._kind(group[0])
         start = self._surrogate(weights, architecture)
         try:
-            sets = self._distillation.distil(
-                server_round, architecture, start, [Ended(u.site, _sent(u)) for u in group]
-            )
+            ended = [Ended(upload.site, upload.payload_as(Weights)) for upload in group]
+            sets = self._distillation.distil(server_round, architecture, start, ended)
         except FloatingPointError as error:
             if len(group) == 1:
-                self.reject(server_round, group[0], str(error))
+                self.round.reject(group[0], str(error))
                 return
             for upload in group:  # whose it was shows where each is alone
                 yield from self._distilled(server_round, weights, [upload])
@@ -152,7 +152,7 @@ class FedDGM(Strategy):
 
     def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the other global models, and the surrogates."""
-        others = {name: self.arrays_from(held) for name, held in self._surrogates.items()}
+        others = {name: arrays_from(held) for name, held in self._surrogates.items()}
         return {**self._models.beside(arrays), **others}
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
@@ -176,8 +176,3 @@ class FedDGM(Strategy):
         self._models.load_state_dict(state[LEARNED])
         self._surrogates = {name: Weights(dict(held)) for name, held in state["surrogates"].items()}
         self._distillation.load_state_dict(state["distillation"])
-
-
-def _sent(upload: Upload) -> Weights:
-    assert isinstance(upload.payload, Weights)
-    return upload.payload

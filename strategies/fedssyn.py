@@ -258,16 +258,14 @@ class Fedssyn(Strategy):
         images = self._pool.everything
         return Samples.of(images.examples, images.labels).to(self.run.device)
 
-    def require_quorum(self, server_round: int) -> None:
+    def quorum(self, asked: int) -> int:
         """Ask for none while images are made: who has sent none is asked again."""
-        if not self._gathering:
-            super().require_quorum(server_round)
+        return 0 if self._gathering else super().quorum(asked)
 
     def _take(self, upload: Upload) -> None:
-        assert isinstance(upload.payload, Bundle)
-        name = upload.site.name
-        if IMAGES in upload.payload.parts:
-            images = upload.payload.part(IMAGES, Pixels)
+        sent, name = upload.payload_as(Bundle), upload.site.name
+        if IMAGES in sent.parts:
+            images = sent.part(IMAGES, Pixels)
             self._pool.add(name, images)
             self._new[name] = images
         done = upload.metrics.get(DONE, 0.0)

@@ -41,9 +41,7 @@ class FedSynth(Strategy):
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
-        settings = run.config.settings
-        assert isinstance(settings, FedSynthSettings)
-        self.settings = settings
+        self.settings = run.settings(FedSynthSettings)
         model = run.build_model()
         self.spec = spec_of(run, model)
         self._loss = loss_of(model, run.task.loss)
@@ -68,7 +66,7 @@ class FedSynth(Strategy):
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Replay the site's steps, so that a set that leads to no weights is rejected with the reason."""
-        sent = _batches(upload)
+        sent = upload.payload_as(SyntheticBatches)
         if not self.spec.targets:  # there are no pictures of text
             self._last[upload.site.name] = sent
         if self.settings.replay == "vmap":
@@ -85,15 +83,14 @@ class FedSynth(Strategy):
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum the replayed updates as they come, in float64, and divide once."""
         if self.settings.replay == "vmap":
-            uploads = self._replayed(server_round, weights, list(uploads))
+            uploads = self._replayed(weights, list(uploads))
         start = self._as_read(weights).tensors
         sums = {k: torch.zeros_like(t, dtype=torch.float64) for k, t in weights.tensors.items()}
         total = 0
         for upload in uploads:
-            assert isinstance(upload.payload, Weights)
             share = share_of(upload, self.settings)
             total += share
-            for name, ended in upload.payload.read_only.items():
+            for name, ended in upload.payload_as(Weights).read_only.items():
                 sums[name].add_(ended.double() - start[name], alpha=share)
             del upload  # or it is held while the next device works
         self._note_idle(sums)
@@ -102,11 +99,10 @@ class FedSynth(Strategy):
             weights.codec,
         )
 
-    def _replayed(
-        self, server_round: int, weights: Weights, uploads: list[Upload]
-    ) -> Iterable[Upload]:
+    def _replayed(self, weights: Weights, uploads: list[Upload]) -> Iterable[Upload]:
         """Replay all sets at once and let go of those that lead to no finite weights."""
-        each = [as_batches(_batches(u), self.settings, self.run.device) for u in uploads]
+        sent = [upload.payload_as(SyntheticBatches) for upload in uploads]
+        each = [as_batches(batches, self.settings, self.run.device) for batches in sent]
         stacked = Batches(
             torch.stack([b.inputs for b in each]),
             torch.stack([b.labels for b in each]),
@@ -120,11 +116,11 @@ class FedSynth(Strategy):
             try:
                 _require_finite(own)
             except PayloadError as error:
-                self.reject(server_round, upload, str(error))
+                self.round.reject(upload, str(error))
                 continue
             replayed.append(replace(upload, payload=Weights(own)))
-        yield from self.plausible(server_round, weights, replayed, self.judge(weights))
-        self.require_quorum(server_round)
+        yield from self.round.plausible(replayed)
+        self.round.require_quorum()
 
     def _as_read(self, weights: Weights) -> Weights:
         """Return w_r as the devices read it: with wire.weights=float16 their steps start from rounded weights.
@@ -155,11 +151,6 @@ class FedSynth(Strategy):
         return {
             site: _images(self._last[site]) for site in self.outcome.accepted if site in self._last
         }
-
-
-def _batches(upload: Upload) -> SyntheticBatches:
-    assert isinstance(upload.payload, SyntheticBatches)
-    return upload.payload
 
 
 def _images(sent: SyntheticBatches) -> SyntheticImages:

@@ -7,8 +7,7 @@ error message rather than dropped (a differentially private wrapper must not ave
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import getLogger
 from typing import Any
@@ -26,16 +25,17 @@ from common.sites import Site
 from common.specs.foreign import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
 from common.wire.weights import Weights
 from strategies.attributes import changed_attributes, restore_attributes, snapshot
-from strategies.base import Instruction, State, Strategy
-from strategies.bounds import Bound, model, require_believable
-from strategies.exchange.replies import Outcome, Upload, matched, read_upload, require_records
+from strategies.bounds import Bound, model
+from strategies.exchange.replies import Upload, matched
+from strategies.exchange.round import Instruction, Round
+from strategies.exchange.serialising import Serialiser, arrays_from, weights_from
+from strategies.federated import Federated, State
+from strategies.server_optimizer import ServerOptimizer
+from strategies.site_grid import SiteGrid
 
 logger = getLogger("flwr")
 
 REJECTED = 102
-
-#: looks at the nodes that no strategy needs in a round, unless it waits for more of them
-_MAX_LOOKS = 5
 
 #: what Flower's strategies put into every message themselves, and what of theirs the devices follow
 _KNOWN_KEYS = {"server-round", PROXIMAL_MU, CLIPPING_NORM}
@@ -54,7 +54,7 @@ _FLOWERS_REASONS = (
 _FLOWERS_BIT = "norm_bit"
 
 
-class ForeignStrategy(Strategy):
+class ForeignStrategy(Federated):
     """Nectar's hooks around a Flower strategy's own.
 
     Parameters
@@ -71,57 +71,29 @@ class ForeignStrategy(Strategy):
         self, run: Run, record_id: str = "run", inner: FlowerStrategy | None = None
     ) -> None:
         super().__init__(run, record_id)
-        if self._optimizer is not None:
-            raise ConfigError(
-                f"fedavg.server_* is the server's step of Nectar's own methods, and {run.config.method} takes its own: "
-                "leave fedavg.server_* out, and set strategy.* instead."
-            )
-        if run.config.model.statistics == "local":
-            raise ConfigError(
-                f"model.statistics=local needs sites that remember, which those of {run.config.method} are not asked "
-                "to: choose fedavg with fedavg.server_optimizer, or leave it out"
-            )
+        _require_plain(run)
         self.inner = inner if inner is not None else _construct(run)
         self._fresh = snapshot(self.inner)
-        if any(buffer.is_floating_point() for buffer in run.build_model().buffers()):
-            logger.warning(
-                "%s treats the running means and variances of batch norm as it treats weights: a momentum or an "
-                "adaptive step at the server can make a variance negative; choose another norm, or another model",
-                run.config.method,
-            )
-        self._asked: list[tuple[Message, Site]] = []
+        self._originals: dict[str, Message] = {}
         self._demands: dict[str, Demands] = {}
-        self._arrays: ArrayRecord | None = None
-
-    def instructions(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Not used: the inner strategy composes its own messages."""
-        raise TypeError("a Flower strategy composes its own messages")
-
-    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
-        """Not used: the inner strategy aggregates messages."""
-        raise TypeError("a Flower strategy aggregates messages")
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Let the inner strategy choose nodes and weights; send them to the devices."""
         self.ensure_roll_call(grid)
-        self.members.outcome = Outcome()
-        self._arrays = arrays
+        begun = self.begin(server_round, weights_from(self.run, arrays))
         here = SiteGrid(grid, self.sites, derive(self.run.config.seed, "sampling", server_round))
-        sites = {site.node_id: site for site in self.sites}
         with self._refusals():
             messages = list(self.inner.configure_train(server_round, arrays, ConfigRecord(), here))
-        asked = [(message, sites[message.metadata.dst_node_id]) for message in messages]
-        self._asked = sorted(asked, key=lambda pair: self.sites.index(pair[1]))
-        self._sent = [self._translate(server_round, m, site) for m, site in self._asked]
-        return [message for message, _, _ in self._sent]
+        sites = {site.node_id: site for site in self.sites}
+        asked = [(sites[message.metadata.dst_node_id], message) for message in messages]
+        self._originals = {site.name: message for site, message in asked}
+        for site, message in sorted(asked, key=lambda pair: self.sites.index(pair[0])):
+            self._ask(begun, site, message)
+        return begun.messages
 
-    def _translate(
-        self, server_round: int, message: Message, site: Site
-    ) -> tuple[Message, Site, Instruction]:
+    def _ask(self, begun: Round, site: Site, message: Message) -> None:
         arrays, config = _contents(message)
         surplus = set(config) - _KNOWN_KEYS
         if surplus:
@@ -130,68 +102,37 @@ class ForeignStrategy(Strategy):
                 f"not: choose a strategy that needs plain local training, {PROXIMAL_MU} or {CLIPPING_NORM}"
             )
         self._demands[site.name] = demands = Demands.of(config)
-        instruction = Instruction("train", self.weights_from(arrays), self.run.spec)
-        fields = ConfigRecord(
-            {
-                **self._address(server_round),
-                **self.head_of(site),
-                "phase": instruction.phase,
-                **demands.fields(),
-            }
-        )
-        body = self.serialiser().record(instruction.payload)
-        content = RecordDict({"arrays": body, "config": fields})
-        sent = Message(
-            content, site.node_id, message.metadata.message_type, group_id=str(server_round)
-        )
-        return sent, site, instruction
+        instruction = Instruction("train", weights_from(self.run, arrays), self.run.spec)
+        # Each message may bring weights of its own, so that none are shared with another's.
+        alone = Serialiser(self.run.config.wire.compression)
+        begun.ask(site, instruction, alone, demands.fields(), message.metadata.message_type)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Hand the inner strategy one reply for each of its messages, in site order."""
-        originals = {site.name: message for message, site in self._asked}
+        begun = self.round
         read = [
-            (site, self._judge(server_round, reply, site, instruction))
-            for reply, site, instruction in matched(replies, self._sent)
+            (site, begun.validated(reply, site, instruction))
+            for reply, site, instruction in matched(replies, begun.sent)
         ]
-        start = self.weights_from(self._arrays) if self._arrays is not None else None
         uploads = [upload for _, upload in read if upload is not None]
-        if start is not None:
-            uploads = list(self.plausible(server_round, start, uploads, self.judge(start)))
-        passed = {upload.site.name: upload for upload in uploads}
-        translated = [
-            self._translated(site, passed.get(site.name), originals[site.name]) for site, _ in read
-        ]
-        self.require_quorum(server_round)
+        passed = {upload.site.name: upload for upload in begun.plausible(uploads)}
+        translated = [self._translated(site, passed.get(site.name)) for site, _ in read]
+        begun.require_quorum()
+        self.members.round = None
         with self._refusals():
             arrays, metrics = self.inner.aggregate_train(server_round, translated)
         if arrays is None:
             logger.warning("round %d: the strategy made no update", server_round)
             return None, metrics
-        weights = self.weights_from(arrays)
-        self._require_finite(server_round, weights)
-        return self.arrays_from(weights), metrics
+        weights = weights_from(self.run, arrays)
+        begun.require_finite(weights)
+        return arrays_from(weights), metrics
 
-    def _judge(
-        self,
-        server_round: int,
-        reply: Message,
-        site: Site,
-        instruction: Instruction,
-    ) -> Upload | None:
-        try:
-            require_records(reply, self.records)
-            self.take_charges(reply, site)
-            upload = read_upload(reply, site, instruction.expects)
-            assert isinstance(instruction.payload, Weights)
-            require_believable(self.bounds(), self.run.config.wire, instruction.payload, upload)
-            self._require_figures(site, upload.metrics)
-        except PayloadError as error:
-            self.outcome.rejected[site.name] = str(error)
-            logger.warning("round %d: rejected %s: %s", server_round, site.name, error)
-            return None
-        self.outcome.accept(upload)
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Refuse a reply that lacks a figure by which the strategy may go."""
+        self._require_figures(upload.site, upload.metrics)
         return upload
 
     def _require_figures(self, site: Site, metrics: Mapping[str, float]) -> None:
@@ -218,17 +159,16 @@ class ForeignStrategy(Strategy):
 
     def leads_to(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's model."""
-        assert isinstance(upload.payload, Weights)
-        return upload.payload
+        return upload.payload_as(Weights)
 
-    def _translated(self, site: Site, upload: Upload | None, original: Message) -> Message:
+    def _translated(self, site: Site, upload: Upload | None) -> Message:
+        original = self._originals[site.name]
         if upload is None:
             reason = self.outcome.rejected[site.name]
             return Message(Error(code=REJECTED, reason=reason), reply_to=original)
-        assert isinstance(upload.payload, Weights)
         content = RecordDict(
             {
-                "arrays": self.arrays_from(upload.payload),
+                "arrays": arrays_from(upload.payload_as(Weights)),
                 "metrics": self._figures(upload),
                 "config": ConfigRecord({"site": site.name}),
             }
@@ -258,6 +198,26 @@ class ForeignStrategy(Strategy):
         """Log the inner strategy's own summary."""
         logger.info("%s:", self.run.config.method)
         self.inner.summary()
+
+
+def _require_plain(run: Run) -> None:
+    """Refuse what only Nectar's own methods follow, and say what a strategy's step does to running statistics."""
+    if ServerOptimizer.of(run.config.settings, run.spec) is not None:
+        raise ConfigError(
+            f"fedavg.server_* is the server's step of Nectar's own methods, and {run.config.method} takes its own: "
+            "leave fedavg.server_* out, and set strategy.* instead."
+        )
+    if run.config.model.statistics == "local":
+        raise ConfigError(
+            f"model.statistics=local needs sites that remember, which those of {run.config.method} are not asked "
+            "to: choose fedavg with fedavg.server_optimizer, or leave it out"
+        )
+    if any(buffer.is_floating_point() for buffer in run.build_model().buffers()):
+        logger.warning(
+            "%s treats the running means and variances of batch norm as it treats weights: a momentum or an "
+            "adaptive step at the server can make a variance negative; choose another norm, or another model",
+            run.config.method,
+        )
 
 
 def _contents(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
@@ -294,60 +254,3 @@ def _construct(run: Run) -> FlowerStrategy:
     if not isinstance(strategy, FlowerStrategy):
         raise FederationError(f"{run.config.method} is not a flwr.serverapp.strategy.Strategy")
     return strategy
-
-
-class SiteGrid(Grid):
-    """The grid as a foreign strategy sees it: node ids in site order, and the same draw in every engine.
-
-    Flower's ``sample_nodes`` draws from the global ``random`` right after ``get_node_ids``; reseeding there, and
-    not outside, keeps Flower's own threads from drawing in between.
-    """
-
-    def __init__(self, grid: Grid, sites: Sequence[Site], seed: int) -> None:
-        self._grid = grid
-        self._ids = [site.node_id for site in sites]
-        self._seed = seed
-        self._looks = 0
-
-    def get_node_ids(self) -> list[int]:
-        """Return the members' node ids in site order.
-
-        Raises
-        ------
-        FederationError
-            If the strategy looks again and again: it waits for nodes, and within a round there come no others.
-        """
-        self._looks += 1
-        if self._looks > _MAX_LOOKS:
-            raise FederationError(
-                f"the strategy waits for more nodes than the {len(self._ids)} there are: lower its min_* arguments"
-            )
-        random.seed(self._seed)
-        return list(self._ids)
-
-    def set_run(self, run: Any) -> None:
-        """Pass on."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """The run."""
-        return self._grid.run
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Pass on."""
-        return self._grid.create_message(*args, **kwargs)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Pass on."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pass on."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Pass on."""
-        return self._grid.send_and_receive(messages, timeout=timeout)

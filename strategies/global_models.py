@@ -15,7 +15,7 @@ from common.samples.inputs import Samples
 from common.settings.global_models import GlobalModelsSettings
 from common.settings.training import TrainingSettings
 from common.wire.weights import Weights
-from strategies.base import GLOBAL, State
+from strategies.federated import GLOBAL, State
 
 #: the name under which the model that travels is judged beside the global ones
 SURROGATE = "surrogate"

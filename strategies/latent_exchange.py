@@ -9,8 +9,8 @@ import torch
 from common.sites import site_order
 from common.specs.names import MEMORY_LOST
 from common.wire.latent_means import LatentMeans
-from strategies.base import State
 from strategies.exchange.replies import Outcome
+from strategies.federated import State
 from synth.latent_sharing import best_match
 
 

@@ -12,6 +12,7 @@ from common.wire.weights import Weights
 from strategies.base import LEARNED, State
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
+from strategies.exchange.serialising import arrays_from
 from strategies.fedavg import FedAvg
 
 
@@ -43,7 +44,7 @@ class Local(FedAvg):
         """Return the sites' models by site; before the first round, the start."""
         if not self._models:
             return super().learned(arrays)
-        return {site: self.arrays_from(self._models[site]) for site in sorted(self._models)}
+        return {site: arrays_from(self._models[site]) for site in sorted(self._models)}
 
     def state_dict(self) -> State:
         """Return the sites' models."""

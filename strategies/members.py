@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from logging import getLogger
+from typing import TYPE_CHECKING
 
-from common.sites import Site
-from strategies.exchange.replies import Outcome
+from common.errors import FederationError
+from common.sites import SUPERLINK, Site, engine_of
+from common.specs.names import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
+from strategies.exchange.replies import Outcome, Upload
 from strategies.exchange.spending import Spending
+
+if TYPE_CHECKING:
+    from strategies.exchange.evaluating import Evaluation
+    from strategies.exchange.round import Round
+
+logger = getLogger("flwr")
 
 
 @dataclass
@@ -26,8 +36,12 @@ class Members:
         Why nodes that were there at the beginning take no part.
     were_there : set of str
         The names of all sites that have been there.
+    round : Round or None
+        The one whose replies are awaited; None between rounds.
     outcome : Outcome
         What became of the round's replies.
+    evaluation : Evaluation or None
+        Who was asked about a round's weights, until the next ones are.
     taken : dict of str to int
         The round of each site's work that was last taken: its memory goes on from there.
     taken_here : set of str
@@ -41,7 +55,64 @@ class Members:
     refused: set[int] = field(default_factory=set)
     left_out: Mapping[int, str] = field(default_factory=dict)
     were_there: set[str] = field(default_factory=set)
+    round: Round | None = None
     outcome: Outcome = field(default_factory=Outcome)
+    evaluation: Evaluation | None = None
     taken: dict[str, int] = field(default_factory=dict)
     taken_here: set[str] = field(default_factory=set)
     spending: Spending = field(default_factory=Spending)
+
+    def require_memory(self, site: Site, said: str = OTHER_ROUNDS) -> None:
+        """Stop a simulation one of whose devices lacks what it wrote in this very run.
+
+        A real site may have lost its memory, and the run goes on without. A simulated device has not: it works on
+        another machine of the cluster than before, and so would the others, round for round.
+
+        Parameters
+        ----------
+        site : Site
+            Who lacks its version.
+        said : str
+            What it refused the work with.
+
+        Raises
+        ------
+        FederationError
+            Naming what the machines have to share.
+        """
+        # By all of them: a site says itself what it is a node of.
+        simulated = engine_of([*self.sites, site]) != SUPERLINK
+        if simulated and site.name in self.taken_here and said.startswith(OTHER_ROUNDS):
+            raise FederationError(
+                f"{site.name} lacks what it remembered of its round {self.taken[site.name]} of this run: the machines "
+                "that simulate it do not share the run's record, in which that lies; name a folder that all of them "
+                "share (output-dir=/shared/runs), or simulate on one machine"
+            )
+
+    def tell_memory(self, server_round: int, upload: Upload) -> None:
+        """Log what a site says of its memory where that is not what this run's last round left.
+
+        Parameters
+        ----------
+        server_round : int
+            The round that is answered.
+        upload : Upload
+            The site's reply.
+
+        Raises
+        ------
+        FederationError
+            If that is a simulated device's, and of this run.
+        """
+        site, figures = upload.site.name, upload.metrics
+        if MEMORY_LOST in figures:
+            self.require_memory(upload.site)
+            logger.warning(
+                "round %d: %s no longer has what it remembered and began afresh", server_round, site
+            )
+        if WENT_BACK in figures:
+            logger.warning(
+                "round %d: %s has been at round %.0f of this run, and went back with the server to its round %d: the "
+                "record is older than what the site has seen of it",
+                *(server_round, site, figures[WENT_BACK], self.taken.get(site, 0)),
+            )

@@ -16,7 +16,7 @@ from common.learning.run import Run
 from common.sites import Site
 from common.specs.feddgm import settings_of
 from common.wire.weights import Weights
-from strategies.base import State
+from strategies.federated import State
 from strategies.image_generators import image_generator
 from synth import augmentation
 from synth.generators.latents import Latents

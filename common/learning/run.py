@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,10 +24,12 @@ from common.models import own
 from common.models.building import outline
 from common.models.mould import Mould
 from common.samples.dataset import DatasetInfo
+from common.settings.base import Settings
 from common.settings.sections import ModelSettings
 from common.wire.weights import Weights, WeightsSpec
 
 Indices = NDArray[np.int64]
+S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +62,22 @@ class Run:
     @cached_property
     def _inner(self) -> dict[str, Run]:
         return {}
+
+    def settings(self, cls: type[S]) -> S:
+        """Return the method's settings, which have to be ``cls`` or inherit it.
+
+        Raises
+        ------
+        ConfigError
+            If they are others: a method's parts do not belong together.
+        """
+        found = self.config.settings
+        if not isinstance(found, cls):
+            raise ConfigError(
+                f"method={self.config.method} has settings of the class {type(found).__name__} where a part of it "
+                f"needs {cls.__name__}: let the one inherit the other, or give the method a part of its own"
+            )
+        return found
 
     def with_model(self, name: str) -> Run:
         """Return the run with the architecture ``name`` of its method in its own's place, the same object each time.

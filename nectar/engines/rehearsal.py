@@ -31,7 +31,7 @@ from nectar.engines.pool.grid import devices_asked, most_processes
 from nectar.spans import spoken
 from server_app.app import make_strategy
 from server_app.start import starting_weights
-from strategies.base import Strategy
+from strategies.federated import Federated
 
 Clock = Callable[[], float]
 
@@ -149,7 +149,7 @@ def _estimate(config: Config, clock: Clock) -> Estimate:
     return replace(made, site=after.site, server=after.server, making=made.site)
 
 
-def _first_round(config: Config) -> tuple[Strategy, LocalGrid, list[Message]]:
+def _first_round(config: Config) -> tuple[Federated, LocalGrid, list[Message]]:
     """Return a strategy, a federation in this process, and what the first round asks of its sites."""
     run, clients = Division(config).run, config.federation.sites
     grid = LocalGrid(
@@ -189,7 +189,7 @@ def _site_seconds(grid: LocalGrid, message: Message, clock: Clock) -> float:
 
 
 def _server_seconds(
-    config: Config, strategy: Strategy, messages: Sequence[Message], clock: Clock
+    config: Config, strategy: Federated, messages: Sequence[Message], clock: Clock
 ) -> float | None:
     """Return the seconds that the server trains in a round; None of a method whose server's part cannot be timed."""
     if not messages:

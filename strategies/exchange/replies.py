@@ -19,6 +19,7 @@ from strategies.exchange.inflating import MAX_BESIDE_BYTES, too_much_beside
 
 logger = getLogger("flwr")
 Asked = TypeVar("Asked")
+Kind = TypeVar("Kind")
 
 #: figures that a reply may bring, and the characters of a figure's name
 MAX_FIGURES, MAX_FIGURE_NAME = 48, 64
@@ -56,6 +57,21 @@ class Upload:
     payload: Payload
     examples: int
     metrics: Mapping[str, float]
+
+    def payload_as(self, cls: type[Kind]) -> Kind:
+        """Return the payload, which the instruction said is a ``cls``.
+
+        Raises
+        ------
+        TypeError
+            If the method asked for another kind than it reads.
+        """
+        if not isinstance(self.payload, cls):
+            kind = type(self.payload).__name__
+            raise TypeError(
+                f"a {kind} came, as was asked for, and the method reads a {cls.__name__}"
+            )
+        return self.payload
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,13 @@ from itertools import repeat
 
 from flwr.app import Array, ArrayRecord
 
+from common.learning.run import Run
+from common.wire import npy
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload
 from common.wire.flower_arrays import array_of, record_of
+from common.wire.lent import Lent, view_of
+from common.wire.weights import Weights
 
 
 class Serialiser:
@@ -61,3 +65,18 @@ class Serialiser:
 
 def _shared(array: Array, known: Array | None) -> Array:
     return known if known is not None and known.data == array.data else array
+
+
+def weights_from(run: Run, arrays: ArrayRecord) -> Weights:
+    """Return Flower's arrays as Weights in the model's dtypes: views of their bytes, copied when asked for."""
+    spec = run.spec
+    views = {
+        name: view_of(npy.read(arrays[name].data)).to(dtype)
+        for name, dtype in zip(spec.names, spec.dtypes, strict=True)
+    }
+    return Weights(Lent(views), run.config.wire.weights)
+
+
+def arrays_from(weights: Weights) -> ArrayRecord:
+    """Return Weights as Flower's arrays, one a tensor under its own name."""
+    return ArrayRecord(dict(weights.read_only))

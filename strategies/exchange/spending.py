@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 
 from flwr.app import Message
@@ -32,6 +32,32 @@ class Spending:
     events: dict[str, tuple[Event, ...]] = field(default_factory=dict)
     seeded: dict[str, bool] = field(default_factory=dict)
     heads: dict[str, Head] = field(default_factory=dict)
+
+    def take_from(self, reply: Message, site: str, noises: Collection[float] | None) -> None:
+        """Note what a reply says that its site was charged for its privacy.
+
+        Parameters
+        ----------
+        reply : Message
+            Whatever else becomes of it.
+        site : str
+            Who sent it.
+        noises : collection of float or None
+            The noise multipliers of the run's settings; None where any may be.
+
+        Raises
+        ------
+        PayloadError
+            If it cannot be read, or is of other noise than the run's settings have.
+        """
+        told = told_with(reply)
+        if told is None:
+            return
+        if noises is not None and (
+            not noises or any(event.noise_multiplier not in noises for event in told.events)
+        ):
+            raise PayloadError("it says that it was charged for noise that the run does not have")
+        self.take(site, told)
 
     def take(self, site: str, told: Told) -> None:
         """Note what came beside a reply, accepted or not: it has left the site.

@@ -139,10 +139,7 @@ class Tiny:
         asked = [site for i, site in enumerate(self.sites) if i not in absent]
         plan = self.strategy.instructions(number, self.weights, asked)
         uploads = self._uploads(number, plan, lost)
-        new = self.strategy.update(number, self.weights, uploads)
-        if self.strategy._optimizer is not None:
-            new = self.strategy._optimizer.step(number, self.weights, new)
-        self.weights = new
+        self.weights = self.strategy.advance(number, self.weights, uploads)
         return self.weight
 
     def _uploads(

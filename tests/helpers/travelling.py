@@ -16,7 +16,7 @@ from common.config.loading import load
 from common.wire.codec import Payload, Spec
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
-from strategies import base, foreign
+from strategies.exchange import round as exchange
 
 #: enough for what travels in the first rounds alone, and for what does from then on
 ROUNDS, SITES = 4, 3
@@ -38,7 +38,7 @@ def travelling(
 def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
     """Return all that travels in a run of honest sites."""
     found: list[tuple[str, Payload, Spec]] = []
-    decode, read = Arrivals.decode, base.read_upload
+    decode, read = Arrivals.decode, exchange.read_upload
 
     def decoded(self: Arrivals, arrays: Any, spec: Spec) -> Payload:
         payload = decode(self, arrays, spec)
@@ -52,9 +52,7 @@ def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
 
     with ExitStack() as patched, tempfile.TemporaryDirectory() as folder:
         patched.enter_context(patch.object(Arrivals, "decode", decoded))
-        for module in (base, foreign):
-            if hasattr(module, "read_upload"):
-                patched.enter_context(patch.object(module, "read_upload", read_reply))
+        patched.enter_context(patch.object(exchange, "read_upload", read_reply))
         config = config_of(method, words, SITES, ROUNDS, folder)
         serve(LocalGrid(client_app, SITES, config), load(config))
     return found

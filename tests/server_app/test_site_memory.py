@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,6 @@ from common.errors import FederationError
 from common.storage import tensor_file
 from nectar.records.resume import with_recorded
 from server_app.record import Record
-from strategies import base
 
 Small = Callable[..., dict[str, Any]]
 
@@ -47,7 +47,9 @@ def test_sites_that_still_have_its_round_go_back_with_it_and_say_so_once(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(base.logger, "warning", lambda text, *args: said.append(text % args))
+    monkeypatch.setattr(
+        logging.getLogger("flwr"), "warning", lambda text, *args: said.append(text % args)
+    )
     record = older(small, 3)
     lines, whole = numbers(run(more(record, 3))), numbers(run(small(rounds=3, set=WARM)))
     assert lines[2].pop("bytes") != whole[2].pop("bytes")  # a figure more
@@ -62,7 +64,9 @@ def test_sites_that_still_have_its_round_go_back_with_it_and_say_so_once(
 
 def test_a_memory_that_is_gone_is_said_to_be(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(base.logger, "warning", lambda text, *args: said.append(text % args))
+    monkeypatch.setattr(
+        logging.getLogger("flwr"), "warning", lambda text, *args: said.append(text % args)
+    )
     record = run(small(rounds=1, set=WARM))
     shutil.rmtree(record.directory / "state" / "partition-1")
     run(more(record, 3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,6 @@ from common.specs.names import MEMORY_LOST
 from common.wire.weights import Weights
 from nectar.records.resume import with_recorded
 from server_app.record import Record
-from strategies import base
-from strategies.exchange.memory import require_memory, tell_memory
 from strategies.exchange.replies import Upload
 from strategies.members import Members
 
@@ -88,12 +87,14 @@ def test_a_real_site_that_lost_its_memory_goes_on_with_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(base.logger, "warning", lambda text, *args: said.append(text % args))
+    monkeypatch.setattr(
+        logging.getLogger("flwr"), "warning", lambda text, *args: said.append(text % args)
+    )
     members = Members(2, taken={"north": 1}, taken_here={"north"})
 
     def tell(engine: str) -> None:
         site = Site("north", 7, 10, engine=engine)
-        tell_memory(2, Upload(site, Weights({}), 10, {MEMORY_LOST: 1.0}), members)
+        members.tell_memory(2, Upload(site, Weights({}), 10, {MEMORY_LOST: 1.0}))
 
     tell(SUPERLINK)
     assert said == ["round 2: north no longer has what it remembered and began afresh"]
@@ -108,5 +109,5 @@ def test_a_real_site_that_says_it_is_simulated_ends_no_run() -> None:
     """The roll call asks each site what it is a node of: among real ones nobody is believed to be simulated."""
     liar, honest = Site("north", 7, 10, engine=RAY), Site("south", 8, 10, engine=SUPERLINK)
     members = Members(2, [liar, honest], taken={"north": 1}, taken_here={"north"})
-    tell_memory(2, Upload(liar, Weights({}), 10, {MEMORY_LOST: 1.0}), members)
-    require_memory(members, liar)
+    members.tell_memory(2, Upload(liar, Weights({}), 10, {MEMORY_LOST: 1.0}))
+    members.require_memory(liar)

@@ -151,7 +151,7 @@ def test_an_update_is_held_against_those_of_its_own_depth(small: Small) -> None:
     unit = 1000 * max(own_length(server.start_of(start, site)[0]) for site in sites)
 
     def reasons(*moved: tuple[int, float]) -> list[str | None]:
-        judge = server.judge(start)
+        judge = server.begin(1, start).judge()
         sent = [
             Upload(sites[i], changed(server, start, sites[i], by * unit), 1, {}) for i, by in moved
         ]
@@ -236,7 +236,9 @@ def test_the_union_has_ipc_images_of_all_classes_or_of_those_a_site_holds(
     ).run
     server = FedDGM(a_run)
     holds = [[5, 0, 0, 3, *[0] * 6], [*[0] * 9, 1]]
-    server.update(1, Weights.of(a_run.build_model()), uploads(a_run, *holds))
+    start = Weights.of(a_run.build_model())
+    server.begin(1, start)
+    server.update(1, start, uploads(a_run, *holds))
     assert len(spy.labels) == 3, "two global models and the surrogate"
     assert all(len(labels) == sum(each) for labels in spy.labels)
     if classes == "known":

@@ -80,6 +80,7 @@ def test_the_replay_starts_from_the_weights_as_the_devices_read_them(small: Smal
     assert all(torch.equal(ended[name], own[name]) for name in own)
     for mode in ("loop", "vmap"):
         server = FedSynth(made(small, f"wire.weights=float16 fedsynth.replay={mode}"))
+        server.begin(1, start)
         server.outcome.accept(upload(run_, sent))
         new = server.update(1, start, iter([server.prepare(1, start, upload(run_, sent))]))
         for name, t in start.tensors.items():

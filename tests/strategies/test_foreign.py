@@ -26,6 +26,7 @@ from common.wire.weights import Weights
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+from strategies.exchange.serialising import weights_from
 from strategies.foreign import ForeignStrategy
 
 Small = Callable[..., dict[str, Any]]
@@ -253,7 +254,7 @@ def aggregated(
         replies.append(Message(content, reply_to=message))
     arrays, _ = strategy.aggregate_train(1, replies)
     assert arrays is not None
-    return float(strategy.weights_from(arrays).tensors["head.weight"])
+    return float(weights_from(made, arrays).tensors["head.weight"])
 
 
 @pytest.mark.parametrize(("weighting", "mean"), [("counts", 2.5), ("uniform", 2.0)])

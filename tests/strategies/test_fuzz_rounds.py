@@ -9,8 +9,8 @@ import pytest
 from fuzzing_rounds import CASES
 
 from common.methods import METHODS
-from strategies import base
 from strategies.exchange import judging
+from strategies.exchange import round as exchange
 
 
 def some(method: str) -> list[int]:
@@ -55,16 +55,16 @@ def test_it_sees_updates_that_are_not_held_against_the_others(
 
 
 def test_it_sees_honest_sites_that_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = base.read_upload
+    read = exchange.read_upload
 
-    def picky(reply: object, site: base.Site, spec: object) -> object:
+    def picky(reply: object, site: exchange.Site, spec: object) -> object:
         if site.name == "partition-3":
-            raise base.PayloadError("no")
+            raise exchange.PayloadError("no")
         return read(reply, site, spec)  # type: ignore[arg-type]
 
     fuzzing_rounds.usual_sizes(*CASES[some("fedavg")[0]], 4)
     fuzzing_rounds.usual_sizes(*CASES[some("fedavg")[0]], 5)
-    monkeypatch.setattr(base, "read_upload", picky)
+    monkeypatch.setattr(exchange, "read_upload", picky)
     fuzzer = fuzzing_rounds.RoundsFuzzer(1, lambda said: None)
     for number in some("fedavg")[:3]:
         fuzzer.sequence(number)

@@ -18,7 +18,6 @@ from common.sites import Site
 from common.wire.codec import Spec
 from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
-from strategies import base
 from strategies.exchange.judging import TOGETHER
 from strategies.exchange.replies import Upload, read_upload
 from strategies.plausible import length_of, own_length, too_long
@@ -112,7 +111,7 @@ def test_the_round_is_judged_in_groups_so_that_memory_is_flat_in_sites(
         held.append(sum(payload() is not None for payload in payloads))
         return upload
 
-    monkeypatch.setattr(base, "read_upload", watched)
+    monkeypatch.setattr("strategies.exchange.round.read_upload", watched)
     config = small(method="fedavg", rounds=1, set="federation.sites=40 partition.kind=iid")
     line = run(config, TamperedGrid, tampers={20: with_arrays(absurd)}).metrics()[1]
     assert len(held) == 40

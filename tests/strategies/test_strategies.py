@@ -26,7 +26,8 @@ from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from strategies.feddm import FedDM
-from strategies.foreign import ForeignStrategy, SiteGrid
+from strategies.foreign import ForeignStrategy
+from strategies.site_grid import SiteGrid
 
 Small = Callable[..., dict[str, Any]]
 

@@ -1,0 +1,260 @@
+"""One round's exchange: what goes out, which of the replies are believed, and whether they are enough.
+
+It knows messages, sites and bounds, and no method: what a reply means is asked of the strategy that holds the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from logging import getLogger
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+
+from common.errors import ConfigError, DivergedError, FederationError, PayloadError
+from common.privacy.told import HEAD, written
+from common.sites import Site
+from common.specs.names import TAKEN
+from common.wire.codec import Payload, Spec, is_finite
+from common.wire.flower_arrays import filled
+from common.wire.weights import Weights
+from strategies.bounds import held_beside, require_believable, unbounded
+from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, group_sizes
+from strategies.exchange.replies import Upload, matched, read_upload, require_records
+from strategies.exchange.serialising import Serialiser
+
+if TYPE_CHECKING:
+    from strategies.federated import Federated
+
+logger = getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What one site is asked: a phase of its client, the payload it gets, and what it must send back."""
+
+    phase: str
+    payload: Payload
+    expects: Spec
+
+
+class Round:
+    """A round of a strategy's.
+
+    Parameters
+    ----------
+    strategy : Federated
+        Says what of a reply is believed, and who the members are.
+    number : int
+        The round's.
+    weights : Weights
+        What the round begins with.
+    """
+
+    def __init__(self, strategy: Federated, number: int, weights: Weights) -> None:
+        self._strategy, self.number, self.weights = strategy, number, weights
+        self._run, self._members = strategy.run, strategy.members
+        self.sent: list[tuple[Message, Site, Instruction]] = []
+
+    @cached_property
+    def _bounds(self) -> Mapping[str, Any]:
+        return self._strategy.bounds()
+
+    # ---- what goes out --------------------------------------------------------------------------------
+
+    def compose(
+        self,
+        plan: Mapping[str, Instruction],
+        sites: Sequence[Site],
+        config: ConfigRecord,
+        arrays: ArrayRecord,
+    ) -> list[Message]:
+        """Return a message for each of ``sites`` for which ``plan`` has an instruction, in their order.
+
+        Parameters
+        ----------
+        plan : mapping of str to Instruction
+            By the site's name.
+        sites : sequence of Site
+            The round's.
+        config : ConfigRecord
+            What stands in every instruction besides.
+        arrays : ArrayRecord
+            What the round begins with: parts that travel in the same bytes share them.
+
+        Raises
+        ------
+        ConfigError
+            If a part is asked for of which the strategy's ``bounds`` say nothing.
+        """
+        self._require_bounds(plan)
+        serialiser = Serialiser(self._run.config.wire.compression, list(arrays.values()))
+        for site in (site for site in sites if site.name in plan):
+            instruction = plan[site.name]
+            fields = {**config, TAKEN: self._members.taken.get(site.name, 0)}
+            self.ask(site, instruction, serialiser, fields)
+        return self.messages
+
+    def ask(
+        self,
+        site: Site,
+        instruction: Instruction,
+        serialiser: Serialiser,
+        fields: Mapping[str, Any],
+        kind: str = MessageType.TRAIN,
+    ) -> None:
+        """Add the message of one instruction to those that go out; ``fields`` stand in its configuration besides."""
+        head = self._members.spending.heads.get(site.name)
+        said = {} if head is None else {HEAD: written(head)}
+        about = {"server-round": self.number, "record": self._strategy.record_id, **said}
+        config = filled(ConfigRecord(), {**fields, **about, "phase": instruction.phase})
+        body = serialiser.record(instruction.payload)
+        content = filled(RecordDict(), {"arrays": body, "config": config})
+        message = Message(content, site.node_id, kind, group_id=str(self.number))
+        self.sent.append((message, site, instruction))
+
+    @property
+    def messages(self) -> list[Message]:
+        """What goes out, in site order."""
+        return [message for message, _, _ in self.sent]
+
+    @property
+    def max_reply_bytes(self) -> list[int]:
+        """The most bytes of arrays in the reply to each of the messages, in their order."""
+        return [instruction.expects.max_bytes for _, _, instruction in self.sent]
+
+    def _require_bounds(self, plan: Mapping[str, Instruction]) -> None:
+        """Refuse to ask for what would be taken as it comes."""
+        for expected in {id(what.expects): what.expects for what in plan.values()}.values():
+            part = unbounded(expected, self._bounds)
+            if part is not None:
+                raise ConfigError(
+                    f"method={self._run.config.method} asks its sites for "
+                    f"{f'a part {part!r}' if part else 'a payload'} of which {type(self._strategy).__name__}.bounds "
+                    "says nothing: add a strategies.bounds.Bound for it"
+                )
+
+    # ---- what comes back ------------------------------------------------------------------------------
+
+    def accepted(self, replies: Iterable[Message]) -> Iterator[Upload]:
+        """Yield the uploads that pass, note those that do not, and insist on the quorum at the end.
+
+        They are read and judged in groups: each group is held decoded until all of it is compared, and nothing beyond.
+        """
+        answers, judge = matched(replies, self.sent), self.judge()
+        wave = self._run.config.federation.wave or TOGETHER
+        sizes = group_sizes(wave, max(self.max_reply_bytes, default=0))
+        while together := list(islice(answers, next(sizes))):
+            ready: list[Upload] = []
+            while together:
+                upload = self.validated(*together.pop(0))
+                if upload is not None:
+                    ready.append(upload)
+                del upload  # or the last of a group is held while the next group is read
+            yield from self.plausible(ready, judge)
+        self.require_quorum()
+
+    def validated(self, reply: Message, site: Site, instruction: Instruction) -> Upload | None:
+        """Return what a reply brings as the strategy prepared it; None of one that is rejected, with the reason noted.
+
+        The order matters. Charges are taken first: they have left the site, whatever else the reply is. The strategy
+        prepares only what is within its bounds. Figures are taken only of what the strategy could use.
+        """
+        strategy, members = self._strategy, self._members
+        try:
+            require_records(reply, strategy.records)
+            members.spending.take_from(reply, site.name, self._run.config.noises)
+            upload = read_upload(reply, site, instruction.expects)
+            require_believable(self._bounds, self._run.config.wire, self.weights, upload)
+            prepared = strategy.prepare(self.number, self.weights, upload)
+        except PayloadError as error:
+            members.require_memory(site, str(error))
+            members.outcome.rejected[site.name] = str(error)
+            logger.warning("round %d: rejected %s: %s", self.number, site.name, error)
+            return None
+        members.outcome.accept(upload)
+        members.tell_memory(self.number, prepared)
+        return prepared
+
+    def judge(self) -> Judge:
+        """Return a judge of the round's uploads, who has seen none of them."""
+        federation = self._run.config.federation
+        clip = federation.clip if federation.robust == "clip" and self._strategy.clips else 0.0
+        return Judge(self._strategy.trials, self.weights, federation.max_update, clip)
+
+    def plausible(self, uploads: list[Upload], judge: Judge | None = None) -> Iterator[Upload]:
+        """Yield those of a group of prepared uploads that lead somewhere, shortened where they are too long.
+
+        The others are rejected by name. The list is emptied on the way, so that one that was used can be forgotten.
+        Without ``judge`` they are compared with each other alone.
+        """
+        strategy, weights = self._strategy, self.weights
+        verdicts = (judge or self.judge()).judge(
+            [
+                Led(strategy.leads_to(weights, upload), *strategy.start_of(weights, upload.site)),
+                *held_beside(self._bounds, weights, upload),
+            ]
+            for upload in uploads
+        )
+        for verdict in verdicts:
+            upload = uploads.pop(0)
+            try:
+                if verdict.reason is not None:
+                    raise PayloadError(verdict.reason)
+                for shortening in verdict.shortenings:
+                    upload = strategy.shortened(upload, shortening)
+                    self._note_shortened(upload.site, shortening)
+            except PayloadError as error:
+                self.reject(upload, str(error))
+                continue
+            yield upload
+            del upload
+
+    def _note_shortened(self, site: Site, shortening: Shortening) -> None:
+        self._members.outcome.shortened[site.name] = shortening.share
+        logger.warning(
+            "round %d: shortened %s of %s to %.2g of its length, the usual one of the round: it exceeded "
+            "federation.clip=%g times that",
+            self.number,
+            f"the part '{shortening.part}'" if shortening.part else "the update",
+            site.name,
+            shortening.share,
+            self._run.config.federation.clip,
+        )
+
+    def reject(self, upload: Upload, reason: str) -> None:
+        """Take back the acceptance of an upload that turned out to be of no use."""
+        self._members.outcome.take_back(upload, reason)
+        logger.warning("round %d: rejected %s: %s", self.number, upload.site.name, reason)
+
+    # ---- whether it is enough -------------------------------------------------------------------------
+
+    def require_quorum(self) -> None:
+        """Raise FederationError where fewer were accepted than the strategy's quorum of those that were asked."""
+        outcome = self._members.outcome
+        valid, needed = len(outcome.accepted), self._strategy.quorum(len(self.sent))
+        if valid >= needed:
+            return
+        reasons = "; ".join(f"{site}: {why}" for site, why in outcome.rejected.items())
+        said = (
+            f"round {self.number} has {valid} valid replies where federation.min_replies asks for {needed} "
+            f"({reasons or 'none was rejected'})"
+        )
+        if any(" finite" in why for why in outcome.rejected.values()):
+            rates = self._run.config.learning_rates
+            said += (
+                f": training diverges where numbers are not finite; lower a learning rate ({rates})"
+            )
+        raise FederationError(said)
+
+    def require_finite(self, weights: Weights) -> None:
+        """Raise DivergedError where the new weights are no numbers."""
+        for name, tensor in weights.read_only.items():
+            if not is_finite(tensor):
+                raise DivergedError(
+                    f"round {self.number}'s update made the weight '{name}' infinite or NaN, and is not kept: a new "
+                    f"run needs a lower learning rate ({self._run.config.learning_rates})"
+                )

@@ -1,0 +1,261 @@
+"""What Nectar's loop, a round and a record ask of any strategy, one of Nectar's methods or one of Flower's.
+
+``Federated`` is a Flower Strategy that knows its sites, is asked what it believes of a reply, and says what it learned,
+shows and keeps. What is written here holds where a strategy says nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from logging import getLogger
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+
+from common.errors import FederationError, PayloadError
+from common.learning.run import Run
+from common.privacy.told import RECORD
+from common.sites import Site
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload
+from common.wire.display_contrast import Contrast
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
+from strategies.bounds import Bound
+from strategies.exchange.evaluating import Evaluation
+from strategies.exchange.gathering import wait_for_sites
+from strategies.exchange.judging import STATISTICS, Shortening, Trials
+from strategies.exchange.replies import Outcome, Upload
+from strategies.exchange.roll_call import Question
+from strategies.exchange.round import Round
+from strategies.members import Members
+
+logger = getLogger("flwr")
+
+_SPENDING = "spending"
+
+#: the part of a bundle that is a model
+_WEIGHTS = "weights"
+
+#: the name of the one model that most methods learn, and where a strategy keeps several
+GLOBAL, LEARNED = "", "learned"
+
+#: what a strategy keeps between rounds: tensors, arrays, numbers, texts, and lists and mappings of them
+State = Mapping[str, Any]
+
+
+class Federated(FlowerStrategy):
+    """A strategy over named sites.
+
+    Parameters
+    ----------
+    run : Run
+        The run's configuration, model and data shape.
+    record_id : str
+        Names the run to its devices, which keep their state under it.
+    """
+
+    #: whether the roll call asks the sites for their class counts
+    needs_class_counts = False
+    #: the records that a reply may hold; None for any
+    records: ClassVar[Collection[str] | None] = frozenset({"arrays", "metrics", "about", RECORD})
+    #: whether an update that is longer than the others' is shortened (``federation.robust``)
+    clips: ClassVar[bool] = True
+    #: how ``pictures`` are to be looked at
+    contrast: ClassVar[Contrast] = "pixels"
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        self.run = run
+        self.record_id = record_id
+        self.members = Members(run.config.federation.sites)
+        self.trials = Trials(run)
+
+    # ---- what of a reply is believed ------------------------------------------------------------------
+
+    @abstractmethod
+    def bounds(self) -> Mapping[str, Bound]:
+        """Return what is believed of each part that the sites send, by the part's name; empty for one that is alone.
+
+        A name covers the parts of a bundle of that name. A run whose sites are to send another part is refused.
+        """
+
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Return a validated upload as ``update`` is to get it.
+
+        Raises
+        ------
+        PayloadError
+            If it cannot be used although it is well-formed; the reply is rejected for this reason.
+        """
+        return upload
+
+    def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
+        """Return the model that a prepared upload alone would lead to, by which it is judged; None where there is none.
+
+        What is returned is held against the other uploads' lengths (``federation.max_update``) and must give finite
+        outputs. A method whose sites send weights, or updates, says here what they come to.
+        """
+        return None
+
+    def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
+        """Return a prepared upload that leads as far as ``shortening`` lets it.
+
+        As it is written here it serves payloads that are weights, alone or as the part ``weights`` of a bundle.
+
+        Raises
+        ------
+        PayloadError
+            If it is none of these; then it is rejected.
+        """
+        payload = upload.payload
+        name = _WEIGHTS if shortening.part in ("", STATISTICS) else shortening.part
+        long = payload.parts.get(name) if isinstance(payload, Bundle) else payload
+        if not isinstance(long, Weights):
+            raise PayloadError(
+                f"it is longer than federation.clip allows, and {type(self).__name__}.shortened does not shorten it"
+            )
+        shorter: Payload = shortening.of(long)
+        if isinstance(payload, Bundle):
+            shorter = Bundle({**payload.parts, name: shorter})
+        return replace(upload, payload=shorter)
+
+    def start_of(self, weights: Weights, site: Site) -> tuple[Weights, str]:
+        """Return what a site's model began the round with, and its architecture as `Run.with_model` takes it.
+
+        Uploads are compared with those of the same architecture.
+        """
+        return weights, GLOBAL
+
+    def quorum(self, asked: int) -> int:
+        """Return how many of so many sites that were asked have to be accepted, or the run stops."""
+        return min(self.run.config.federation.min_replies, asked)
+
+    # ---- what is learned, shown and kept --------------------------------------------------------------
+
+    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return what was learned by name: the models whose mean figures are a round's, the weights where not said.
+
+        A method with several keeps them under ``LEARNED`` in its ``state_dict``, by name, as mappings of tensors. One
+        named as one of the settings' ``models`` has its architecture, any other the run's own.
+        """
+        return {GLOBAL: arrays}
+
+    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return models by name that are judged beside what was learned, and count in no figure of the round's."""
+        return {}
+
+    def pictures(self) -> Mapping[str, SyntheticImages]:
+        """Return the images that the last round's sites sent, for the record to draw."""
+        return {}
+
+    def notes(self) -> Mapping[str, Any]:
+        """Return what the last round's line in the record says beside its figures: plain data, as JSON has it."""
+        return {}
+
+    def state_dict(self) -> State:
+        """Return what a checkpoint must hold besides the weights."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take back what ``state_dict`` returned."""
+        if state:
+            raise FederationError(
+                f"{type(self).__name__} keeps no state, the checkpoint holds some"
+            )
+
+    def checkpoint(self) -> State:
+        """Return ``state_dict`` and what the sites were charged."""
+        spent = self.members.spending.state()
+        return {**self.state_dict(), **({_SPENDING: spent} if spent else {})}
+
+    def restore(self, state: State) -> None:
+        """Take back what ``checkpoint`` returned."""
+        if _SPENDING in state:
+            self.members.spending.put_back(state[_SPENDING])
+        self.load_state_dict({name: kept for name, kept in state.items() if name != _SPENDING})
+
+    # ---- who takes part, and the round that they are in -----------------------------------------------
+
+    @property
+    def sites(self) -> list[Site]:
+        """The sites that are there, in site order."""
+        return self.members.sites
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of the round's replies."""
+        return self.members.outcome
+
+    @property
+    def round(self) -> Round:
+        """The round whose replies are awaited: of a method and of the one around it, the same."""
+        if self.members.round is None:
+            raise RuntimeError("there is no round yet: configure_train, or begin, comes first")
+        return self.members.round
+
+    def begin(self, server_round: int, weights: Weights) -> Round:
+        """Begin a round, of which nothing is known yet, and return it."""
+        self.members.outcome = Outcome()
+        self.members.round = Round(self, server_round, weights)
+        return self.members.round
+
+    @property
+    def max_reply_bytes(self) -> list[int]:
+        """The most bytes of arrays in the reply to each of ``configure_train``'s messages, in their order."""
+        return self.round.max_reply_bytes
+
+    def ensure_roll_call(self, grid: Grid) -> None:
+        """Make the roll call unless the loop has made it (as under Flower's own ``start``)."""
+        if not self.sites:
+            federation = self.run.config.federation
+            there = wait_for_sites(
+                grid,
+                federation.sites,
+                self.question,
+                deadline=federation.join_deadline,
+                min_replies=federation.min_replies,
+            )
+            self.members.sites, self.members.left_out = there.sites, there.left_out
+            self.members.refused = set(there.refused)
+
+    @property
+    def question(self) -> Question:
+        """What the roll call asks."""
+        config = self.run.config
+        return Question(
+            len(self.run.info.classes) if self.needs_class_counts else 0,
+            config.evaluation.on in ("sites", "both"),
+            config.federation.max_examples,
+            self.members.spending.heads,
+        )
+
+    # ---- Flower's hooks that all of them share --------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Compose the evaluation of the weights on the sites' held-out shares, if the run wants one."""
+        if self.run.config.evaluation.on not in ("sites", "both"):
+            return []
+        self.ensure_roll_call(grid)
+        asked = [site for site in self.sites if site.name not in self.outcome.rejected]
+        self.members.evaluation = evaluation = Evaluation(self.outcome, asked)
+        fields = {**config, "server-round": server_round, "record": self.record_id}
+        return evaluation.compose(self.run, arrays, fields, self.members.taken)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the sites' mean figures, each site counting the images that it said it holds out."""
+        evaluation = self.members.evaluation or Evaluation(self.outcome, self.sites)
+        classes = len(self.run.info.classes)
+        return evaluation.mean(server_round, replies, classes, any_record=self.records is None)
+
+    def summary(self) -> None:
+        """Log the method and its settings."""
+        settings = ", ".join(f"{k}={v}" for k, v in self.run.config.settings.model_dump().items())
+        logger.info("%s: %s", self.run.config.method, settings)
