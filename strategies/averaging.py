@@ -8,22 +8,19 @@ import torch
 from torch import Tensor
 
 from common.learning.pieces import pieces
-from common.settings.base import Settings
 from common.settings.fedavg import FedAvgSettings
 from common.sites import Site
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 
 
-def share_of(upload: Upload, settings: Settings) -> int:
+def share_of(upload: Upload, settings: FedAvgSettings) -> int:
     """Return p_k before all of them are scaled to a sum of one: the site's number of examples, or one."""
-    assert isinstance(settings, FedAvgSettings)
     return upload.examples if settings.weighting == "counts" else 1
 
 
-def shares_of(sites: Iterable[Site], settings: Settings) -> int:
+def shares_of(sites: Iterable[Site], settings: FedAvgSettings) -> int:
     """Return the sum of these over ``sites``."""
-    assert isinstance(settings, FedAvgSettings)
     return sum(site.examples if settings.weighting == "counts" else 1 for site in sites)
 
 

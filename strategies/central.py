@@ -55,8 +55,7 @@ class Central(Strategy):
 
     def trained_on(self, samples: Samples, server_round: int, weights: Weights) -> Weights:
         """Return the weights behind as many steps on ``samples`` as FedAvg's sites take together in a round."""
-        settings, config = self.run.config.settings, self.run.config
-        assert isinstance(settings, CentralSettings)
+        settings, config = self.run.settings(CentralSettings), self.run.config
         model = self.run.build_model()
         weights.load_into(model)
         train(

@@ -38,9 +38,7 @@ class DENSE(FedAvg):
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
-        settings = run.config.settings
-        assert isinstance(settings, DENSESettings)
-        self.settings = settings
+        self.settings = settings = run.settings(DENSESettings)
         if run.config.model.statistics == "local":
             raise ConfigError(
                 f"model.statistics=local leaves batch norm's statistics at the sites, and method={run.config.method} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from common.settings.fedavg import FedAvgSettings
 from common.sites import Site
 from common.wire.weights import Weights
 from strategies.averaging import Mean, share_of
@@ -32,12 +33,11 @@ class FedAvg(Strategy):
 
     def model_of(self, upload: Upload) -> Weights:
         """Return the weights that a site ended with."""
-        assert isinstance(upload.payload, Weights)
-        return upload.payload
+        return upload.payload_as(Weights)
 
     def share(self, upload: Upload) -> int:
         """Return p_k, before all of them are scaled to a sum of one."""
-        return share_of(upload, self.run.config.settings)
+        return share_of(upload, self.run.settings(FedAvgSettings))
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum the uploads as they come, in float64, and divide once: one copy of the model in memory."""

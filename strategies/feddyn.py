@@ -24,9 +24,7 @@ class FedDyn(FedAvg):
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
-        settings = run.config.settings
-        assert isinstance(settings, FedDynSettings)
-        self._alpha = settings.alpha
+        self.settings = run.settings(FedDynSettings)
         self._h = run.spec.parameters.zeros().tensors
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
@@ -36,12 +34,12 @@ class FedDyn(FedAvg):
             mean.add(self.model_of(upload), self.share(upload))
             del upload  # or it is held while the next device works
         averaged = mean.result()
-        if not self._alpha:
+        if not self.settings.alpha:
             return averaged
         ends = averaged.tensors
-        part = self._alpha * mean.total / shares_of(self.sites, self.run.config.settings)
+        part = self.settings.alpha * mean.total / shares_of(self.sites, self.settings)
         self._h = {n: h - part * (ends[n] - weights.tensors[n]) for n, h in self._h.items()}
-        solved = {n: averaged.tensors[n] - h / self._alpha for n, h in self._h.items()}
+        solved = {n: averaged.tensors[n] - h / self.settings.alpha for n, h in self._h.items()}
         return Weights(solved, weights.codec).over(averaged)
 
     def state_dict(self) -> State:

@@ -139,8 +139,7 @@ class _Heads:
     def noting(self, uploads: Iterable[Upload]) -> Iterator[Upload]:
         """Yield the uploads, and keep the head of each."""
         for upload in uploads:
-            assert isinstance(upload.payload, Weights)
-            weight, bias = self._head.of(upload.payload)
+            weight, bias = self._head.of(upload.payload_as(Weights))
             self.weights.append(weight)
             self.biases.append(bias)
             self.counts.append(upload.site.class_counts)

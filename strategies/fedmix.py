@@ -65,17 +65,15 @@ class FedMix(FedAvg):
 
     def model_of(self, upload: Upload) -> Weights:
         """Return w_k."""
-        assert isinstance(upload.payload, Bundle)
-        return upload.payload.part(WEIGHTS, Weights)
+        return upload.payload_as(Bundle).part(WEIGHTS, Weights)
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average the weights as they come, and keep the means."""
         mean, sent = Mean(weights), dict[str, SyntheticImages]()
         for upload in uploads:
-            assert isinstance(upload.payload, Bundle)
             mean.add(self.model_of(upload), self.share(upload))
-            if MEANS in upload.payload.parts:
-                sent[upload.site.name] = upload.payload.part(MEANS, SyntheticImages)
+            if MEANS in upload.payload_as(Bundle).parts:
+                sent[upload.site.name] = upload.payload_as(Bundle).part(MEANS, SyntheticImages)
             del upload  # or it is held while the next device works
         self._parcels.settle(self.outcome)
         self._asked |= self.outcome.accepted.keys()

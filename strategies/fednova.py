@@ -24,9 +24,8 @@ class FedNova(FedAvg):
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse a normalizer that is not that of the site's steps: a small one would make an update of any length."""
-        config = self.run.config
-        assert isinstance(config.settings, FedNovaSettings)
-        expected = normalizer_of(config.settings, config.privacy, server_round, upload.examples)
+        settings, privacy = self.run.settings(FedNovaSettings), self.run.config.privacy
+        expected = normalizer_of(settings, privacy, server_round, upload.examples)
         said = upload.metrics.get(NORMALIZER, math.nan)
         if not math.isclose(said, expected, rel_tol=1e-6):
             raise PayloadError(

@@ -23,8 +23,7 @@ class FedVAE(FedAvg):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         network(run)
-        settings = run.config.settings
-        assert isinstance(settings, FedVAESettings)
+        settings = run.settings(FedVAESettings)
         self.shared = shared_spec(run)
         self._preliminary = settings.preliminary(run.config.rounds)
 

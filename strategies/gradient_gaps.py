@@ -22,12 +22,9 @@ class GradientGaps:
 
     def take(self, upload: Upload) -> None:
         """Keep what ``upload`` brought beside the inner method's payload."""
-        assert isinstance(upload.payload, Bundle)
-        parts = upload.payload.parts
+        sent = upload.payload_as(Bundle)
         self._gradients[upload.site.name] = {
-            name: _flat(upload.payload.part(name, Weights))
-            for name in (OWN, MIXED)
-            if name in parts
+            name: _flat(sent.part(name, Weights)) for name in (OWN, MIXED) if name in sent.parts
         }
 
     def told(

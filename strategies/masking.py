@@ -31,5 +31,4 @@ class Masking(SparseAverage):
 
     def coordinates(self, upload: Upload) -> tuple[Tensor, Tensor]:
         """Return the places that the mask keeps and the values there, times the rate."""
-        assert isinstance(upload.payload, MaskedUpdate)
-        return upload.payload.coordinates(self._spec)
+        return upload.payload_as(MaskedUpdate).coordinates(self._spec)

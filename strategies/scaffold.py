@@ -78,32 +78,23 @@ class Scaffold(FedAvg):
         shorter = super().shortened(upload, shortening)
         if shortening.part or not self._by_path:
             return shorter
-        assert isinstance(shorter.payload, Bundle)
-        change, c, share = (
-            shorter.payload.part(CONTROL, Weights),
-            self._c.read_only,
-            shortening.share,
-        )
+        sent, c, share = shorter.payload_as(Bundle), self._c.read_only, shortening.share
+        change = sent.part(CONTROL, Weights)
         nearer = {n: share * (t + c[n]) - c[n] for n, t in change.read_only.items()}
-        parts = {**shorter.payload.parts, CONTROL: Weights(nearer, change.codec)}
+        parts = {**sent.parts, CONTROL: Weights(nearer, change.codec)}
         return replace(shorter, payload=Bundle(parts))
 
     @property
     def _by_path(self) -> bool:
-        settings = self.run.config.settings
-        assert isinstance(settings, ScaffoldSettings)
-        return settings.option == "II"
+        return self.run.settings(ScaffoldSettings).option == "II"
 
     def _gradient_beside(self, weights: Weights, upload: Upload, change: Weights) -> Led:
         return Led(change, control_spec(self.run).zeros(), part=CONTROL)
 
     def _require_path(self, weights: Weights, upload: Upload, change: Weights) -> None:
-        config = self.run.config
-        assert isinstance(config.settings, ScaffoldSettings)
-        steps = local_steps(
-            config.privacy, config.settings, upload.examples, config.data.site_holdout
-        )
-        path = steps * config.settings.lr_in(self._round)
+        config, settings = self.run.config, self.run.settings(ScaffoldSettings)
+        steps = local_steps(config.privacy, settings, upload.examples, config.data.site_holdout)
+        path = steps * settings.lr_in(self._round)
         ended, start = self.model_of(upload).read_only, weights.read_only
         missed = walked = size = 0.0
         for name, told in change.read_only.items():
@@ -122,19 +113,17 @@ class Scaffold(FedAvg):
 
     def model_of(self, upload: Upload) -> Weights:
         """Return w_k."""
-        assert isinstance(upload.payload, Bundle)
-        return upload.payload.part(WEIGHTS, Weights)
+        return upload.payload_as(Bundle).part(WEIGHTS, Weights)
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average both as they come."""
         mean, changes = Mean(weights), Mean(self._c)
         for upload in uploads:
-            assert isinstance(upload.payload, Bundle)
             share = self.share(upload)
             mean.add(self.model_of(upload), share)
-            changes.add(upload.payload.part(CONTROL, Weights), share)
+            changes.add(upload.payload_as(Bundle).part(CONTROL, Weights), share)
             del upload  # or it is held while the next device works
-        everybody = shares_of(self.sites, self.run.config.settings)
+        everybody = shares_of(self.sites, self.run.settings(ScaffoldSettings))
         part, change = changes.total / everybody, changes.result().tensors
         self._keep({name: c + part * change[name] for name, c in self._c.tensors.items()})
         return mean.result()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from common.learning.updates import length, plus
+from common.settings.fedavg import FedAvgSettings
 from common.settings.masking import MaskingSettings
 from common.settings.topk import TopKSettings
 from common.sites import Site
@@ -69,7 +70,7 @@ class SparseAverage(Strategy):
         summed = torch.zeros(length(self.run.spec), dtype=torch.float64)
         total = 0
         for upload in uploads:
-            share = share_of(upload, self.run.config.settings)
+            share = share_of(upload, self.run.settings(FedAvgSettings))
             total += share
             places, values = self.coordinates(upload)
             summed.index_add_(0, places, values, alpha=share)

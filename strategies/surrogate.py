@@ -41,9 +41,7 @@ class SurrogateServer(Strategy):
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
-        settings = run.config.settings
-        assert isinstance(settings, SurrogateServerSettings)
-        self.settings = settings
+        self.settings = settings = run.settings(SurrogateServerSettings)
         self._models = GlobalModels(run, settings)
         self._shape = run.image_shape
         self.needs_class_counts = settings.weighting == "counts"
@@ -67,7 +65,7 @@ class SurrogateServer(Strategy):
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Train from w_r on this round's union, and on that of the last ``keep`` - 1 rounds."""
         received = list(uploads)
-        self._last = {u.site.name: _images(u) for u in received}
+        self._last = {u.site.name: u.payload_as(SyntheticImages) for u in received}
         self._kept.append(self._union(received))
         if self.settings.keep:
             del self._kept[: -self.settings.keep]
@@ -79,7 +77,7 @@ class SurrogateServer(Strategy):
 
     def _union(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor, Tensor]:
         """Return images, labels and each image's weight, scaled to a mean of one over the round."""
-        sets = [_images(u) for u in uploads]
+        sets = [u.payload_as(SyntheticImages) for u in uploads]
         images = torch.cat([s.images for s in sets])
         labels = torch.cat([s.labels for s in sets])
         if self.settings.weighting == "uniform":
@@ -155,8 +153,3 @@ class SurrogateServer(Strategy):
         self._models.load_state_dict(state.get(LEARNED, {}))
         kept: list[list[Any]] = list(state["kept"])
         self._kept = [(images, labels, each) for images, labels, each in kept]
-
-
-def _images(upload: Upload) -> SyntheticImages:
-    assert isinstance(upload.payload, SyntheticImages)
-    return upload.payload

@@ -34,5 +34,4 @@ class TopK(SparseAverage):
 
     def coordinates(self, upload: Upload) -> tuple[Tensor, Tensor]:
         """Return the places that were sent and the values there."""
-        assert isinstance(upload.payload, TopKUpdate)
-        return upload.payload.coordinates()
+        return upload.payload_as(TopKUpdate).coordinates()

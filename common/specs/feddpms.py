@@ -27,9 +27,7 @@ SEEDED = "seeded-noise"
 
 def settings_of(run: Run) -> FedDPMSSettings:
     """Return the method's settings."""
-    settings = run.config.settings
-    assert isinstance(settings, FedDPMSSettings)
-    return settings
+    return run.settings(FedDPMSSettings)
 
 
 def means_spec(run: Run) -> LatentMeansSpec:

@@ -24,9 +24,7 @@ WEIGHTS, GENERATOR, CLASSES = "weights", "generator", "classes"
 
 def settings_of(run: Run) -> FedGENSettings:
     """Return the method's settings."""
-    settings = run.config.settings
-    assert isinstance(settings, FedGENSettings)
-    return settings
+    return run.settings(FedGENSettings)
 
 
 @dataclass(frozen=True)

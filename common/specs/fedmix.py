@@ -15,8 +15,7 @@ INTRODUCE, TRAIN = "introduce", "train"
 
 def means_spec(run: Run, sites: int) -> SyntheticImagesSpec:
     """Return the form of the means of so many sites: images with soft labels."""
-    settings, classes = run.config.settings, len(run.info.classes)
-    assert isinstance(settings, FedMixSettings)
+    settings, classes = run.settings(FedMixSettings), len(run.info.classes)
     each = -(-settings.means * sites // classes)
     return SyntheticImagesSpec(run.image_shape, classes, each, soft=True)
 

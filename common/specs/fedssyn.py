@@ -32,9 +32,7 @@ DONE, WITHOUT_SHARE = "synthesis-done", "without-share"
 
 def settings_of(run: Run) -> FedssynSettings:
     """Return the method's settings."""
-    settings = run.config.settings
-    assert isinstance(settings, FedssynSettings)
-    return settings
+    return run.settings(FedssynSettings)
 
 
 def given_away(settings: FedssynSettings, images: int) -> int:

@@ -30,8 +30,7 @@ def spec_of(run: Run, model: Classifier | None = None) -> SyntheticBatchesSpec:
     ConfigError
         If the rate leaves no example, labels that cannot be trained are to be, or the model cannot be replayed.
     """
-    settings, info = run.config.settings, run.info
-    assert isinstance(settings, FedSynthSettings)
+    settings, info = run.settings(FedSynthSettings), run.info
     model = run.build_model() if model is None else model
     if next(model.buffers(), None) is not None:
         raise ConfigError(

@@ -19,8 +19,7 @@ def control_spec(run: Run) -> WeightsSpec:
     ConfigError
         If the settings name a layer that the model does not have.
     """
-    settings = run.config.settings
-    assert isinstance(settings, ScaffoldSettings)
+    settings = run.settings(ScaffoldSettings)
     try:
         return run.spec.only(settings.corrected(run.spec.trained))
     except ValueError as error:

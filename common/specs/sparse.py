@@ -19,8 +19,7 @@ def masked_spec(run: Run) -> MaskedUpdateSpec:
     ConfigError
         If the rate leaves less than one number of the model's on average, or the model has running variances.
     """
-    settings, total = run.config.settings, length(run.spec)
-    assert isinstance(settings, MaskingSettings)
+    settings, total = run.settings(MaskingSettings), length(run.spec)
     # What is kept is multiplied by the rate, which can take a variance below 0, where the model gives no number.
     if settings.rate > 1 and any(name.endswith("running_var") for name in run.spec.names):
         raise ConfigError(
@@ -43,8 +42,7 @@ def top_k_spec(run: Run) -> TopKUpdateSpec:
     ConfigError
         If the rate does not leave the bytes of one number of the model's and its place.
     """
-    settings, total = run.config.settings, length(run.spec)
-    assert isinstance(settings, TopKSettings)
+    settings, total = run.settings(TopKSettings), length(run.spec)
     k = k_for(total, settings.rate, settings.values)
     if k:
         return TopKUpdateSpec(total, k)
