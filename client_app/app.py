@@ -204,8 +204,8 @@ def _train(message: Message, context: Context) -> RecordDict:
             "about": filled(ConfigRecord(), {"site": client.site}),
         },
     )
-    if client.told is not None:
-        content[RECORD] = ConfigRecord({**client.told.to_config()})
+    if (told := client.draws.told) is not None:
+        content[RECORD] = ConfigRecord({**told.to_config()})
     return content
 
 

@@ -100,8 +100,20 @@ class Arrivals:
         return self._part("", arrays, spec)
 
     def _part(self, name: str, arrays: NDArrays, spec: Spec) -> Payload:
-        if not isinstance(spec, WeightsSpec) or any(a.flags.writeable for a in arrays):
+        if not isinstance(spec, WeightsSpec):
             return spec.payload.decode(arrays, spec)
+        return self.weights(arrays, spec, name)
+
+    def weights(self, arrays: NDArrays, spec: WeightsSpec, name: str = "") -> Weights:
+        """Return the weights that ``arrays`` are, those of the part ``name`` of a bundle.
+
+        Raises
+        ------
+        PayloadError
+            If they are none.
+        """
+        if any(a.flags.writeable for a in arrays):
+            return Weights.decode(arrays, spec)
         kept = self._kept.get(name)
         if kept is None or not kept.are_of(arrays, spec):
             self._kept.pop(name, None)  # first, or there are two in memory

@@ -95,7 +95,7 @@ class FedDMClient(DeviceClient):
                 "this site holds other classes than when it made the images that it goes on from: delete this run's "
                 "state at the site to let it begin afresh"
             )
-        self.charge(self._event(batches))
+        self.draws.charge(self._event(batches))
         samples = count()
         images = distil_privately(
             model,
@@ -103,8 +103,8 @@ class FedDMClient(DeviceClient):
             batches,
             start,
             mechanism=settings.mechanism,
-            gaussian=self.gaussian("matching-noise", privacy.noise_multiplier, privacy.clip),
-            sample=lambda rates: self.sample(f"matching-sample {next(samples)}", rates),
+            gaussian=self.draws.gaussian("matching-noise", privacy.noise_multiplier, privacy.clip),
+            sample=lambda rates: self.draws.sample(f"matching-sample {next(samples)}", rates),
             iterations=settings.iterations,
             image_lr=settings.image_lr,
             image_momentum=settings.image_momentum,
@@ -142,8 +142,8 @@ class FedDMClient(DeviceClient):
         known = self.recall(_COUNTS)
         if known is None:
             held = torch.unique(self.samples.labels, return_counts=True)[1]
-            self.charge(Event("feddm-counts", settings.counts_noise))
-            noise = self.noise("class-counts", held.shape)
+            self.draws.charge(Event("feddm-counts", settings.counts_noise))
+            noise = self.draws.noise("class-counts", held.shape)
             known = {"counts": (held + settings.counts_noise * noise).cpu()}
             self.remember(known, _COUNTS)
         return known["counts"]

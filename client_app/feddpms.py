@@ -160,7 +160,7 @@ class FedDPMSClient(FedVAEClient):
 
         def noise(rows: int, dimension: int) -> Tensor:
             self.deadline.check()
-            drawn = self.noise(f"latent-means {next(passes)}", (rows, dimension))
+            drawn = self.draws.noise(f"latent-means {next(passes)}", (rows, dimension))
             return self._settings.sigma * drawn
 
         return noise
@@ -179,7 +179,7 @@ class FedDPMSClient(FedVAEClient):
         ]
         events = [Event(MECHANISM, noise, steps=steps, adjacency="replace-one") for noise in noises]
         worst = parallel(events)
-        self.charge(worst)
+        self.draws.charge(worst)
         self.tell(noise_multiplier=worst.noise_multiplier)
 
     def _of_classes(self, classes: Tensor) -> tuple[Tensor, Tensor]:

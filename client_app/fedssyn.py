@@ -96,8 +96,8 @@ class FedssynClient(DeviceClient):
         """Return what the inner method's phase returns."""
         settings = settings_of(self.run)
         samples = self._with_share(given)
-        inner = self.client_of(settings.inner, samples)
-        inner.drawn = len(self.samples) if settings.scaled else len(samples)
+        drawn = len(self.samples) if settings.scaled else len(samples)
+        inner = self.client_of(settings.inner, samples, drawn)
         work, _ = inner.phase_named(name)
         reply = work(given.parts[INNER])
         if not settings.diagnostics:

@@ -115,7 +115,7 @@ class FedSynthClient(DeviceClient):
         n = len(self.samples)
         steps = PrivateSteps.of(settings.real_batch or n, settings.iterations, n)
         charge(self, steps)
-        rule, rows, taken = rule_of(self, _PURPOSE, steps), self.rows(_PURPOSE), count()
+        rule, rows, taken = rule_of(self, _PURPOSE, steps), self.draws.rows(_PURPOSE), count()
         samples, task = self.samples, self.run.task
         batches = samples_of(self, _PURPOSE, steps, samples)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient
-from client_app.private_draws import Rows
+from client_app.draws import Rows
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from common.errors import FederationError
 from common.learning.planned_steps import PrivateSteps, planned
@@ -97,7 +97,7 @@ def _steps(client: DeviceClient, model: nn.Module, pool: Samples) -> _Steps:
         _generator_of_nothing_private(client),
         rule_of(client, _PURPOSE, steps),
         samples_of(client, _PURPOSE, steps, pool),
-        client.rows(_PURPOSE, pool),
+        client.draws.rows(_PURPOSE, pool),
     )
 
 
@@ -113,6 +113,6 @@ def _generator_of_nothing_private(client: DeviceClient) -> torch.Generator:
 
     How many there are can follow the size of a sample. So where privacy is real nobody must know them.
     """
-    if client.draws_are_seeded:
+    if client.draws.seeded:
         return client.generator(_PURPOSE)
     return torch.Generator(client.run.device).manual_seed(secrets.randbits(63))

@@ -25,7 +25,7 @@ MECHANISM = "dp-sgd"
 def charge(client: DeviceClient, steps: PrivateSteps) -> None:
     """Charge what ``steps`` cost, before the first of them."""
     noise = client.run.config.privacy.noise_multiplier
-    client.charge(Event(MECHANISM, noise, steps.rate, steps.steps))
+    client.draws.charge(Event(MECHANISM, noise, steps.rate, steps.steps))
 
 
 def refuse_coupled(model: nn.Module) -> None:
@@ -48,7 +48,7 @@ def refuse_coupled(model: nn.Module) -> None:
 def rule_of(client: DeviceClient, purpose: str, steps: PrivateSteps) -> Rule:
     """Return how gradients come about, by the run's clip and noise; ``purpose`` names the training they are for."""
     privacy = client.run.config.privacy
-    gaussian = client.gaussian(f"{purpose} noise", privacy.noise_multiplier, privacy.clip)
+    gaussian = client.draws.gaussian(f"{purpose} noise", privacy.noise_multiplier, privacy.clip)
     return dp_sgd(gaussian, steps.expected)
 
 
@@ -57,4 +57,4 @@ def samples_of(
 ) -> Iterator[Tensor]:
     """Yield the positions in the pool that each step draws, int64 [m], each by itself with the steps' rate."""
     for step in range(steps.steps):
-        yield client.sample(f"{purpose} sample {step}", steps.rate, pool)
+        yield client.draws.sample(f"{purpose} sample {step}", steps.rate, pool)

@@ -39,7 +39,7 @@ def charge_generator(
     rate = min(settings.batch, examples) / examples
     steps = steps_of(settings.epochs, examples, settings.batch)
     event = Event(MECHANISM, settings.noise_multiplier, rate, steps)
-    client.charge(*[event] * anew)
+    client.draws.charge(*[event] * anew)
 
 
 def descent_of(
@@ -51,9 +51,9 @@ def descent_of(
     return PrivateDescent(
         settings.multiplicity,
         examples,
-        lambda step, rate: client.sample(f"synthesis-sample {step}", rate, pool),
-        lambda step, at: client.rows(f"synthesis-draws {step}", pool)(step, at),
-        lambda step: client.gaussian(
+        lambda step, rate: client.draws.sample(f"synthesis-sample {step}", rate, pool),
+        lambda step, at: client.draws.rows(f"synthesis-draws {step}", pool)(step, at),
+        lambda step: client.draws.gaussian(
             f"synthesis-noise {step}", settings.noise_multiplier, settings.clip
         ),
     )

@@ -84,7 +84,7 @@ class Synthesis:
         """Return the positions of the images that it is trained on, int64, ascending."""
         client, n = self._client, len(self._client.samples)
         if self._settings.noise_multiplier:
-            return client.chosen("synthesis-subset", rho)
+            return client.draws.chosen("synthesis-subset", rho)
         draws = client.generator("synthesis-subset", 0)
         order = torch.randperm(n, generator=draws, device=client.run.device)
         return order[: max(1, round(rho * n))].sort().values

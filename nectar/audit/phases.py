@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from scipy.optimize import brentq
@@ -256,7 +255,7 @@ class Federation:
             data.at(torch.arange(0)),
             load_path("client_app.state:DirectoryState")(directory, "audit", site.name),
             own_data=False,
-            draws=_recording(run, sums),
+            mechanism=_recording(sums),
         )
         config = {"server-round": number, "phase": instruction.phase, "taken": number - 1}
         arrays, examples, figures = client.fit(instruction.payload.encode(), config)
@@ -271,9 +270,8 @@ def _advanced(
     return strategy.advance(number, weights, prepared)
 
 
-def _recording(run: Run, sums: list[Tensor]) -> Any:
-    """Return a client's draws that release every sum as it is, and keep it."""
-    draws = load_path("client_app.private_draws:PrivateDraws")
+def _recording(sums: list[Tensor]) -> type[Gaussian]:
+    """Return a mechanism that releases every sum as it is, and keeps it."""
 
     class Silent(Gaussian):
         def released(self, clipped: Tensor) -> Tensor:
@@ -281,7 +279,4 @@ def _recording(run: Run, sums: list[Tensor]) -> Any:
             sums.append(clipped.detach().double().flatten())
             return clipped
 
-    def gaussian(self: Any, noise_multiplier: float, clip: float, normal: Any) -> Gaussian:
-        return Silent(noise_multiplier, clip, normal)
-
-    return type("Recording", (draws,), {"gaussian": gaussian})(run.config, False, None)
+    return Silent

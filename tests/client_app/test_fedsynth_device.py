@@ -45,7 +45,7 @@ def test_the_figures_compare_the_servers_replay_with_fedavgs_own_training(
     device, data = client(run_), digits(run_)
     sent = device.synthesize(start)
     trainer = FedAvgClient(plain, "a", data, data, ContextState(RecordDict()))
-    trainer.server_round = 1
+    trainer.begin({"server-round": 1})
     trained = trainer.train(start).tensors
     ended = prepared(run_, start, upload(run_, sent))
 
@@ -56,9 +56,9 @@ def test_the_figures_compare_the_servers_replay_with_fedavgs_own_training(
     a, b = moved(ended), moved(trained)
     cosine = float(a @ b / np.sqrt((a @ a) * (b @ b)))
     error = float(np.linalg.norm(a - b) / np.linalg.norm(b))
-    assert device._metrics["cosine"] == pytest.approx(cosine, rel=1e-4)
-    assert device._metrics["norm-error"] == pytest.approx(error, rel=1e-4)
-    assert device._metrics["train-loss"] == trainer._metrics["train-loss"]
+    assert device.round.figures["cosine"] == pytest.approx(cosine, rel=1e-4)
+    assert device.round.figures["norm-error"] == pytest.approx(error, rel=1e-4)
+    assert device.round.figures["train-loss"] == trainer.round.figures["train-loss"]
 
 
 def test_without_fidelity_the_paper_s_objective_trains_nothing_and_sends_the_same(
@@ -67,7 +67,7 @@ def test_without_fidelity_the_paper_s_objective_trains_nothing_and_sends_the_sam
     one = client(made(small))
     start = Weights.of(one.run.build_model())
     sent = one.synthesize(start)
-    assert set(one._metrics) == {"train-loss", "synthesis-loss", "cosine", "norm-error"}
+    assert set(one.round.figures) == {"train-loss", "synthesis-loss", "cosine", "norm-error"}
 
     def train(*_: Any, **__: Any) -> None:
         raise AssertionError("trained")
@@ -76,7 +76,7 @@ def test_without_fidelity_the_paper_s_objective_trains_nothing_and_sends_the_sam
     other = client(made(small, "fedsynth.fidelity=off"))
     assert other.synthesize(start).encode()[1].tobytes() == sent.encode()[1].tobytes()
     assert torch.equal(other.synthesize(start).labels, sent.labels)
-    assert set(other._metrics) == {"synthesis-loss"}
+    assert set(other.round.figures) == {"synthesis-loss"}
     with pytest.raises(AssertionError, match="trained"):
         client(made(small, "fedsynth.fidelity=off fedsynth.objective=update")).synthesize(start)
 
@@ -152,7 +152,7 @@ def test_iterations_lower_what_they_are_to_lower(small: Small) -> None:
             )
         near = client(made(small, f"{words} fedsynth.objective=update"))
         near.synthesize(start)
-        cosines[iterations] = near._metrics["cosine"]
+        cosines[iterations] = near.round.figures["cosine"]
     assert losses[40] < 0.6 * losses[0]
     assert cosines[40] > cosines[0] + 0.2
 

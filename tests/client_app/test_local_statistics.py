@@ -95,7 +95,7 @@ class One:
     def statistics(self, number: int) -> Mapping[str, Tensor]:
         """Return what the site remembers as of a round."""
         client = self.client()
-        client.taken = number
+        client.begin({"server-round": number + 1, "taken": number})
         return dict(client.recall("statistics"))
 
 
@@ -137,7 +137,7 @@ def test_a_bundle_leaves_without_them_and_they_are_kept_beside_the_methods_own(
     assert not OWN & set(reply.part(WEIGHTS, Weights).tensors)
     assert set(site.statistics(1)) == OWN
     client = site.client()
-    client.taken = 1
+    client.begin({"server-round": 2, "taken": 1})
     assert set(client.recall()) == set(control.tensors)
 
 

@@ -38,21 +38,21 @@ class Noisy(DeviceClient):
     @phase("train")
     def train(self, weights: Weights) -> Weights:
         """Return the noise in the weight's place."""
-        self.charge(Event("noise", 1.0))
-        return Weights({"head.weight": self.noise("weight", (1, 1))})
+        self.draws.charge(Event("noise", 1.0))
+        return Weights({"head.weight": self.draws.noise("weight", (1, 1))})
 
     @phase("sample")
     def sampled(self, weights: Weights) -> Weights:
         """Return how many of 10,000 examples were drawn at a rate of one half, and their sum."""
-        self.charge(Event("sample", 1.0, 0.5))
+        self.draws.charge(Event("sample", 1.0, 0.5))
         many = Samples.of(torch.ones(10_000, 1, 1, 1), torch.zeros(10_000))
-        drawn = self.sample("weight", 0.5, many)
+        drawn = self.draws.sample("weight", 0.5, many)
         return Weights({"head.weight": (drawn.sum() / 1e4).reshape(1, 1)})
 
     @phase("uncharged")
     def uncharged(self, weights: Weights) -> Weights:
         """Draw a sample that nothing was charged for."""
-        return Weights({"head.weight": self.sample("weight", 0.5).sum().reshape(1, 1)})
+        return Weights({"head.weight": self.draws.sample("weight", 0.5).sum().reshape(1, 1)})
 
     @phase("rest")
     def rest(self, weights: Weights) -> Weights:
@@ -104,13 +104,16 @@ def test_a_client_inside_another_charges_the_same_account(tmp_path: Path) -> Non
     host = Noisy(run, "a", x, x, DirectoryState(tmp_path, "record", "site"), own_data=False)
     inside = host.client_of("fedavg", x)
     with pytest.raises(FederationError, match="nothing was charged"):
-        inside.noise("weight", (1,))
-    host.charge(Event("of the host", 1.0))
-    inside.charge(Event("of the one inside", 2.0))
-    inside.noise("weight", (1,))
-    assert host.told is not None
-    assert [event.mechanism for event in host.told.events] == ["of the host", "of the one inside"]
-    assert inside.told is host.told
+        inside.draws.noise("weight", (1,))
+    host.draws.charge(Event("of the host", 1.0))
+    inside.draws.charge(Event("of the one inside", 2.0))
+    inside.draws.noise("weight", (1,))
+    assert host.draws.told is not None
+    assert [event.mechanism for event in host.draws.told.events] == [
+        "of the host",
+        "of the one inside",
+    ]
+    assert inside.draws.told is host.draws.told
 
 
 def test_a_sample_that_nothing_was_charged_for_is_not_drawn(tmp_path: Path) -> None:

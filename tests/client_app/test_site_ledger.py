@@ -13,7 +13,7 @@ from data_files import forget_loaded
 from private_method import MULTIPLIER
 from real_site import RECORD, Site
 
-import client_app.private_draws
+import client_app.draws
 from client_app.owner.ledger import NO_BUDGET
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
@@ -92,7 +92,7 @@ def test_the_budget_is_kept_over_all_runs_and_refuses_without_drawing(
         assert not site(**node).train("train", record=record).has_error()
     before = (tmp_path / "state" / LEDGER).read_bytes()
     drawn: list[object] = []
-    monkeypatch.setattr(client_app.private_draws, "system_normal", drawn.append)
+    monkeypatch.setattr(client_app.draws, "system_normal", drawn.append)
     for text, record in (("", RECORD), ("noisy.epochs=2", "other"), ("noisy.multiplier=7", "more")):
         reply = site(text, **node).train("train", record=record)
         assert reply.error.reason == NO_BUDGET
@@ -164,7 +164,7 @@ def test_a_site_killed_as_it_draws_has_counted_it(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(client_app.private_draws, "system_normal", killed)
+        patch.setattr(client_app.draws, "system_normal", killed)
         with pytest.raises(Killed):
             site().train("train")
     assert found == [1]

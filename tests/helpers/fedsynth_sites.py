@@ -51,7 +51,7 @@ def client(
 ) -> FedSynthClient:
     data = digits(run_) if data is None else data
     made_ = FedSynthClient(run_, site, data, data, ContextState(RecordDict()))
-    made_.server_round = server_round
+    made_.begin({"server-round": server_round})
     return made_
 
 

@@ -36,9 +36,9 @@ class NoisyClient(DeviceClient):
         """Return ``w`` with noise on it."""
         settings = self.settings(NoisySettings)
         if not settings.forgets:
-            self.charge(Event("noisy", settings.multiplier))
+            self.draws.charge(Event("noisy", settings.multiplier))
         noised = {
-            name: tensor + 0.01 * self.noise(name, tensor.shape).to(tensor.dtype)
+            name: tensor + 0.01 * self.draws.noise(name, tensor.shape).to(tensor.dtype)
             for name, tensor in w.tensors.items()
         }
         self.report(train_loss=float(torch.rand(())), length=3.0)

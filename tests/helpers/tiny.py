@@ -165,7 +165,8 @@ class Tiny:
     def remembered(self, i: int, slot: str = "") -> Tensor:
         """Return the weight that site i remembers in ``slot``, of the round of its that the server took last."""
         client = self.client(i)
-        client.taken = self.taken[self.sites[i].name]
+        taken = self.taken[self.sites[i].name]
+        client.begin({"server-round": taken + 1, "taken": taken})
         found = client.recall(slot)
         assert found is not None
         return found["head.weight"].squeeze()

@@ -10,7 +10,7 @@ import torch
 from exact_epsilon import gaussian as exact_gaussian
 from torch import Tensor
 
-from client_app.private_draws import PrivateDraws
+from client_app.draws import Draws
 from common.methods import METHODS
 from nectar.audit.phases import PHASES, PLACES, audit_phase, exact_epsilon
 from nectar.cli import main
@@ -58,11 +58,11 @@ class OneAfterTheOther:
 
 @pytest.fixture
 def old_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(self: PrivateDraws, pool: Any, seed: int, device: Any) -> Callable[..., Any]:
-        generator = torch.Generator().manual_seed(seed)
+    def rows(self: Draws, purpose: str, pool: Any = None) -> Callable[..., Any]:
+        generator = torch.Generator().manual_seed(self.seeds(purpose).initial_seed())
         return lambda step, at: OneAfterTheOther(len(at), generator)
 
-    monkeypatch.setattr(PrivateDraws, "rows", rows)
+    monkeypatch.setattr(Draws, "rows", rows)
 
 
 DRAWING = ["phase-fedavg", "phase-moon", "phase-fedvae", "phase-fedgen", "phase-fedssyn"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from federation import numbers, run
 from flwr.app import RecordDict
 from torch import Tensor
 
+from client_app.draws import Draws
 from client_app.feddm import FedDMClient
 from client_app.state import ContextState
 from common.config.loading import load
@@ -112,13 +114,13 @@ def test_a_warm_start_is_of_private_rounds_alone(small: Small) -> None:
     """A run without noise leaves images behind that a private one of the same record must not begin with."""
     device = client(small(set="feddm.iterations=1"))
     reply(device)
-    device.taken = 1
-    device.__dict__.pop("_of_the_round", None)
+    device.begin({"server-round": 2, "taken": 1})
     open_images = device.recall()
     assert open_images is not None
     text = f"{private('feature')} feddm.iterations=0"
     later = client(small(set=text))
-    later.state, later.taken = device.state, 1
+    later.state = device.state
+    later.begin({"server-round": 2, "taken": 1})
     images, _ = later._start(later.settings(type(device.run.config.settings)))  # type: ignore[arg-type]
     assert not torch.equal(images, open_images["images"])
 
@@ -142,8 +144,7 @@ def test_counts_with_noise_are_drawn_once(small: Small) -> None:
     text = "feddm.counts_noise=5 feddm.iterations=1"
     device = client(small(set=private("feature", 1.0, text)))
     reply(device)
-    device.taken = 1
-    device.__dict__.pop("_of_the_round", None)
+    device.begin({"server-round": 2, "taken": 1})
     first = device._counts()
     reply(device, 2, taken=1)
     assert first is not None
@@ -157,18 +158,18 @@ def test_counts_with_noise_are_drawn_once(small: Small) -> None:
 def uncharged(device: FedDMClient) -> int:
     """Return how many releases of a round are in no event that was charged before them."""
     drawn = 0
-    noise = device.noise
+    noise = Draws.noise
 
-    def counted(purpose: str, shape: Sequence[int]) -> Tensor:
+    def counted(self: Draws, purpose: str, shape: Sequence[int]) -> Tensor:
         nonlocal drawn
         drawn += 1
-        assert device.told is not None, "noise before the charge"
-        return noise(purpose, shape)
+        assert self.told is not None, "noise before the charge"
+        return noise(self, purpose, shape)
 
-    device.noise = counted  # type: ignore[method-assign]
-    reply(device)
-    assert device.told is not None
-    return drawn - sum(event.steps for event in device.told.events)
+    with patch.object(Draws, "noise", counted):
+        reply(device)
+    assert device.draws.told is not None
+    return drawn - sum(event.steps for event in device.draws.told.events)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -177,19 +178,19 @@ def test_each_release_of_a_round_is_charged(small: Small, mechanism: str) -> Non
     text = f"{PUBLIC} feddm.iterations=7 feddm.real_batch=5"
     device = client(small(set=private(mechanism, 1.5, text)))
     assert uncharged(device) == 0
-    assert device.told is not None
-    assert device.told.events == (Event(f"feddm-{mechanism}", 1.5, 1.0, 7),)
+    assert device.draws.told is not None
+    assert device.draws.told.events == (Event(f"feddm-{mechanism}", 1.5, 1.0, 7),)
     text = f"{PUBLIC} feddm.iterations=7 feddm.real_batch=2"
     device = client(small(set=private(mechanism, 1.5, text)))
     assert uncharged(device) == 0
-    assert device.told.events == (Event(f"feddm-{mechanism}", 1.5, 0.5, 7),)
+    assert device.draws.told.events == (Event(f"feddm-{mechanism}", 1.5, 0.5, 7),)
 
 
 def test_counts_with_noise_are_an_event_of_their_own(small: Small) -> None:
     device = client(small(set=private("feature", 1.0, "feddm.counts_noise=5 feddm.iterations=2")))
     assert uncharged(device) == 0
-    assert device.told is not None
-    first, second = device.told.events
+    assert device.draws.told is not None
+    first, second = device.draws.told.events
     assert first == Event("feddm-counts", 5.0)
     assert (second.mechanism, second.steps) == ("feddm-feature", 2)
 
@@ -198,11 +199,11 @@ def test_a_round_that_is_not_charged_in_full_is_noticed(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A planted bug: the counts' event is forgotten, or an iteration."""
-    charge = FedDMClient.charge
+    charge = Draws.charge
     text = private("feature", 1.0, "feddm.counts_noise=5 feddm.iterations=2")
     with monkeypatch.context() as forgets:
         forgets.setattr(
-            FedDMClient,
+            Draws,
             "charge",
             lambda self, *events: charge(
                 self, *(replace(e, steps=max(1, e.steps - 1)) for e in events)
@@ -210,7 +211,7 @@ def test_a_round_that_is_not_charged_in_full_is_noticed(
         )
         assert uncharged(client(small(set=text))) == 1
     monkeypatch.setattr(
-        FedDMClient,
+        Draws,
         "charge",
         lambda self, *events: None if "counts" in events[0].mechanism else charge(self, *events),
     )
@@ -289,4 +290,4 @@ def test_so_is_one_in_which_no_layer_says_so(
     assert not model.couples_samples
     with pytest.raises(FederationError, match="see each other"):
         reply(device)
-    assert device.told is None
+    assert device.draws.told is None

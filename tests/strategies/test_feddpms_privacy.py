@@ -137,7 +137,7 @@ def test_copies_are_judged_by_the_federations_decoder_and_not_by_the_sites(
     zeros = Weights({name: torch.zeros_like(t) for name, t in own.tensors.items()})
     last = own if came == "with this instruction" else zeros
     client.state.save(1, names_of({"decoder": last.tensors}), 0)
-    client.server_round, client.taken = 2, 1
+    client.begin({"server-round": 2, "taken": 1})
     judged: list[Decoder] = []
 
     def spied(*arguments: Any) -> tuple[Tensor, Tensor]:

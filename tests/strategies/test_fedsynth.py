@@ -190,5 +190,7 @@ def test_a_run_in_bfloat16_trains_its_reference_in_it_and_replays_in_float32(sma
     w = Weights.of(full.build_model())
     one, other = client(half), client(full)
     assert torch.equal(one.synthesize(w).inputs, other.synthesize(w).inputs)
-    assert one._metrics["train-loss"] != other._metrics["train-loss"]
-    assert one._metrics["train-loss"] == pytest.approx(other._metrics["train-loss"], rel=0.05)
+    assert one.round.figures["train-loss"] != other.round.figures["train-loss"]
+    assert one.round.figures["train-loss"] == pytest.approx(
+        other.round.figures["train-loss"], rel=0.05
+    )

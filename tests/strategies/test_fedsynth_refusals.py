@@ -81,7 +81,8 @@ def budget(parameters_: int, example: int, **settings: Any) -> Run:
     made_ = SimpleNamespace(
         info=replace(describe("digits"), shape=(example, 1, 1)),
         build_model=lambda: model,
-        config=SimpleNamespace(settings=FedSynthSettings(**settings), dataset="made-up"),
+        settings=lambda _: FedSynthSettings(**settings),
+        config=SimpleNamespace(dataset="made-up"),
     )
     return cast(Run, made_)
 

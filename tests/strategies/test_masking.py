@@ -119,7 +119,7 @@ def test_masks_differ_by_site_and_by_round(small: Small) -> None:
     for site in ("a", "b"):
         for server_round in (1, 2):
             client = MaskingClient(run, site, samples, samples, ContextState(RecordDict()))
-            client.server_round = server_round
+            client.begin({"server-round": server_round})
             seeds.add(client.train(Weights.of(run.build_model())).seed)
     assert len(seeds) == 4
 

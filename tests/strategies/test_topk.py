@@ -72,7 +72,7 @@ def test_what_is_sent_are_the_largest_numbers_of_fedavgs_own_update(small: Small
         for cls, of in ((TopKClient, topk), (FedAvgClient, plain))
     ]
     for client in clients:
-        client.server_round = 3
+        client.begin({"server-round": 3})
     sent, trained = (client.train(w) for client in clients)
     update = difference(trained, w)
     order = np.argsort(-update.abs().numpy(), kind="stable")[: top_k_spec(topk).k]

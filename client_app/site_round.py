@@ -1,0 +1,83 @@
+"""One instruction at a site: of which round it is, until when, what the site remembers and says beside its reply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from client_app.deadline import Deadline
+from client_app.memory import Memory
+from client_app.owner.ledger import Account
+from client_app.state import Tensors
+from common.privacy.told import Told
+
+
+@dataclass
+class Charged:
+    """What a site was charged in a round: one for the client that the server asked and those inside it.
+
+    Attributes
+    ----------
+    account : Account or None
+        A real site's ledger and budget; None in a simulation.
+    told : Told or None
+        What the server is told of the phase's charges; None while there are none.
+    """
+
+    account: Account | None = None
+    told: Told | None = None
+
+
+@dataclass(frozen=True)
+class SiteRound:
+    """What a client knows of the instruction that it works on, and the clients inside it too.
+
+    Attributes
+    ----------
+    memory : Memory
+        What the site remembers, as of its round that the server last took.
+    charged : Charged
+        What it was charged.
+    private : bool
+        Whether what is computed from private data stays, unless it went through a mechanism.
+    number : int
+        The round; 0 before any instruction.
+    phase : str
+        What was asked.
+    deadline : Deadline
+        Until when the server waits.
+    figures : dict of str to float
+        What goes along with the reply.
+    slots : str
+        What the names of this client's slots of memory begin with; empty for the method that the server asked.
+    """
+
+    memory: Memory
+    charged: Charged
+    private: bool
+    number: int = 0
+    phase: str = ""
+    deadline: Deadline = field(default_factory=Deadline)
+    figures: dict[str, float] = field(default_factory=dict)
+    slots: str = ""
+
+    def within(self, method: str) -> SiteRound:
+        """Return the round as the client of a method inside sees it: the same, with slots of its own."""
+        return replace(self, slots=f"{self.slots}{method}.")
+
+    def recall(self, slot: str) -> Tensors | None:
+        """Return what stands in a slot; see `DeviceClient.recall`."""
+        return self.memory.read(self.slots + slot)
+
+    def remember(self, tensors: Tensors, slot: str) -> None:
+        """Keep ``tensors`` in a slot; see `DeviceClient.remember`."""
+        self.memory.write(self.slots + slot, tensors)
+
+    def end(self) -> None:
+        """Write what is remembered, and let what the memory says of itself go along with the reply."""
+        self.memory.save(self.number)
+        self.figures.update(self.memory.figures)
+
+    def tell(self, figures: Mapping[str, float]) -> None:
+        """Send figures along; underscores become dashes."""
+        self.figures.update({key.replace("_", "-"): float(v) for key, v in figures.items()})
