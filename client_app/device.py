@@ -127,20 +127,8 @@ class DeviceClient(NumPyClient):
         return self.run.config.model.statistics == "local"
 
     def settings(self, cls: type[S]) -> S:
-        """Return the method's settings, which must be ``cls`` or inherit it.
-
-        Raises
-        ------
-        FederationError
-            If they are others: the registry pairs this client with a method that it cannot serve.
-        """
-        found = self.run.config.settings
-        if not isinstance(found, cls):
-            raise FederationError(
-                f"{type(self).__name__} needs settings that inherit {cls.__name__}, those of "
-                f"{self.run.config.method} are {type(found).__name__}: let them inherit it, or write a client"
-            )
-        return found
+        """Return the method's settings, which must be ``cls`` or inherit it; see `Run.settings`."""
+        return self.run.settings(cls)
 
     def generator(self, purpose: str, server_round: int | None = None) -> torch.Generator:
         """Return the generator for ``purpose`` at this site, in this round unless another one is named."""
@@ -242,13 +230,7 @@ class DeviceClient(NumPyClient):
     # ---- Flower's NumPyClient -------------------------------------------------------------------------
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Take up an instruction, by its configuration.
-
-        Raises
-        ------
-        FederationError
-            If that does not say of which round it is.
-        """
+        """Take up an instruction, by its configuration; FederationError if that does not say of which round it is."""
         if "server-round" not in config:
             raise FederationError("the instruction does not say of which round it is")
         self.round = self._round_of(config)

@@ -35,22 +35,7 @@ Rows = Callable[[int, Tensor], RowDraws]
 class Draws:
     """A client's draws in one round; ``DeviceClient.draws`` makes them.
 
-    Attributes
-    ----------
-    run : Run
-        The run.
-    site : str
-        The site's name.
-    own_data : bool
-        Whether the site has data of its own.
-    samples : Samples
-        All that the client has.
-    seeds : callable
-        purpose -> the generator for it, of the run's seed.
-    round : SiteRound
-        The round, with what was charged in it.
-    mechanism : type of Gaussian
-        How clipped sums are released.
+    ``seeds`` gives the generator for a purpose, of the run's seed. ``mechanism`` is how clipped sums are released.
     """
 
     run: Run

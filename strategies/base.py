@@ -34,15 +34,7 @@ _OPTIMIZER = "server-optimizer"
 
 
 class Strategy(Federated):
-    """Base of Nectar's methods.
-
-    Parameters
-    ----------
-    run : Run
-        The run's configuration, model and data shape.
-    record_id : str
-        Names the run to its devices, which keep their state under it.
-    """
+    """Base of Nectar's methods; its parameters are `Federated`'s."""
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)

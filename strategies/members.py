@@ -63,22 +63,10 @@ class Members:
     spending: Spending = field(default_factory=Spending)
 
     def require_memory(self, site: Site, said: str = OTHER_ROUNDS) -> None:
-        """Stop a simulation one of whose devices lacks what it wrote in this very run.
+        """Stop a simulation one of whose devices lacks what it wrote in this very run, as ``said`` by it.
 
         A real site may have lost its memory, and the run goes on without. A simulated device has not: it works on
         another machine of the cluster than before, and so would the others, round for round.
-
-        Parameters
-        ----------
-        site : Site
-            Who lacks its version.
-        said : str
-            What it refused the work with.
-
-        Raises
-        ------
-        FederationError
-            Naming what the machines have to share.
         """
         # By all of them: a site says itself what it is a node of.
         simulated = engine_of([*self.sites, site]) != SUPERLINK
@@ -90,20 +78,7 @@ class Members:
             )
 
     def tell_memory(self, server_round: int, upload: Upload) -> None:
-        """Log what a site says of its memory where that is not what this run's last round left.
-
-        Parameters
-        ----------
-        server_round : int
-            The round that is answered.
-        upload : Upload
-            The site's reply.
-
-        Raises
-        ------
-        FederationError
-            If that is a simulated device's, and of this run.
-        """
+        """Log what a site says of its memory where that is not what this run's last round left."""
         site, figures = upload.site.name, upload.metrics
         if MEMORY_LOST in figures:
             self.require_memory(upload.site)

@@ -17,7 +17,7 @@ from common.code.imports import is_import_path
 from common.code.imports import load as load_path
 from common.config.resolved import Config
 from common.draws.seeding import generator, process_wide
-from common.errors import ConfigError
+from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
 from common.learning.task import Task, task_of
 from common.models import own
@@ -68,16 +68,16 @@ class Run:
 
         Raises
         ------
-        ConfigError
+        FederationError
             If they are others: a method's parts do not belong together.
         """
-        found = self.config.settings
-        if not isinstance(found, cls):
-            raise ConfigError(
-                f"method={self.config.method} has settings of the class {type(found).__name__} where a part of it "
-                f"needs {cls.__name__}: let the one inherit the other, or give the method a part of its own"
+        settings = self.config.settings
+        if not isinstance(settings, cls):
+            raise FederationError(
+                f"method={self.config.method} has {type(settings).__name__} where a part of it needs {cls.__name__}: "
+                "let the one inherit the other, or give the method a part of its own"
             )
-        return found
+        return settings
 
     def with_model(self, name: str) -> Run:
         """Return the run with the architecture ``name`` of its method in its own's place, the same object each time.

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from common.errors import FederationError
 from common.learning.run import Run
 from common.settings.feddgm import FedDGMSettings, surrogate
 
 
 def settings_of(run: Run) -> FedDGMSettings:
-    """Return the method's settings.
-
-    Raises
-    ------
-    FederationError
-        If they are another method's.
-    """
-    settings = run.config.settings
-    if not isinstance(settings, FedDGMSettings):
-        raise FederationError(
-            f"FedDGM needs settings that inherit FedDGMSettings, those of {run.config.method} are "
-            f"{type(settings).__name__}: let them inherit it"
-        )
-    return settings
+    """Return the method's settings."""
+    return run.settings(FedDGMSettings)
 
 
 def surrogate_of(run: Run, site: str) -> str:

@@ -69,16 +69,8 @@ class Evaluation:
     ) -> MetricRecord | None:
         """Return the sites' mean figures, each site counting the images that it said it holds out; None without any.
 
-        Parameters
-        ----------
-        server_round : int
-            The round whose weights were judged.
-        replies : iterable of Message
-            What came.
-        classes : int
-            Of the data: a loss is absurd beside that of guessing among them.
-        any_record : bool
-            Whether replies may hold records of any name.
+        A loss is absurd beside that of guessing among ``classes``. With ``any_record`` a reply may hold records of any
+        name.
         """
         names = None if any_record else EVALUATION_RECORDS
         figures = self._read(server_round, replies, names)

@@ -74,21 +74,8 @@ class Round:
     ) -> list[Message]:
         """Return a message for each of ``sites`` for which ``plan`` has an instruction, in their order.
 
-        Parameters
-        ----------
-        plan : mapping of str to Instruction
-            By the site's name.
-        sites : sequence of Site
-            The round's.
-        config : ConfigRecord
-            What stands in every instruction besides.
-        arrays : ArrayRecord
-            What the round begins with: parts that travel in the same bytes share them.
-
-        Raises
-        ------
-        ConfigError
-            If a part is asked for of which the strategy's ``bounds`` say nothing.
+        ``config`` stands in every instruction besides. ``arrays`` is what the round begins with: parts that travel in
+        the same bytes share them. ConfigError if a part is asked for of which the strategy's ``bounds`` say nothing.
         """
         self._require_bounds(plan)
         serialiser = Serialiser(self._run.config.wire.compression, list(arrays.values()))

@@ -34,21 +34,12 @@ class Spending:
     heads: dict[str, Head] = field(default_factory=dict)
 
     def take_from(self, reply: Message, site: str, noises: Collection[float] | None) -> None:
-        """Note what a reply says that its site was charged for its privacy.
-
-        Parameters
-        ----------
-        reply : Message
-            Whatever else becomes of it.
-        site : str
-            Who sent it.
-        noises : collection of float or None
-            The noise multipliers of the run's settings; None where any may be.
+        """Note what a reply says of its site's charges, of ``noises`` alone unless that is None.
 
         Raises
         ------
         PayloadError
-            If it cannot be read, or is of other noise than the run's settings have.
+            If it cannot be read, or is of other noise.
         """
         told = told_with(reply)
         if told is None:

@@ -63,7 +63,7 @@ def test_copies_that_are_never_taken_for_their_class_end_with_the_round(small: S
     x, y = torch.zeros(4, *made.info.shape), torch.arange(4)
     samples, state = Samples.of(x, y), ContextState(RecordDict())
     client = FedDPMSClient(made, "north", samples, samples, state)
-    client.deadline = Deadline(0.3)
+    client.begin({"server-round": 1, SECONDS_LEFT: 0.3})
 
     class Other(nn.Module):
         """Takes whatever it sees for class 9."""

@@ -200,5 +200,8 @@ def test_a_client_says_which_settings_it_needs(small: Small) -> None:
     made = Division(load(small(method="real"))).run
     empty = Samples.of(torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.int64))
     client = FedAvgClient(made, "a", empty, empty, ContextState(RecordDict()))
-    with pytest.raises(FederationError, match="FedAvgClient needs settings that inherit FedAvgSet"):
+    with pytest.raises(
+        FederationError,
+        match="method=real has REALSettings where a part of it needs FedAvgSettings",
+    ):
         client.train(Weights.of(made.build_model()))
