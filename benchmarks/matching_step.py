@@ -21,6 +21,7 @@ from common.draws.seeding import generator
 from common.models import Classifier, build
 from synth.class_batches import ClassBatches
 from synth.distribution_matching import distil, sample_ball
+from synth.matching_parts import Matching
 
 CLASSES, IPC, REAL_BATCH, RHO, THREADS = 10, 10, 256, 5.0, 2
 AGREEMENT = 1e-5
@@ -65,13 +66,9 @@ def ours(task: Problem, step: int, precision: torch.dtype = torch.float32) -> fl
         task.labels,
         task.start,
         task.start_labels,
-        iterations=1,
-        image_lr=1.0,
-        image_momentum=0.5,
-        real_batch=REAL_BATCH,
-        rho=RHO,
-        generator=generator(0, "step", step),
-        real_precision=precision,
+        Matching(1, image_lr=1.0, image_momentum=0.5, rho=RHO, real_precision=precision),
+        REAL_BATCH,
+        generator(0, "step", step),
     )
     return float(moved.losses[0])
 

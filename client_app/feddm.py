@@ -18,6 +18,7 @@ from common.settings.feddm import FedDMSettings
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from synth.distribution_matching import distil, noise_start, real_start
+from synth.matching_parts import Matching
 from synth.poisson_classes import PoissonClasses
 from synth.private_matching import distil_privately, rows_see_each_other
 
@@ -60,20 +61,25 @@ class FedDMClient(DeviceClient):
             self.samples.labels,
             start,
             labels,
-            iterations=settings.iterations,
-            image_lr=settings.image_lr,
-            image_momentum=settings.image_momentum,
-            real_batch=settings.real_batch,
-            syn_batch=settings.syn_batch,
-            rho=settings.rho,
-            augment=settings.augment,
-            real_precision=getattr(torch, settings.real_precision),
-            generator=rng,
-            before_step=counted(settings.iterations, self.deadline.check),
+            self._matching(settings),
+            settings.real_batch,
+            rng,
         )
         if len(distilled.losses):
             self.report(matching_loss=float(distilled.losses[-1]))
         return distilled.images, distilled.labels
+
+    def _matching(self, settings: FedDMSettings) -> Matching:
+        return Matching(
+            iterations=settings.iterations,
+            image_lr=settings.image_lr,
+            image_momentum=settings.image_momentum,
+            rho=settings.rho,
+            syn_batch=settings.syn_batch,
+            augment=settings.augment,
+            real_precision=getattr(torch, settings.real_precision),
+            before_step=counted(settings.iterations, self.deadline.check),
+        )
 
     # ---- with differential privacy --------------------------------------------------------------------
 
@@ -102,19 +108,12 @@ class FedDMClient(DeviceClient):
             self.samples.inputs,
             batches,
             start,
+            self._matching(settings),
             mechanism=settings.mechanism,
             gaussian=self.draws.gaussian("matching-noise", privacy.noise_multiplier, privacy.clip),
             sample=lambda rates: self.draws.sample(f"matching-sample {next(samples)}", rates),
-            iterations=settings.iterations,
-            image_lr=settings.image_lr,
-            image_momentum=settings.image_momentum,
-            syn_batch=settings.syn_batch,
-            rho=settings.rho,
-            augment=settings.augment,
-            real_precision=getattr(torch, settings.real_precision),
             generator=rng,
             values=self._values(),
-            before_step=counted(settings.iterations, self.deadline.check),
         )
         return images, labels
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from synth import augmentation
 from synth.augmentation import Draw
 from synth.ball import project_ball, sample_ball
 from synth.class_batches import ClassBatches
 from synth.descent import SGD
 from synth.matching_parts import (
     Embedder,
+    Matching,
     features,
     flat_copy,
     pieces,
@@ -107,25 +107,17 @@ def distil(
     labels: Tensor,
     start: Tensor,
     start_labels: Tensor,
-    *,
-    iterations: int,
-    image_lr: float,
-    image_momentum: float,
+    matching: Matching,
     real_batch: int,
-    rho: float,
     generator: torch.Generator,
-    syn_batch: int = 0,
-    augment: str = "",
-    real_precision: torch.dtype = torch.float32,
-    before_step: Callable[[], None] | None = None,
 ) -> Distilled:
     """Distil a device's data into synthetic images by matching features around given weights.
 
     An iteration draws weights w ~ P_w, a real batch of every class and, if asked for, a synthetic
     one and an augmentation, and takes one SGD step on the images along the gradient of Eq. 9. The
     weights are drawn into a private copy of ``model``, in training mode: batch norm normalises by
-    the batch, class by class, as the public code does. Momentum 0.5 is what that code uses; the
-    paper's text has plain SGD. Nothing is copied between host and device inside the loop.
+    the batch, class by class, as the public code does. Nothing is copied between host and device
+    inside the loop.
 
     Args:
         model: An nn.Module at the round's weights w_r; not changed. Everything below lives on its
@@ -136,18 +128,9 @@ def distil(
             round's; not changed.
         start_labels: Their classes, int64 [m], each with at least one real image. Classes not named
             here are left out.
-        iterations: T; 0 returns the start, ordered by class.
-        image_lr: eta_c.
-        image_momentum: The momentum of the SGD on the images.
+        matching: How; with 0 iterations it returns the start, ordered by class.
         real_batch: |B_c|, drawn without replacement; a class with fewer gives all it has.
-        rho: The radius of P_w.
         generator: The source of every draw.
-        syn_batch: Synthetic images of a class in an iteration, drawn without replacement; 0 takes
-            all.
-        augment: A DSA strategy such as "color_crop_cutout_flip_scale_rotate", or "" for none.
-        real_precision: torch.bfloat16 runs the real forward pass under autocast; the rest stays in
-            float32.
-        before_step: Called ahead of every iteration, such as one that raises when the time is over.
 
     Returns:
         The synthetic set, ordered by class.
@@ -158,20 +141,12 @@ def distil(
             iteration on.
     """
     _check(labels, start, start_labels, real_batch, generator)
-    matcher = _Matcher.prepare(
-        model, inputs, labels, start_labels, real_batch, syn_batch, rho, real_precision
-    )
-    transforms = augmentation.parse(augment)
-    per_iteration: Sequence[Draw | None] = (
-        augmentation.draws(transforms, iterations, generator) if transforms else [None] * iterations
-    )
+    matcher = _Matcher.prepare(model, inputs, labels, start_labels, matching, real_batch)
     by_class = start_labels.argsort(stable=True)
     images = start[by_class].detach().clone().requires_grad_()
-    optimizer = SGD([images], image_lr, momentum=image_momentum)
+    optimizer = SGD([images], matching.image_lr, momentum=matching.image_momentum)
     losses = []
-    for draw in per_iteration:
-        if before_step is not None:
-            before_step()
+    for draw in matching.steps(generator):
         loss = matcher.loss(images, draw, generator)
         (images.grad,) = torch.autograd.grad(loss, images)
         optimizer.step()
@@ -192,9 +167,7 @@ class _Matcher:
     held: Tensor
     real: ClassBatches
     syn: ClassBatches
-    draws_syn: bool
-    rho: float
-    precision: torch.dtype
+    matching: Matching
 
     @classmethod
     def prepare(
@@ -203,10 +176,8 @@ class _Matcher:
         inputs: Callable[[Tensor], Tensor],
         labels: Tensor,
         start_labels: Tensor,
+        matching: Matching,
         real_batch: int,
-        syn_batch: int,
-        rho: float,
-        precision: torch.dtype,
     ) -> _Matcher:
         """Copy the model and plan the batches, for a synthetic set ordered by class."""
         private, flat = flat_copy(model)
@@ -218,17 +189,15 @@ class _Matcher:
             inputs=inputs,
             held=held,
             real=ClassBatches.plan(labels[held], real_batch, dtype=flat.dtype),
-            syn=ClassBatches.plan(start_labels.sort().values, syn_batch, dtype=flat.dtype),
-            draws_syn=syn_batch > 0,
-            rho=rho,
-            precision=precision,
+            syn=ClassBatches.plan(start_labels.sort().values, matching.syn_batch, dtype=flat.dtype),
+            matching=matching,
         )
 
     def loss(self, images: Tensor, draw: Draw | None, generator: torch.Generator) -> Tensor:
         """Return Eq. 9 at fresh weights and batches for the whole set ``images``."""
-        sample_ball(self.centre, self.rho, generator, out=self.flat)
+        sample_ball(self.centre, self.matching.rho, generator, out=self.flat)
         batch = self.held[self.real.draw(generator)]
-        if self.draws_syn:
+        if self.matching.syn_batch:
             images = images[self.syn.draw(generator)]
 
         def real_piece(piece: slice) -> Tensor:
@@ -236,7 +205,8 @@ class _Matcher:
 
         with torch.no_grad():
             pieces = _pieces(self.model, self.real, images)
-            target = _class_means(self.model, real_piece, pieces, self.real, self.precision)
+            precision = self.matching.real_precision
+            target = _class_means(self.model, real_piece, pieces, self.real, precision)
         return _distance(target, _synthetic_means(self.model, transformed(images, draw), self.syn))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -32,6 +33,46 @@ class Embedder(Protocol):
 
     def classify(self, h: Tensor) -> Tensor:
         """Return the logits z [n, classes] of embeddings [n, d]."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How images are matched, with privacy or without.
+
+    Attributes:
+        iterations: T; 0 leaves the images as they begin.
+        image_lr: eta_c.
+        image_momentum: The momentum of the SGD on the images. The public code has 0.5, the paper's
+            text plain SGD.
+        rho: The radius of P_w.
+        syn_batch: Synthetic images of a class in an iteration, drawn without replacement; 0 takes
+            all.
+        augment: A DSA strategy such as "color_crop_cutout_flip_scale_rotate", or "" for none; one
+            draw for real and synthetic images.
+        real_precision: torch.bfloat16 runs the real forward pass under autocast; the rest stays in
+            float32.
+        before_step: Called ahead of every iteration, such as one that raises when the time is over.
+    """
+
+    iterations: int
+    image_lr: float
+    image_momentum: float
+    rho: float
+    syn_batch: int = 0
+    augment: str = ""
+    real_precision: torch.dtype = torch.float32
+    before_step: Callable[[], None] | None = None
+
+    def steps(self, generator: torch.Generator) -> Iterator[Draw | None]:
+        """Yield the augmentation of each iteration as it begins; all are drawn before the first."""
+        transforms = augmentation.parse(self.augment)
+        draws: Sequence[Draw | None] = [None] * self.iterations
+        if transforms:
+            draws = augmentation.draws(transforms, self.iterations, generator)
+        for draw in draws:
+            if self.before_step is not None:
+                self.before_step()
+            yield draw
 
 
 def features(model: Embedder, images: Tensor, precision: torch.dtype = torch.float32) -> Tensor:

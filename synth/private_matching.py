@@ -18,20 +18,20 @@ by the batch, one example would move what others contribute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from synth import augmentation
 from synth.augmentation import Draw
 from synth.ball import sample_ball
 from synth.class_batches import ClassBatches
 from synth.descent import SGD
 from synth.matching_parts import (
     Embedder,
+    Matching,
     features,
     flat_copy,
     pieces,
@@ -82,20 +82,13 @@ def distil_privately(
     inputs: Callable[[Tensor], Tensor],
     batches: PoissonClasses,
     start: Tensor,
+    matching: Matching,
     *,
     mechanism: Mechanism,
     gaussian: Gaussian,
     sample: Callable[[Tensor], Tensor],
-    iterations: int,
-    image_lr: float,
-    image_momentum: float,
-    rho: float,
     generator: torch.Generator,
-    syn_batch: int = 0,
-    augment: str = "",
-    real_precision: torch.dtype = torch.float32,
     values: tuple[Tensor, Tensor] | None = None,
-    before_step: Callable[[], None] | None = None,
 ) -> Tensor:
     """Distil a device's data as `synth.distribution_matching.distil` does, with differential privacy.
 
@@ -109,21 +102,14 @@ def distil_privately(
         start: The images to start from [C m, C, H, W], class by class in the order of ``batches``,
             equally many of each: noise, or an earlier result of this function, never real images.
             Not changed.
+        matching: How.
         mechanism: What is clipped.
         gaussian: How contributions are clipped and sums released.
         sample: chances [n] -> the positions of a Poisson sample, as `PoissonClasses.draw` takes
             it: of a source that nobody else can draw from.
-        iterations: T.
-        image_lr: eta_c.
-        image_momentum: The momentum of the SGD on the images.
-        rho: The radius of P_w.
         generator: The source of the draws that depend on no data.
-        syn_batch: Synthetic images of a class in an iteration; 0 takes all.
-        augment: A DSA strategy, or "" for none; one draw for real and synthetic images.
-        real_precision: torch.bfloat16 runs the real forward pass under autocast.
         values: The least and the greatest value that a pixel may take, each to be broadcast over
             images: noise in many steps would carry them far out. None leaves them as they come.
-        before_step: Called ahead of every iteration.
 
     Returns:
         The synthetic images, in the order of ``start``.
@@ -148,25 +134,20 @@ def distil_privately(
     private.eval()
     centre = flat.clone()
     ranks = torch.arange(count, device=start.device).repeat_interleave(len(start) // count)
-    plan = ClassBatches.plan(ranks, syn_batch, dtype=flat.dtype)
-    transforms = augmentation.parse(augment)
-    per_iteration: Sequence[Draw | None] = (
-        augmentation.draws(transforms, iterations, generator) if transforms else [None] * iterations
-    )
+    plan = ClassBatches.plan(ranks, matching.syn_batch, dtype=flat.dtype)
     images = start.detach().clone()
-    optimizer = SGD([images], image_lr, momentum=image_momentum)
-    for draw in per_iteration:
-        if before_step is not None:
-            before_step()
-        sample_ball(centre, rho, generator, out=flat)
-        used = plan.draw(generator) if syn_batch else torch.arange(len(images), device=flat.device)
+    optimizer = SGD([images], matching.image_lr, momentum=matching.image_momentum)
+    every, precision = torch.arange(len(images), device=flat.device), matching.real_precision
+    for draw in matching.steps(generator):
+        sample_ball(centre, matching.rho, generator, out=flat)
+        used = plan.draw(generator) if matching.syn_batch else every
 
         def embed(
             x: Tensor, precision: torch.dtype = torch.float32, draw: Draw | None = draw
         ) -> Tensor:
             return features(private, transformed(x, draw), precision)
 
-        real = _drawn(partial(embed, precision=real_precision), inputs, batches, sample, images)
+        real = _drawn(partial(embed, precision=precision), inputs, batches, sample, images)
         step = _STEPS[mechanism](embed, real, images[used], batches.expected, gaussian)
         images.grad = torch.zeros_like(images).index_copy_(0, used, step)
         optimizer.step()

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from exact_epsilon import gaussian as exact_gaussian
+from matching import distil_privately
 from scipy.stats import norm
 from torch import Tensor
 
@@ -28,7 +29,7 @@ from nectar.audit.published import PublishedReleases
 from nectar.audit.targets import TARGETS
 from nectar.cli import main
 from synth.poisson_classes import PoissonClasses
-from synth.private_matching import Mechanism, distil_privately
+from synth.private_matching import Mechanism
 from synth.private_release import Contributions, Gaussian
 
 DELTA = 1e-5

@@ -202,6 +202,6 @@ def test_a_client_says_which_settings_it_needs(small: Small) -> None:
     client = FedAvgClient(made, "a", empty, empty, ContextState(RecordDict()))
     with pytest.raises(
         FederationError,
-        match="method=real has REALSettings where a part of it needs FedAvgSettings",
+        match="method=real has RealSettings where a part of it needs FedAvgSettings",
     ):
         client.train(Weights.of(made.build_model()))

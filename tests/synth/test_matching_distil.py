@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from matching import distil
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -17,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from common.models import Classifier, build
 from synth import augmentation
 from synth.class_batches import ClassBatches
-from synth.distribution_matching import distil, matching_loss, real_start, sample_ball
+from synth.distribution_matching import matching_loss, real_start, sample_ball
 
 
 def rng(seed: int = 0) -> torch.Generator:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from matching import distil_privately
 from torch import Tensor, nn
 
 from common.draws.row_draws import SeededRows
@@ -27,7 +28,7 @@ from synth.diffusion_training import Plan, Training
 from synth.poisson_classes import PoissonClasses
 from synth.private_diffusion import PrivateDescent
 from synth.private_gradients import clipped_sum
-from synth.private_matching import Mechanism, distil_privately
+from synth.private_matching import Mechanism
 from synth.private_release import Gaussian
 from synth.unet import UNet
 

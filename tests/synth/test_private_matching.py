@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from matching import distil, distil_privately
 from scipy.stats import binom, chi2
 from torch import Tensor, nn
 
 from common.models import Classifier, build
 from synth import private_release
-from synth.distribution_matching import distil, matching_loss
+from synth.distribution_matching import matching_loss
 from synth.matching_parts import features
 from synth.poisson_classes import PoissonClasses
-from synth.private_matching import Mechanism, distil_privately, rows_see_each_other
+from synth.private_matching import Mechanism, rows_see_each_other
 from synth.private_release import Contributions, Gaussian, noisy_gradients, noisy_means
 
 LABELS = torch.tensor([2, 0, 0, 4, 2, 0, 2, 0, 0])
