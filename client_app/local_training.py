@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from client_app.device import DeviceClient
-from client_app.draws import Rows
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from common.errors import FederationError
 from common.learning.planned_steps import PrivateSteps, planned
-from common.learning.training import Local, Rule, Trained, plain_gradient, train
+from common.learning.training import Gradients, Local, Trained, train
 from common.models import Classifier
 from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings
@@ -51,18 +49,16 @@ def train_locally(
     model = client.model(w)
     trainee = model if around is None else around(model)
     pool = client.samples if samples is None else samples
-    steps = _steps(client, trainee, pool)
+    draws, gradients = _gradients(client, trainee, pool)
     try:
         trained = train(
             trainee,
             pool,
             client.settings(FedAvgSettings),
             client.run.task,
-            steps.generator,
+            draws,
             local=local,
-            rule=steps.rule,
-            sampled=steps.sampled,
-            rows=steps.rows,
+            gradients=gradients,
             server_round=client.server_round,
             precision=client.run.config.compute.precision,
             examples=client.examples_an_epoch,
@@ -76,29 +72,18 @@ def train_locally(
     return model, trained
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """How gradients come about, of which batches where these are no passes, and by which draws."""
-
-    generator: torch.Generator
-    rule: Rule = plain_gradient
-    sampled: Iterable[Tensor] | None = None
-    rows: Rows | None = None
-
-
-def _steps(client: DeviceClient, model: nn.Module, pool: Samples) -> _Steps:
-    """Return the steps of a client's training: plain ones, or DP-SGD's, which are charged here."""
+def _gradients(
+    client: DeviceClient, model: nn.Module, pool: Samples
+) -> tuple[torch.Generator, Gradients]:
+    """Return the generator of a client's training, and its gradients: plain ones, or DP-SGD's, charged here."""
     if not client.run.config.privacy.active:
-        return _Steps(client.generator(_PURPOSE))
+        return client.generator(_PURPOSE), Gradients()
     refuse_coupled(model)
     steps = private_steps(client, len(pool))
     charge(client, steps)
-    return _Steps(
-        _generator_of_nothing_private(client),
-        rule_of(client, _PURPOSE, steps),
-        samples_of(client, _PURPOSE, steps, pool),
-        client.draws.rows(_PURPOSE, pool),
-    )
+    rule, sampled = rule_of(client, _PURPOSE, steps), samples_of(client, _PURPOSE, steps, pool)
+    rows = client.draws.rows(_PURPOSE, pool)
+    return _generator_of_nothing_private(client), Gradients(rule, sampled, rows)
 
 
 def private_steps(client: DeviceClient, pool: int) -> PrivateSteps:

@@ -348,6 +348,7 @@ class Clock:
                 return
             finally:
                 self.lap("devices")
+            # While this waits at the yield its names hold what they name: a reply that was read would stay in memory.
             held = [item]
             del item
             yield held.pop()

@@ -89,6 +89,25 @@ def plain_gradient(
     return loss.detach()
 
 
+@dataclass(frozen=True)
+class Gradients:
+    """How gradients come about; as it stands, of the mean loss of each pass's batches.
+
+    Attributes
+    ----------
+    rule : Rule
+        Leaves a batch's gradient in ``grad``.
+    sampled : iterable of Tensor, optional
+        The positions of each step's batch, of any number. There are no passes then: this is all there is.
+    rows : callable, optional
+        (step, positions) -> the draws of these examples, each example's its own, as a private step needs.
+    """
+
+    rule: Rule = plain_gradient
+    sampled: Iterable[Tensor] | None = None
+    rows: Callable[[int, Tensor], RowDraws] | None = None
+
+
 def batches(
     n: int,
     size: int,
@@ -135,9 +154,7 @@ def train(
     generator: torch.Generator,
     *,
     local: Local = Local(),
-    rule: Rule = plain_gradient,
-    sampled: Iterable[Tensor] | None = None,
-    rows: Callable[[int, Tensor], RowDraws] | None = None,
+    gradients: Gradients = Gradients(),
     server_round: int = 1,
     precision: str = "float32",
     steps: int = 0,
@@ -148,15 +165,13 @@ def train(
     """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes, or for ``steps`` steps if given.
 
     A pass is over ``examples`` of them, drawn anew each time and without replacement; 0: over all. Its batches are of
-    ``settings.batch`` and a rest, or, with ``even``, as many that differ by one at most. With ``sampled``
-    there are no passes: it gives the positions of each step's batch, of any number, and is all there is.
-    ``generator`` orders the batches, and its seed decides what augmentation and layers such as dropout draw; with
-    ``rows``, (step, positions) -> the draws of these examples, each example's are its own, as a private step needs.
+    ``settings.batch`` and a rest, or, with ``even``, as many that differ by one at most. ``generator`` orders the
+    batches, and its seed decides what augmentation and layers such as dropout draw, unless ``gradients`` has others.
     ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned
     is the objective's mean over the last pass, or over what of it was run. ``server_round`` counts from 1, for the
     decay of the learning rate.
     """
-    device = samples.labels.device
+    device, rule, rows = samples.labels.device, gradients.rule, gradients.rows
     lr = settings.lr_in(server_round)
     minimised = _in_precision(local.objective or plain(task), device, precision)
     augment = augmented(settings, generator)
@@ -173,11 +188,13 @@ def train(
     losses: list[tuple[Tensor, int]] = []
     code = *modules, *vars(local).values(), task, rule, before_step
     ours = draws_of_torch_alone(*code)
+    # A parameter may take its step in the backward pass only where nothing else looks at the whole gradient first, and
+    # all code between is known: a large model then never has gradients as large as itself.
     whole = rule is not plain_gradient or settings.clip_norm > 0 or local.penalty is not None
     early = ours and not whole and local.objective is None and _are_large(parameters)
     moving = _moved_by_each_gradient(parameters, optimiser) if early else nullcontext()
     with process_wide(generator.initial_seed(), "layers", torch_alone=ours), moving:
-        for a_pass in passes if sampled is None else iter([sampled]):
+        for a_pass in passes if gradients.sampled is None else iter([gradients.sampled]):
             losses.clear()
             for positions in a_pass:
                 ahead()

@@ -89,7 +89,9 @@ class Trial:
 
     def prepare(self) -> None:
         """Build the model, before a round's uploads are in memory, and let go of its own weights."""
-        for name, place in self._places.items() if "_empty" not in self.__dict__ else ():
+        if "_empty" in self.__dict__:  # it is cached when the weights are let go of, for good
+            return
+        for name, place in self._places.items():
             if isinstance(place, nn.Parameter):
                 place.data = self._empty[name]
 

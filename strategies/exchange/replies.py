@@ -301,7 +301,7 @@ def matched(
         if answers not in asked:
             asked = _by_message_id(sent)
         held = [reply]
-        del reply
+        del reply  # or it is held here while whoever reads it has long let go of it
         if answers in asked:
             yield (held.pop(), *asked[answers])
 

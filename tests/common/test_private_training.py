@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from common.learning.planned_steps import PrivateSteps
 from common.learning.private_training import dp_sgd
 from common.learning.task import Classification
-from common.learning.training import Local, train
+from common.learning.training import Gradients, Local, train
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.samples.inputs import Samples
@@ -56,8 +56,9 @@ def run(
         Classification(2),
         torch.Generator().manual_seed(1),
         local=local,
-        rule=dp_sgd(gaussian, 2.0),
-        sampled=[torch.tensor(at, dtype=torch.int64) for at in sampled],
+        gradients=Gradients(
+            dp_sgd(gaussian, 2.0), [torch.tensor(at, dtype=torch.int64) for at in sampled]
+        ),
     )
 
 
@@ -171,8 +172,10 @@ def test_images_are_augmented_within_their_own_clip() -> None:
         Classification(2),
         torch.Generator().manual_seed(1),
         local=Local(objective=spy, draw=draw),
-        rule=dp_sgd(by_clip(1.0), 2.0),
-        sampled=[torch.tensor([1, 4]), torch.zeros(0, dtype=torch.int64)],
+        gradients=Gradients(
+            dp_sgd(by_clip(1.0), 2.0),
+            [torch.tensor([1, 4]), torch.zeros(0, dtype=torch.int64)],
+        ),
     )
     assert [len(targets) for targets in seen] == [2, 0]
 

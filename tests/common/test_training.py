@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from common.learning import compute
 from common.learning.task import Classification, NextToken
 from common.learning.training import (
+    Gradients,
     Local,
     Objective,
     Trained,
@@ -214,7 +215,7 @@ def test_a_per_example_rule_without_a_bound_is_plain_training() -> None:
             settings(epochs=2, batch=5),
             Classification(2),
             torch.Generator().manual_seed(1),
-            rule=rule,
+            gradients=Gradients(rule),
         )
         ends.append(model[1].weight.detach())
     torch.testing.assert_close(*ends, rtol=1e-6, atol=1e-6)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from client_app import local_training
 from client_app.device import DeviceClient
+from client_app.draws import Draws
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
@@ -226,7 +227,7 @@ def test_noise_is_what_the_settings_say(small: Small) -> None:
     )
     given = small(method="fedavg", rounds=1, set=text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeviceClient, "sample", lambda *_: torch.zeros(0, dtype=torch.int64))
+        patch.setattr(Draws, "sample", lambda *_: torch.zeros(0, dtype=torch.int64))
         record = run(given)
     start = dict(Division(load(given)).run.build_model().named_parameters())
     moved = torch.cat([(weights(record)[n] - p.detach()).flatten() for n, p in start.items()])

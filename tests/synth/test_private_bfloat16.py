@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from common.draws.row_draws import SeededRows
 from common.learning.compute import autocast
 from common.learning.private_training import dp_sgd
-from common.learning.training import train
+from common.learning.training import Gradients, train
 from common.models import build
 from common.settings.fedavg import FedAvgSettings
 from synth.diffusion import Schedule
@@ -103,8 +103,8 @@ def test_noise_reaches_the_weights_of_a_bfloat16_training_unrounded() -> None:
     settings = FedAvgSettings(lr=0.5)
     none = torch.zeros(0).long()
     task: Any = SimpleNamespace(loss=F.cross_entropy)
-    given: dict[str, Any] = {"rule": rule, "sampled": [none], "precision": "bfloat16"}
-    train(model, samples, settings, task, rng(), **given)
+    by = Gradients(rule, [none])
+    train(model, samples, settings, task, rng(), gradients=by, precision="bfloat16")
     moved = torch.cat([(before[n] - p.detach()).flatten() for n, p in model.named_parameters()])
     torch.testing.assert_close(moved, 0.5 * 2.0 * CLIP / 8.0 * drawn, rtol=1e-5, atol=2e-7)
 
