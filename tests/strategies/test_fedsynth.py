@@ -165,6 +165,13 @@ def test_too_few_sets_that_lead_anywhere_end_the_run_with_the_reasons(
     assert "partition-0: its synthetic batches lead to a weight 'features.1.weight'" in said
 
 
+def test_the_quorum_holds_for_what_a_method_inside_another_rejects(small: Small) -> None:
+    words = f"{QUICK} fedsynth.steps=2 fedsynth.replay=vmap federation.min_replies=3 federation.max_pixel=0"
+    words += " fedssyn.inner=fedsynth fedssyn.images=none"
+    with pytest.raises(FederationError, match="round 1 has 2 valid replies where"):
+        run(small(method="fedssyn", rounds=1, set=words), TamperedGrid, tampers={0: beyond})
+
+
 def test_a_run_learns_is_the_same_twice_and_continues_where_it_stopped(small: Small) -> None:
     words = (
         f"{QUICK} fedsynth.rate=4 fedsynth.iterations=20 fedsynth.synthetic_lr=0.1 "
