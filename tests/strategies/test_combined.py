@@ -14,7 +14,7 @@ from tiny import Tiny
 from torch import Tensor, nn
 
 from client_app import local_training
-from common.learning.training import Objective
+from common.learning.training import Gradients, Objective
 from server_app.checkpoint import Checkpoint
 
 Small = Callable[..., dict[str, Any]]
@@ -91,10 +91,10 @@ def test_moons_objective_under_a_rule_of_single_examples(
     plain = Checkpoint.load(run(given).last).weights
     rule = Clipped(longest)
 
-    def steps(client: Any, *_: Any) -> Any:
-        return local_training._Steps(client.generator("local-training"), rule)
+    def gradients(client: Any, *_: Any) -> Any:
+        return client.generator("local-training"), Gradients(rule)
 
-    monkeypatch.setattr(local_training, "_steps", steps)
+    monkeypatch.setattr(local_training, "_gradients", gradients)
     by_example = Checkpoint.load(run(given).last).weights
     apart = max(float((by_example[name] - plain[name]).abs().max()) for name in plain)
     assert max(rule.norms) > 1

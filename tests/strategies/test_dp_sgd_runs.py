@@ -20,7 +20,7 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
 from common.learning.private_training import dp_sgd
-from common.learning.training import Objective
+from common.learning.training import Gradients, Objective
 from common.privacy.events import Event
 from common.specs.fedssyn import DONE
 from nectar.records.past_run import PastRun
@@ -79,10 +79,10 @@ def test_with_an_infinite_clip_and_no_noise_it_is_plain_training(
     given = {"method": method, "rounds": 2}
     plain = weights(run(small(**given, set=f"{CUT} {text}")))
 
-    def steps(client: Any, *_: Any) -> Any:
-        return local_training._Steps(client.generator("local-training"), unbounded)
+    def gradients(client: Any, *_: Any) -> Any:
+        return client.generator("local-training"), Gradients(unbounded)
 
-    monkeypatch.setattr(local_training, "_steps", steps)
+    monkeypatch.setattr(local_training, "_gradients", gradients)
     private = weights(run(small(**given, set=f"{CUT} {text} {PRIVATE}")))
     for name, tensor in plain.items():
         torch.testing.assert_close(private[name], tensor, rtol=1e-6, atol=1e-6)
