@@ -23,8 +23,8 @@ from tiers import only_these_first
 
 from common.methods import METHODS
 from nectar.engines.local_run import run_here
-from nectar.engines.pool import forecast, grid, hand
-from nectar.engines.pool.crew import Crew
+from nectar.engines.pool import forecast, grid, worker
+from nectar.engines.pool.pool import WorkerPool
 from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
@@ -74,7 +74,7 @@ def workers_of(parent: int) -> list[int]:
             above = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:  # gone meanwhile
             continue
-        if b"nectar.engines.pool.worker" in words and above == parent:
+        if b"nectar.engines.pool.worker_process" in words and above == parent:
             found.append(int(entry.name))
     return found
 
@@ -198,15 +198,15 @@ def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
 ) -> None:
     """What pays is said here, and the workers are waited for: how long anything takes decides nothing."""
 
-    def there(*arguments: Any) -> Crew:
-        crew = Crew(*arguments)
-        crew.wait()
-        return crew
+    def there(*arguments: Any) -> WorkerPool:
+        pool = WorkerPool(*arguments)
+        pool.wait()
+        return pool
 
     places = tmp_path / "places"
     places.mkdir()
     monkeypatch.setattr(grid, "available_cores", lambda: 2)
-    monkeypatch.setattr(grid, "Crew", there)
+    monkeypatch.setattr(grid, "WorkerPool", there)
     monkeypatch.setattr(forecast, "LEAST_DEVICE", 0.0)
     monkeypatch.setattr(forecast, "LEAST_GAIN", math.inf)
     config = odd("", rounds=3, set=f"odd.folder={places}")
@@ -225,7 +225,7 @@ def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
 def test_where_no_worker_can_be_started_this_process_does_it(
     small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hand, "_WORKER", "nectar.engines.pool.none_such")
+    monkeypatch.setattr(worker, "_PROCESS", "nectar.engines.pool.none_such")
     config = small(method="fedavg")
     assert_same(pooled(config), run(config))
     assert "no process of the pool could be started, so that this one" in caplog.text

@@ -1,11 +1,13 @@
-"""What a pool of processes is made of: shared files, frames, letters, the board, the rule on when it pays."""
+"""What a pool of processes is made of: how messages come to a worker, the rule on when it pays."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import socket
+import threading
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,83 +19,26 @@ from common.config.loading import load
 from common.errors import ConfigError
 from nectar.comparison.plan import Task
 from nectar.engines import run_start
-from nectar.engines.pool import forecast, letters, sheets
-from nectar.engines.pool.board import Board
+from nectar.engines.pool import forecast
+from nectar.engines.pool.arrays import Receiver, Sender
 from nectar.engines.pool.forecast import Forecast
 from nectar.engines.pool.grid import most_processes
-from nectar.engines.pool.letters import Pile
-from nectar.engines.pool.line import Line
 
 
-def open_files() -> set[str]:
-    return {entry.name for entry in Path("/proc/self/fd").iterdir()}
+@pytest.fixture
+def ends() -> Iterator[tuple[Sender, Receiver, Connection]]:
+    here, there = Pipe()
+    with here, there:
+        yield Sender(here, keep=True), Receiver(there, keep=True), there
 
 
-def test_a_sheet_is_read_as_it_was_written_and_nobody_can_change_it() -> None:
-    before = open_files()
-    descriptor, offsets = sheets.write([b"abc", b"", b"defg"])
-    assert offsets == [0, 3, 3]
-    assert sheets.read(descriptor, 3, 4) == b"defg"
-    assert sheets.read(descriptor, 1, 4) == b"bcde"
-    assert sheets.read(descriptor, 0, 0) == b""
-    with pytest.raises(EOFError, match="1 bytes too early"):
-        sheets.read(descriptor, 0, 8)
-    with pytest.raises(PermissionError):
-        os.pwrite(descriptor, b"x", 0)
-    with pytest.raises(PermissionError):
-        os.ftruncate(descriptor, 0)
-    os.close(descriptor)
-    assert open_files() == before
-
-
-def test_a_large_sheet_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sheets, "_PIECE", 3)
-    descriptor, _ = sheets.write([b"0123456789"])
-    assert sheets.read(descriptor, 1, 8) == b"12345678"
-    os.close(descriptor)
-
-
-def test_without_memfd_a_file_without_a_name_does_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(sheets.tempfile, "tempdir", str(tmp_path))
-    descriptor, _ = sheets.write([b"abc"])
-    assert list(tmp_path.iterdir()) == []
-    assert sheets.read(descriptor, 1, 2) == b"bc"
-    os.close(descriptor)
-
-
-def test_frames_come_whole_with_their_descriptors_and_the_end_is_none() -> None:
-    here, there = socket.socketpair()
-    near, far = Line(here), Line(there)
-    descriptor, _ = sheets.write([b"beside"])
-    near.send({"log": ["flwr", 20, "a ✓ b"]})
-    near.send({"x": math.inf}, [descriptor, descriptor])
-    os.close(descriptor)
-    assert far.receive() == ({"log": ["flwr", 20, "a ✓ b"]}, [])
-    head, descriptors = far.receive() or ({}, [])
-    assert head == {"x": math.inf}
-    assert [sheets.read(each, 0, 6) for each in descriptors] == [b"beside"] * 2
-    for each in descriptors:
-        os.close(each)
-    near.end()
-    assert far.receive() is None
-    near.close()
-    far.close()
-
-
-def test_a_frame_that_breaks_off_is_the_end_and_leaves_no_descriptor_open() -> None:
-    before = open_files()
-    here, there = socket.socketpair()
-    descriptor, _ = sheets.write([b"x"])
-    socket.send_fds(here, [(1000).to_bytes(8, "big") + b'{"cut'], [descriptor])
-    os.close(descriptor)
-    here.close()
-    line = Line(there)
-    assert line.receive() is None
-    line.close()
-    assert open_files() == before
+def carry(ends: tuple[Sender, Receiver, Connection], item: object) -> Any:
+    """Send something and receive it, beside each other: a pipe holds less than a large one."""
+    sending = threading.Thread(target=ends[0].send, args=(item,))
+    sending.start()
+    received = ends[1].receive()
+    sending.join()
+    return received
 
 
 def content() -> RecordDict:
@@ -125,12 +70,9 @@ def content() -> RecordDict:
     )
 
 
-def test_a_letter_is_read_as_the_content_that_was_written() -> None:
-    given, pile = content(), Pile()
-    frame = json.loads(json.dumps(letters.written(given, pile.place)))
-    descriptor, _ = sheets.write(pile.blobs)
-    read = letters.read(frame, lambda place: sheets.read(descriptor, *place[1:]))
-    os.close(descriptor)
+def test_a_message_comes_as_it_was_sent(ends: tuple[Sender, Receiver, Connection]) -> None:
+    given = content()
+    read = carry(ends, given)
     assert list(read) == list(given)
     assert read.array_records == given.array_records
     assert list(read["arrays"]) == ["1", "0", "empty"]
@@ -145,26 +87,42 @@ def message(*records: ArrayRecord) -> RecordDict:
     return RecordDict({str(i): record for i, record in enumerate(records)})
 
 
-def test_what_messages_share_is_written_once_and_kept_while_a_round_needs_it() -> None:
-    before = open_files()
-    weights, means, own = (ArrayRecord([np.full(9, k)]) for k in range(3))
-    (w,), (m,), (o,) = ([a.data for a in r.values()] for r in (weights, means, own))
-    board = Board()
-    board.pin([message(weights, own), message(weights)])
-    assert board.place_of(o) is None
-    assert list(board.sheets) == [1]
-    place = board.place_of(w)
-    assert place is not None
-    assert sheets.read(board.sheets[1], *place[1:]) == w
-    board.pin([message(weights, means)])  # another wave of the same round, one message of it
-    assert (board.place_of(w), board.place_of(m)) == (place, None)
-    board.pin([message(weights, means), message(weights, means)])
-    assert list(board.sheets) == [1, 2]
-    board.pin([message(means), message(means)])
-    assert list(board.sheets) == [2]
-    assert board.place_of(w) is None
-    board.clear()
-    assert open_files() == before
+def blobs(content: RecordDict) -> list[bytes]:
+    return [array.data for record in content.array_records.values() for array in record.values()]
+
+
+def test_what_two_messages_in_a_row_share_is_sent_once_and_is_one_object(
+    ends: tuple[Sender, Receiver, Connection],
+) -> None:
+    weights, means, own = (ArrayRecord([np.full(10**6, k)]) for k in range(3))
+    first = blobs(carry(ends, message(weights, own)))
+    assert first == blobs(message(weights, own))
+    ends[0].send(message(weights, weights))  # it would not fit into the pipe
+    again = blobs(ends[1].receive())
+    assert again[0] is again[1] is first[0]
+    assert blobs(carry(ends, message(means))) == blobs(message(means))
+    assert blobs(carry(ends, message(weights)))[0] is not first[0], "nobody keeps what is over"
+    assert not ends[2].poll(), "nothing is left in the pipe"
+
+
+def test_an_end_that_keeps_nothing_is_sent_all_again() -> None:
+    here, there = Pipe()
+    with here, there:
+        sender, receiver = Sender(here, keep=False), Receiver(there, keep=False)
+        given = message(ArrayRecord([np.zeros(1000)]))
+        for _ in range(2):
+            sender.send(given)
+            assert blobs(receiver.receive()) == blobs(given)
+
+
+def test_equal_bytes_that_are_other_objects_are_told_apart(
+    ends: tuple[Sender, Receiver, Connection],
+) -> None:
+    """What is known by its identity must live as long as that is asked for."""
+    for k in range(20):
+        given = message(ArrayRecord([np.full(1000, k)]))
+        assert blobs(carry(ends, given)) == blobs(given)
+        del given
 
 
 def test_a_pool_pays_where_it_saves_more_than_it_costs() -> None:

@@ -15,9 +15,10 @@ from common.code.fingerprint import source_fingerprint
 from common.config.resolved import Config
 from common.learning.compute import torch_device
 from nectar.engines.cores import available_cores, granted_cores
-from nectar.engines.local_grid import LocalGrid, identify
-from nectar.engines.pool.crew import Crew
+from nectar.engines.local_grid import LocalGrid
 from nectar.engines.pool.forecast import Forecast
+from nectar.engines.pool.pool import WorkerPool
+from nectar.engines.pool.worker import Setup
 
 logger = getLogger("flwr")
 
@@ -112,27 +113,24 @@ class PoolGrid(LocalGrid):
         progress: Progress | None = None,
     ) -> None:
         clients, run_config = config.federation.sites, config.to_run_config()
-        super().__init__(client_app, clients, run_config, one_for_all=_of_one_set(config))
-        self._config, self._processes, self._told = config, processes, progress
+        super().__init__(
+            client_app, clients, run_config, progress=progress, one_for_all=_of_one_set(config)
+        )
+        self._config, self._processes = config, processes
         self._forecast = Forecast(config.rounds, devices_asked(config))
-        self._own: dict[str, Message] = {}
-        self._asked = 0
         self._turn = threading.Lock()
-        self._crew: Crew | None = None
-        self._may_hire = True
+        self._pool: WorkerPool | None = None
+        self._may_start = True
         if config.compute.workers:
-            self._hire()
+            self._start_pool()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Take ``messages``, and give them to workers where there are some; return their ids."""
-        messages = list(messages)
-        for message in messages:
-            identify(message)
-        self._own = {message.metadata.message_id: message for message in messages}
-        self._asked = len(messages)
         with self._turn:
+            self._waiting.clear()
+            message_ids = super().push_messages(messages)
             self._hand_over()
-        return [message.metadata.message_id for message in messages]
+        return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies to ``message_ids``, once each; what no worker was given is carried out for it."""
@@ -141,31 +139,30 @@ class PoolGrid(LocalGrid):
 
     def close(self) -> None:
         """End the workers; returns when they are gone."""
-        if self._crew is not None:
-            self._crew.close()
+        if self._pool is not None:
+            self._pool.close()
 
     def _reply_to(self, message_id: str) -> Message | None:
         with self._turn:
-            if message_id in self._own:
+            if message_id in self._waiting:
                 self._hand_over()
-            message = self._own.pop(message_id, None)
+            message = self._waiting.pop(message_id, None)
             if message is not None:
-                return self._carry_out(message)
-        return None if self._crew is None else self._crew.take(message_id)
+                return self._worked(message)
+        return None if self._pool is None else self._pool.take(message_id)
 
     def _hand_over(self) -> None:
         """Give the workers what is left of the messages, if there are workers and it is work."""
-        if self._crew is None or not self._own or not all(map(_is_work, self._own.values())):
+        if not self._waiting or not all(map(_is_work, self._waiting.values())):
             return
-        crew = self._crew_at_hand()
-        if crew is not None:
-            crew.put([*self._own.values()])
-            self._own = {}
+        pool = self._pool_at_hand()
+        if pool is not None:
+            pool.put([*self._waiting.values()])
+            self._waiting.clear()
 
-    def _carry_out(self, message: Message) -> Message:
+    def _worked(self, message: Message) -> Message:
         begun = time.perf_counter()
-        reply = self._call(message)
-        self._tell(self._asked - len(self._own), self._asked)
+        reply = super()._worked(message)
         if message.metadata.message_type == MessageType.TRAIN:
             self._forecast.worked(time.perf_counter() - begun)
             self._consider(message)
@@ -175,44 +172,42 @@ class PoolGrid(LocalGrid):
         """Have workers started where they pay; this process goes on until they are there."""
         group = message.metadata.group_id
         server_round = int(group) if group.isdecimal() else self._config.rounds
-        if self._may_hire and self._forecast.pays(server_round, len(self._own), self._processes):
-            self._hire()
+        left = len(self._waiting)
+        if self._may_start and self._forecast.pays(server_round, left, self._processes):
+            self._start_pool()
 
-    def _hire(self) -> None:
-        self._may_hire = False
-        setup = {
-            "run-config": self._config.to_run_config(),
-            "clients": self._config.federation.sites,
-            "source": source_fingerprint(),
-            "level": getLogger().level,
-            "flwr-level": logger.level,
-        }
+    def _start_pool(self) -> None:
+        self._may_start = False
+        setup = Setup(
+            run_config=self._config.to_run_config(),
+            sites=self._config.federation.sites,
+            source=source_fingerprint(),
+            level=getLogger().level,
+            flower_level=logger.level,
+        )
         logger.info("%d processes carry out the devices", self._processes)
-        self._crew = Crew(setup, self._processes, self._tell_of_crew)
+        self._pool = WorkerPool(setup, self._processes, self._tell_of_pool)
 
-    def _crew_at_hand(self) -> Crew | None:
+    def _pool_at_hand(self) -> WorkerPool | None:
         """Return the workers if they can be given something now; where they were asked for, they are waited for."""
-        crew = self._crew
-        if crew is None:
+        pool = self._pool
+        if pool is None:
             return None
         if self._config.compute.workers:
-            crew.wait()
-        if crew.problem:
+            pool.wait()
+        if pool.problem:
             logger.warning(
                 "no process of the pool could be started, so that this one carries out the devices: %s",
-                crew.problem,
+                pool.problem,
             )
-            crew.close()
-            self._crew = None
+            pool.close()
+            self._pool = None
             return None
-        return crew if crew.ready else None
+        return pool if pool.ready else None
 
-    def _tell_of_crew(self, done: int, of: int) -> None:
-        self._tell(self._asked - of + done, self._asked)
-
-    def _tell(self, done: int, of: int) -> None:
-        if self._told is not None:
-            self._told(done, of)
+    def _tell_of_pool(self, done: int, of: int) -> None:
+        if self._progress is not None:
+            self._progress(self._pushed - of + done, self._pushed)
 
 
 def _is_work(message: Message) -> bool:

@@ -1,0 +1,242 @@
+"""The workers together: who carries out which message, and what comes of it where one of them dies.
+
+Why no executor of loky's or of `concurrent.futures`: where one process dies, these break for all that is under way,
+and do not tell which task it was; loky also ends a worker whose memory grew, and with it the data of its sites.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from logging import getLogger
+
+from flwr.app import Error, Message, RecordDict
+
+from nectar.engines.pool.worker import CRASHED, Setup, Worker
+
+logger = getLogger("flwr")
+
+#: Flower's own code for a node that is not to be had
+_UNAVAILABLE = 5
+
+#: bytes of arrays in replies that nobody has taken yet, above which workers do not run ahead of the server
+_HELD = 256 * 2**20
+
+#: waiting messages among which a worker looks for one whose node it had before
+_LOOKED_THROUGH = 64
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class _Job:
+    """A message, which one it is of those put together, and the reply once there is one."""
+
+    message: Message
+    position: int
+    reply: Message | None = None
+
+    @property
+    def node(self) -> int:
+        """Whom it is for."""
+        return self.message.metadata.dst_node_id
+
+
+class WorkerPool:
+    """Workers that carry out messages side by side.
+
+    A node goes to the worker that had it last, whose memory holds its data, and to another one where that has no time.
+    Messages are begun in their order, in which their replies are best taken: where these are large, no more of them
+    wait here than some, however many messages there are. A worker that dies costs the node that it was at this one
+    message, and is started again.
+
+    Parameters
+    ----------
+    setup : Setup
+        What each worker is told first.
+    size : int
+        How many there are.
+    progress : callable, optional
+        Told (messages carried out, messages put together) after each one, in a thread of the pool's.
+    """
+
+    def __init__(self, setup: Setup, size: int, progress: Progress | None = None) -> None:
+        self._setup, self._progress, self._size = setup, progress, size
+        self._changed = threading.Condition()
+        self._jobs: dict[str, _Job] = {}
+        self._waiting: deque[_Job] = deque()
+        self._home: dict[int, int] = {}
+        self._busy: set[int] = set()
+        self._put = self._replied = self._taken = self._held = 0
+        self._workers: dict[int, Worker] = {}
+        self._ready: set[int] = set()
+        self._problem, self._closing = "", False
+        self._serving = [
+            threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(size)
+        ]
+        self._living = size
+        for thread in self._serving:
+            thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a worker that can be given a message; others join it when they have started."""
+        return bool(self._ready)
+
+    @property
+    def problem(self) -> str:
+        """Why there are no workers, in a clause; empty while there are."""
+        return "" if self._living else self._problem
+
+    def wait(self) -> None:
+        """Wait until there is a worker, or nobody is left to become one."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.ready or not self._living)
+
+    def put(self, messages: Sequence[Message]) -> None:
+        """Have ``messages`` carried out; those put earlier that nobody has begun are dropped."""
+        with self._changed:
+            jobs = [_Job(message, position) for position, message in enumerate(messages)]
+            self._jobs = {job.message.metadata.message_id: job for job in jobs}
+            self._waiting.clear()
+            self._put, self._replied, self._taken, self._held = len(jobs), 0, 0, 0
+            for job in jobs:
+                if job.node in self._busy:
+                    reason = "this device is still at work on what it was asked before"
+                    self._settle(job, Error(code=_UNAVAILABLE, reason=reason))
+                elif not self._living:
+                    self._settle(job, Error(code=CRASHED, reason=self._problem))
+                else:
+                    self._waiting.append(job)
+            self._changed.notify_all()
+
+    def take(self, message_id: str) -> Message | None:
+        """Wait for the reply to a message and return it, once; None for one that was not put, or was dropped."""
+        with self._changed:
+            job = self._jobs.get(message_id)
+            if job is None:
+                return None
+            self._changed.wait_for(
+                lambda: job.reply is not None or self._jobs.get(message_id) is not job
+            )
+            if self._jobs.get(message_id) is not job or job.reply is None:
+                return None
+            del self._jobs[message_id]
+            self._taken += 1
+            self._held -= _size(job.reply)
+            self._changed.notify_all()
+            return job.reply
+
+    def close(self) -> None:
+        """End all workers; returns when their processes are gone."""
+        with self._changed:
+            self._closing = True
+            workers = list(self._workers.values())
+            self._changed.notify_all()
+        with ThreadPoolExecutor(self._size) as side_by_side:
+            list(side_by_side.map(lambda worker: worker.end(), workers))
+        for thread in self._serving:
+            thread.join()
+
+    # ---- each worker's thread -------------------------------------------------------------------------
+
+    def _serve(self, index: int) -> None:
+        """Keep a worker at work, and start it again when it has died."""
+        try:
+            while self._work(index):
+                pass
+        finally:
+            with self._changed:
+                self._living -= 1
+                while not self._living and self._waiting:  # nobody is left to carry it out
+                    self._settle(self._waiting.popleft(), Error(code=CRASHED, reason=self._problem))
+                self._changed.notify_all()
+
+    def _work(self, index: int) -> bool:
+        """Start a worker and give it messages; return whether it has died and another one is worth a try."""
+        worker: Worker | None = None
+        job: _Job | None = None
+        try:
+            worker = self._start(index)
+            worker.greet()
+            self._enter(index)
+            while (job := self._next(index)) is not None:
+                self._done(job, worker.carry_out(job.message))
+            return False
+        except Exception as error:
+            if job is None:
+                self._problem = str(error)
+                return False
+            if (
+                not self._closing
+            ):  # said before the reply: what waits for that may be all that is left of the run
+                logger.warning("a process of the pool died (%s): another one is started", error)
+            self._done(job, Error(code=CRASHED, reason=f"its process died: {error}"))
+            return not self._closing
+        finally:
+            self._ready.discard(index)
+            if worker is not None:
+                worker.end()
+
+    def _start(self, index: int) -> Worker:
+        with self._changed:
+            if self._closing:
+                raise RuntimeError("the run is over")
+            worker = self._workers[index] = Worker(self._setup)
+            return worker
+
+    def _enter(self, index: int) -> None:
+        with self._changed:
+            self._ready.add(index)
+            self._changed.notify_all()
+
+    def _next(self, index: int) -> _Job | None:
+        """Wait for the next message for a worker; None at the end."""
+        with self._changed:
+            while not self._closing:
+                job = self._choose(index)
+                if job is not None:
+                    self._busy.add(job.node)
+                    self._home[job.node] = index
+                    return job
+                self._changed.wait()
+        return None
+
+    def _choose(self, index: int) -> _Job | None:
+        """Take from what waits the worker's own, else nobody's, else the first one; None where it is to wait."""
+        near = [*islice(self._waiting, _LOOKED_THROUGH)]
+        if self._held >= _HELD:
+            near = [job for job in near if job.position < self._taken + 2 * self._size]
+        homes = [self._home.get(job.node) for job in near]
+        at = next((homes.index(home) for home in (index, None) if home in homes), 0)
+        job = near[at] if near else None
+        if job is not None:
+            self._waiting.remove(job)
+        return job
+
+    def _done(self, job: _Job, answer: RecordDict | Error) -> None:
+        with self._changed:
+            self._busy.discard(job.node)
+            self._settle(job, answer)
+            self._changed.notify_all()
+
+    def _settle(self, job: _Job, answer: RecordDict | Error) -> None:
+        if self._jobs.get(job.message.metadata.message_id) is not job:
+            return  # nobody waits for it any more
+        job.reply = Message(answer, reply_to=job.message)
+        self._held += _size(job.reply)
+        self._replied += 1
+        if self._progress is not None:
+            self._progress(self._replied, self._put)
+
+
+def _size(reply: Message) -> int:
+    """Return the bytes of a reply's arrays."""
+    if not reply.has_content():
+        return 0
+    records = reply.content.array_records.values()
+    return sum(len(array.data) for record in records for array in record.values())

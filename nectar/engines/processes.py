@@ -1,0 +1,183 @@
+"""Child processes: each is started in a session of its own, dies with its parent, and is ended step by step."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import IO, Protocol, TypeVar
+
+import psutil
+
+Steps = Sequence[tuple[signal.Signals, float]]
+"""Signals, each with the seconds that a process has to end after it."""
+
+#: what a process of Nectar's own has to put in order is done within the first of these
+STEPS: Steps = ((signal.SIGTERM, 5.0), (signal.SIGKILL, 20.0))
+
+#: prctl's request for a signal at the parent's death, of Linux's prctl.h
+_PR_SET_PDEATHSIG = 1
+
+_POLL = 0.02
+
+
+class Process(Protocol):
+    """What can be ended: a `subprocess.Popen`, a `psutil.Process`."""
+
+    def send_signal(self, sig: signal.Signals, /) -> None:
+        """Send it a signal if it is there."""
+
+
+P = TypeVar("P", bound=Process)
+
+
+def start(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    output: IO[bytes] | int | None = None,
+    errors: IO[bytes] | int | None = None,
+    keep: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a program that reads nothing.
+
+    It has a session of its own: Ctrl-C goes to this process alone, which ends things in order.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The program and its words.
+    environment : mapping of str to str, optional
+        All its variables; by default this process's.
+    folder : Path, optional
+        Its working directory; by default this process's.
+    output, errors : file or int, optional
+        Where its standard output and errors go; by default where this process's go.
+    keep : sequence of int
+        File descriptors that it inherits.
+    """
+    return subprocess.Popen(
+        command,
+        env=environment,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        pass_fds=keep,
+        start_new_session=True,
+    )
+
+
+def module_command(module: str, *words: str) -> list[str]:
+    """Return the command that runs a module of Nectar's, which is told this process's number first."""
+    return [sys.executable, "-P", "-m", module, str(os.getpid()), *words]
+
+
+def import_path() -> dict[str, str]:
+    """Return the variable by which a child imports what this process does, wherever either was started."""
+    return {"PYTHONPATH": os.pathsep.join(str(Path(entry or ".").absolute()) for entry in sys.path)}
+
+
+def end_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have a signal sent to this process when ``parent`` dies, even by SIGKILL; end at once if it has.
+
+    On Linux the system sends it, when the parent's *thread* that started this process ends. Elsewhere a thread of this
+    process looks for its parent every second.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+    else:
+        threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
+    if os.getppid() != parent:  # it died before the system had been told
+        os._exit(1)
+
+
+def _watch(parent: int, number: signal.Signals) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), number)
+
+
+def listen(grace: int = 0) -> None:
+    """Let SIGINT and SIGTERM ask for an orderly end, also where a shell made its background jobs ignore SIGINT.
+
+    Parameters
+    ----------
+    grace : int
+        Seconds after which the system ends this process all the same; 0 for never.
+    """
+
+    def heard(number: int, frame: FrameType | None) -> None:
+        signal.alarm(grace)
+        signal.default_int_handler(number, frame)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, heard)
+
+
+def end(living: Callable[[], Collection[P]], steps: Steps = STEPS) -> list[P]:
+    """End processes: each signal in turn, until none is left.
+
+    Parameters
+    ----------
+    living : callable
+        Returns those that are still there. They may still be starting others: these get the signal as they appear.
+    steps : sequence of (signal, float)
+        The signals, and how long each is waited for.
+
+    Returns
+    -------
+    list
+        Those that are there all the same, normally none.
+    """
+    for number, seconds in steps:
+        deadline, signalled = time.monotonic() + seconds, set[P]()
+        while left := set(living()):
+            for process in left - signalled:
+                with suppress(psutil.Error, OSError):  # gone, or not to be touched
+                    process.send_signal(number)
+            signalled |= left
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL)
+        else:
+            return []
+    return list(living())
+
+
+def running(children: Collection[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
+    """Return the children that have not ended."""
+    return [child for child in children if child.poll() is None]
+
+
+def living(chosen: Callable[[int], bool] = lambda pid: True) -> list[psutil.Process]:
+    """Return this user's processes, this one and those that only wait to be reaped excepted, that are ``chosen``."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # gone meanwhile
+            if process.pid == os.getpid() or not chosen(process.pid):
+                continue
+            if process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def how_it_ended(code: int) -> str:
+    """Say in a clause how a child ended, by its exit code."""
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ", as the system does when memory is short" if name == "SIGKILL" else ""
+    return f"it was ended by {name}{hint}"
