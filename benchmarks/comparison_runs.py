@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.measure import Claim, Row, compare
-from nectar.engines.run_start import RunStarter, Started, start_alone
+from nectar.comparison.run_start import RunStarter, Started, start_alone
 
 RUNS = 4
 LEAST = 1.5

@@ -1,57 +1,46 @@
 """A process that has imported what a run needs, once, and forks a comparison's runs: nothing runs in itself.
 
-Called as ``python -m nectar.comparison.fork_server PARENT SOCKET ROOM``. Over the socket, whose number it inherits,
-come requests of JSON, `{"words": [...], "log": ..., "environment": {...}}`, each answered by `{"begun": PID}`, and,
-when that run has ended, by `{"ended": PID, "code": ...}`. When the other end closes, it ends, and so does what it
-forked.
+Called as ``python -m nectar.comparison.fork_server PARENT SOCKET ROOM``. Over the socket, whose number it inherits, comes
+for each run a socket to ask at. When the other end closes, it ends, and so does what it forked.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
+import socket
 import sys
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from nectar.comparison import run_process
+from nectar.comparison.live_processes import CHILD
+from nectar.comparison.run_start import GRACE
+from nectar.engines import processes
+from nectar.engines.forks.request import Request
+from nectar.engines.forks.server import ForkServer
 
-SHOWN = ("python", "-P", "-m", "nectar.comparison.run_process")
+SHOWN = ("python", "-P", "-m", CHILD)
 """How a run begins in a list of processes, forked or not."""
-_LOOK = 0.1
+
 #: of proc(5): where a process's own arguments lie
 _ARGUMENTS = slice(47, 49)
 
 
 def main(words: list[str]) -> int:
     """Serve until the comparison is gone; in a fork, carry out its run. Return the exit code."""
-    parent, socket, _ = words
-    run_process.end_with(int(parent))
-    connection = Connection(int(socket))
+    parent, number, _ = words
+    processes.end_with(int(parent))
+    door = socket.socket(fileno=int(number))
     _import()
     server = os.getpid()
-    children: set[int] = set()
-    while True:
-        try:
-            request = json.loads(connection.recv_bytes()) if connection.poll(_LOOK) else None
-        except EOFError:
-            return 0
-        if request is not None:
-            child = os.fork()
-            if not child:
-                connection.close()
-                os.environ |= request["environment"]
-                return _carry_out(server, request["words"], Path(request["log"]))
-            children.add(child)
-            connection.send_bytes(json.dumps({"begun": child}).encode())
-        for child in list(children):
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                children.remove(child)
-                code = os.waitstatus_to_exitcode(status)
-                connection.send_bytes(json.dumps({"ended": child, "code": code}).encode())
+    request = ForkServer(door, lambda: _next(door), GRACE).serve()
+    return 0 if request is None else carry_out(server, request)
+
+
+def _next(door: socket.socket) -> socket.socket | None:
+    _, files, _, _ = socket.recv_fds(door, 1, 1)
+    return socket.socket(fileno=files[0]) if files else None
 
 
 def _import() -> None:
@@ -66,21 +55,17 @@ def _import() -> None:
     code_fingerprint(load({}))
 
 
-def _carry_out(server: int, words: list[str], log: Path) -> int:
-    """Be the run: a session of its own, and a log in the place of what the server writes to.
+def carry_out(server: int, request: Request) -> int:
+    """Be the run, in a session of its own.
 
     ``server`` is the parent's number as it knew it itself: one that dies at once has left another parent behind.
     """
     os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    to = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    for source, target in ((nothing, 0), (to, 1), (to, 2)):
-        os.dup2(source, target)
-    own = [str(server), *words]
-    sys.argv = [run_process.__file__, *own]
+    request.words.insert(0, str(server))
+    request.put_on(run_process.__file__)
     with suppress(OSError, ValueError):  # no /proc
-        _show((*SHOWN, *own))
-    return run_process.main(own)
+        _show((*SHOWN, *request.words))
+    return run_process.main(request.words)
 
 
 def _show(words: tuple[str, ...]) -> None:

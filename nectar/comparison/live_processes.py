@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-_PROC = Path("/proc")
+import psutil
 
 #: the module that a comparison starts its runs with
 CHILD = "nectar.comparison.run_process"
@@ -17,16 +17,13 @@ _RUNNING = ("run", "simulate")
 
 
 def command_lines() -> dict[int, tuple[str, ...]]:
-    """Return the words of every living process by its number, this one excepted; none without /proc."""
-    found: dict[int, tuple[str, ...]] = {}
-    for entry in _PROC.glob("[0-9]*"):
-        try:
-            text = (entry / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:  # gone meanwhile, or another user's
-            continue
-        if text and int(entry.name) != os.getpid():
-            found[int(entry.name)] = tuple(text.rstrip("\0").split("\0"))
-    return found
+    """Return the words of every living process by its number, this one excepted."""
+    lines = {p.pid: tuple(filter(None, p.info["cmdline"] or ())) for p in _processes()}
+    return {pid: line for pid, line in lines.items() if line and pid != os.getpid()}
+
+
+def _processes() -> list[psutil.Process]:
+    return list(psutil.process_iter(["cmdline"]))
 
 
 def others(own: Collection[int]) -> bool:

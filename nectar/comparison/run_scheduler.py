@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -14,17 +13,19 @@ from filelock import FileLock, Timeout
 from common.learning.compute import torch_device
 from nectar.comparison.live_processes import others
 from nectar.comparison.plan import Task
+from nectar.comparison.run_start import GRACE, RunStarter, Started
+from nectar.engines import processes
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.log import plain
-from nectar.engines.run_start import RunStarter, Started
 from nectar.records.archive import Archive
 from nectar.records.identity import Identity
 from server_app.record import Record
 from server_app.run_directory import ALONE, KnownRun, known_run
 
 _POLL = 0.5
-_LOOK = 0.02
-_GRACE = 20.0
+
+#: how a run is ended: it has seconds to put its record in order
+_STEPS = ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE))
 
 #: beside the records: a lock a run, held by the comparison that carries it out
 LOCKS = ".compare"
@@ -171,13 +172,9 @@ class RunScheduler:
 
     def _end(self) -> None:
         """End the children that are left, in order if they listen, and wait for them."""
+        started = [child.process for child in self._children]
+        processes.end(lambda: [each for each in started if each.poll() is None], _STEPS)
         for child in self._children:
-            child.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + _GRACE
-        for child in self._children:
-            _wait(child.process, deadline)
-            child.process.send_signal(signal.SIGKILL)
-            _wait(child.process)
             _note(child)
             child.lock.release()
         self._children.clear()
@@ -196,11 +193,6 @@ def _start(starter: RunStarter, task: Task, resume: Path | None, log: Path, shar
     words += [f"resume={resume}"] if resume else []
     _note_of(log).unlink(missing_ok=True)  # of an earlier run
     return starter.start(words, log, threads=task.threads, cores=share)
-
-
-def _wait(process: Started, until: float = math.inf) -> None:
-    while process.poll() is None and time.monotonic() < until:
-        time.sleep(_LOOK)
 
 
 def _note_of(log: Path) -> Path:

@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from common.config.loading import load
 from common.errors import ConfigError
+from nectar.comparison import run_start
 from nectar.comparison.plan import Task
-from nectar.engines import run_start
 from nectar.engines.pool import forecast
 from nectar.engines.pool.arrays import Receiver, Sender
 from nectar.engines.pool.forecast import Forecast
@@ -191,6 +191,8 @@ def test_a_comparison_tells_a_run_its_threads_and_its_share_of_the_cores(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     told: dict[str, str] = {}
-    monkeypatch.setattr(run_start.subprocess, "Popen", lambda words, env, **_: told.update(env))
+    monkeypatch.setattr(
+        run_start.processes, "start", lambda words, environment, **_: told.update(environment)
+    )
     run_start.start_alone([], tmp_path / "log", threads=2, cores=4)
     assert (told["OMP_NUM_THREADS"], told["NECTAR_CORES"]) == ("2", "4")

@@ -15,7 +15,7 @@ from federation import numbers, words_of
 from small import SMALL
 
 from nectar.comparison.live_processes import command_lines, is_run, others
-from nectar.engines.run_start import FORK_SERVER, RunStarter, Started, start_alone
+from nectar.comparison.run_start import FORK_SERVER, RunStarter, Started, start_alone
 from server_app.record import Record
 
 pytestmark = [
@@ -129,13 +129,16 @@ LEFT_ALONE = """
 import os, sys, time
 from pathlib import Path
 from nectar.comparison import fork_server
+from nectar.engines.forks.request import Request
 server = os.getpid()
 if not os.fork():
     while os.getppid() == server:
         time.sleep(0.01)
     told, log, *words = sys.argv[1:]
     Path(told).write_text(str(os.getpid()))
-    fork_server._carry_out(server, ["run", *words], Path(log))
+    files = [os.open(log, os.O_RDWR | os.O_CREAT) for _ in range(3)]
+    request = Request(["run", *words], os.getcwdb(), dict(os.environb), files)
+    fork_server.carry_out(server, request)
 """
 
 

@@ -34,7 +34,7 @@ with place() as here:
     outcome = Parent(here.listener, ["/bin/sh", "-c", sys.argv[1]], variables).serve()
     if not isinstance(outcome, int):
         try:
-            outcome.put_on()
+            outcome.put_on("flwr-clientapp")
             exec(sys.argv_of_test)
             os._exit(0)
         finally:

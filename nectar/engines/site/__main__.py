@@ -23,7 +23,7 @@ from nectar.engines.site.parent import Parent
 from nectar.engines.site.place import Place, place
 
 if TYPE_CHECKING:
-    from nectar.engines.site.request import Request
+    from nectar.engines.forks.request import Request
 
 #: The SuperNode's SuperExec looks for a task this often: Flower's default of a second is for what starts slowly.
 _POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
@@ -88,7 +88,7 @@ def _run(request: Request, pin: clientapp.Pin | None, fleet: clientapp.Fleet | N
     """Be the ClientApp, and end as a process of its own would, without what the parent has to do at its exit."""
     code = 1
     try:
-        request.put_on()
+        request.put_on("flwr-clientapp")
         atexit._clear()
         clientapp.run(pin, fleet)
     except SystemExit as end:

@@ -13,6 +13,9 @@ import sys
 #: the variable that holds the words, one a line
 WORDS = b"NECTAR_SITE_WORDS"
 
+#: bytes of a fork's number, and of the exit code that follows when it has ended
+PID, CODE = 4, 2
+
 
 def main(place: str, program: str) -> int:
     """Have the ClientApp run by whoever listens at ``place``; return its exit code."""
@@ -26,20 +29,36 @@ def main(place: str, program: str) -> int:
             posix.write(2, f"nectar site: its program is gone: {error}\n".encode())
             return 1
         posix.execve(program, [program.encode(), *words], environment)
+    hand_over(site, words, posix.getcwdb(), environment, (0, 1, 2))
+    answer = b""
+    while len(answer) < PID + CODE:
+        more = site.recv(PID + CODE - len(answer))
+        if not more:
+            return 1
+        answer += more
+    code = int.from_bytes(answer[PID:], "big", signed=True)
+    return code if code >= 0 else 128 - code
+
+
+def hand_over(
+    to: _socket.socket,
+    words: list[bytes],
+    folder: bytes,
+    environment: dict[bytes, bytes],
+    files: tuple[int, int, int],
+) -> None:
+    """Ask for a fork with these words, folder, variables, and standard input, output and errors.
+
+    A socket's message is what carries open files from one process to another; no pipe does. All else of the request
+    goes with them, behind its length.
+    """
     variables = [name + b"=" + value for name, value in environment.items()]
-    items = [str(len(words)).encode(), *words, posix.getcwdb(), *variables]
-    hand_over(site, b"\0".join(items))
-    answer = site.recv(1)
-    return answer[0] if answer else 1
-
-
-def hand_over(site: _socket.socket, content: bytes) -> None:
-    """Send ``content`` behind its length, and with it this process's standard input, output and errors."""
+    content = b"\0".join([str(len(words)).encode(), *words, folder, *variables])
     whole = len(content).to_bytes(8, "big") + content
-    files = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
-    sent = site.sendmsg([whole], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
+    numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in files)
+    sent = to.sendmsg([whole], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
     if sent < len(whole):  # else the answer may have come, and nobody reads any more
-        site.sendall(whole[sent:])
+        to.sendall(whole[sent:])
 
 
 if __name__ == "__main__":

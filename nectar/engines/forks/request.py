@@ -1,4 +1,4 @@
-"""What the stub hands over: the words, the folder, the environment and the open files of the process it stands for."""
+"""What is asked of a fork server: a process with these words, folder, environment and open files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import sys
 from dataclasses import dataclass
 
-#: seconds within which a stub that has connected must have said everything
+#: seconds within which who asks must have said everything
 _PATIENCE = 30.0
 _FILES = 3
 _LENGTH = 8
@@ -15,12 +15,12 @@ _LENGTH = 8
 
 @dataclass(frozen=True)
 class Request:
-    """A ClientApp to be run.
+    """A process that somebody asked for.
 
     Attributes
     ----------
     words : list of str
-        What `flwr-clientapp` was called with.
+        What it is called with.
     folder : bytes
         The working directory.
     environment : dict of bytes to bytes
@@ -39,32 +39,32 @@ class Request:
         for number in self.files:
             os.close(number)
 
-    def put_on(self) -> None:
-        """Make this process the one that was called: its words, folder, environment and files."""
+    def put_on(self, *program: str) -> None:
+        """Make this process the one that was asked for: its words behind ``program``, folder, environment and files."""
         for i, number in enumerate(self.files):
             os.dup2(number, i)
         self.close()
         os.chdir(self.folder)
         os.environb.clear()
         os.environb.update(self.environment)
-        sys.argv = ["flwr-clientapp", *self.words]
+        sys.argv = [*program, *self.words]
 
 
-def received(stub: socket.socket) -> Request:
-    """Read a request.
+def received(asker: socket.socket) -> Request:
+    """Read a request, as :func:`nectar.engines.forks.stub.hand_over` writes it.
 
     Raises
     ------
-    OSError, ValueError
-        If the stub goes away, is too slow, or sends something else.
+    OSError, EOFError, ValueError
+        If who asks goes away, is too slow, or sends something else.
     """
-    stub.settimeout(_PATIENCE)
-    content, files, _, _ = socket.recv_fds(stub, 1 << 16, _FILES)
+    asker.settimeout(_PATIENCE)
+    content, files, _, _ = socket.recv_fds(asker, 1 << 16, _FILES)
     try:
         while (missing := _missing(content)) > 0:
-            more = stub.recv(missing)
+            more = asker.recv(missing)
             if not more:
-                raise EOFError("the stub went away")
+                raise EOFError("who asked went away")
             content += more
         count, *items = content[_LENGTH:].split(b"\0")
         words, (folder, *variables) = items[: int(count)], items[int(count) :]

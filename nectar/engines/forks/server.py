@@ -1,0 +1,133 @@
+"""Forking this process for each who asks, until there is nobody left to ask.
+
+It has one thread, so that a fork is a whole process. (`multiprocessing` has a fork server, too: it imports the main
+program of its user again in every fork, and gives it neither files nor a log of its own.)
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import FrameType
+
+from nectar.engines.forks.request import Request, received
+from nectar.engines.forks.stub import CODE, PID
+
+
+class ForkServer:
+    """Forks of this process, each known to the one who asked for it by a socket.
+
+    Who asked is told the fork's number, and its exit code when it has ended; when that socket closes, the fork is
+    asked to end, and made to.
+
+    Parameters
+    ----------
+    door : socket.socket
+        Where those who ask are heard.
+    open_door : callable
+        Returns the socket of the next one; None where there will be none any more.
+    grace : float
+        Seconds that a fork has to end before it is killed.
+    """
+
+    def __init__(
+        self, door: socket.socket, open_door: Callable[[], socket.socket | None], grace: float
+    ) -> None:
+        self._door, self._open_door, self._grace = door, open_door, grace
+        self._askers: dict[int, socket.socket] = {}
+        self._kill_at: dict[int, float] = {}
+        self._woken, self._wake = socket.socketpair()
+        for end in (self._woken, self._wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _heard)
+
+    def serve(self, over: Callable[[], bool] = lambda: False) -> Request | None:
+        """Answer until ``over``, or nobody can come; in a fork, return what it is to be, and None in this process."""
+        while not over():
+            for end in self._ready():
+                if end is self._woken:
+                    self._woken.recv(4096)
+                elif end is not self._door:
+                    self._end_fork_of(end)
+                elif (asker := self._open_door()) is None:
+                    return None
+                elif (request := self._fork(asker)) is not None:
+                    return request
+            self.reap()
+            self._kill_overdue()
+        return None
+
+    def reap(self) -> None:
+        """Tell those who asked for a fork that has ended its exit code."""
+        for pid in list(self._askers):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._kill_at.pop(pid, None)
+                code = os.waitstatus_to_exitcode(status)
+                with self._askers.pop(pid) as asker, suppress(OSError):
+                    asker.sendall(code.to_bytes(CODE, "big", signed=True))
+
+    def kill_after(self, pid: int, seconds: float) -> None:
+        """Have a child killed if it is still there then."""
+        self._kill_at.setdefault(pid, time.monotonic() + seconds)
+
+    def _ready(self) -> Iterable[socket.socket]:
+        due = min(self._kill_at.values(), default=None)
+        seconds = None if due is None else max(0.0, due - time.monotonic())
+        asked = [asker for asker in self._askers.values() if asker.fileno() >= 0]
+        return select.select([self._woken, self._door, *asked], [], [], seconds)[0]
+
+    def _fork(self, asker: socket.socket) -> Request | None:
+        """Answer one who asks; return the request in the fork, and None in this process."""
+        try:
+            request = received(asker)
+        except EOFError:  # one that was killed, or a program that looks who lives
+            asker.close()
+            return None
+        except (OSError, ValueError) as error:
+            print(f"nectar: a process was not started: {error}", file=sys.stderr)
+            asker.close()
+            return None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._leave(asker)
+            return request
+        request.close()
+        self._askers[pid] = asker
+        with suppress(OSError):  # its end is seen at the socket
+            asker.sendall(pid.to_bytes(PID, "big"))
+        return None
+
+    def _leave(self, asker: socket.socket) -> None:
+        """Be no server any more, in a fork."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for end in (self._woken, self._wake, self._door, asker, *self._askers.values()):
+            end.close()
+
+    def _end_fork_of(self, asker: socket.socket) -> None:
+        """End the fork of one who is gone: that is all a socket can say now."""
+        (pid,) = (number for number, own in self._askers.items() if own is asker)
+        asker.close()
+        os.kill(pid, signal.SIGTERM)  # its number is its own until it is waited for
+        self.kill_after(pid, self._grace)
+
+    def _kill_overdue(self) -> None:
+        for pid, due in list(self._kill_at.items()):
+            if time.monotonic() >= due:
+                del self._kill_at[pid]
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _heard(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the signal's number lies in the wake-up socket."""
