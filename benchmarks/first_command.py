@@ -91,7 +91,8 @@ def ours() -> Times:
 
 def plain() -> Times:
     """Run the ``flwr run`` that it prints, with a home of its own, and end the SuperLink that Flower leaves."""
-    directory = workspace.create()
+    place = workspace.Workspace()
+    directory = place.directory
     try:
         words = _printed(directory)
         home = {
@@ -104,7 +105,7 @@ def plain() -> Times:
         }
         return _watch(words, os.environ | home)
     finally:
-        workspace.remove(directory, at_once=True)
+        place.remove(at_once=True)
 
 
 def _nectar(runs: str) -> list[str]:

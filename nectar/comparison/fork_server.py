@@ -1,7 +1,7 @@
 """A process that has imported what a run needs, once, and forks a comparison's runs: nothing runs in itself.
 
-Called as ``python -m nectar.comparison.fork_server PARENT SOCKET ROOM``. Over the socket, whose number it inherits, comes
-for each run a socket to ask at. When the other end closes, it ends, and so does what it forked.
+Called as ``python -m nectar.comparison.fork_server PARENT SOCKET ROOM``. Over the socket, whose number it inherits,
+comes for each run a socket to ask at. When the other end closes, it ends, and so does what it forked.
 """
 
 from __future__ import annotations

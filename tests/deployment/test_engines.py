@@ -21,8 +21,7 @@ from places import HELPERS
 
 from common.config.loading import load
 from nectar.cli import main as nectar
-from nectar.engines.simulation.processes import marked_processes
-from nectar.engines.simulation.workspace import Owner
+from nectar.engines.simulation.workspace import marked_processes
 from nectar.records.resume import with_recorded
 from server_app.record import Record
 
@@ -84,8 +83,8 @@ def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_l
 
 def marked_by(wrapper: int) -> list[int]:
     """Return the processes that carry the mark of the simulation that ``wrapper`` started."""
-    owners = {pid: Owner.of(Path(mark)) for pid, mark in marked_processes().items()}
-    return [pid for pid, owner in owners.items() if owner is not None and owner.pid == wrapper]
+    name = f"nectar-simulation-{wrapper}-"
+    return [pid for pid, mark in marked_processes().items() if name in mark]
 
 
 def command_line(pid: int) -> str:

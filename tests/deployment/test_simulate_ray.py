@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nectar.engines.flower.app import SOURCE
-from nectar.engines.simulation import processes
+from nectar.engines.simulation.workspace import marked_processes
 
 PROJECT = """
 [project]
@@ -123,8 +123,8 @@ def wait_for(log: Path, text: str, seconds: float = 400.0) -> None:
 
 def leftovers(owner: int) -> list[str]:
     """Name what a wrapper left: processes by their mark, Ray's by their command, directories."""
-    name = f"nectar-{owner:x}-"
-    found = [mark for mark in processes.marked_processes().values() if name in mark]
+    name = f"nectar-simulation-{owner}-"
+    found = [mark for mark in marked_processes().values() if name in mark]
     for directory in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if directory.name.isdigit() and int(directory.name) != owner:

@@ -17,6 +17,7 @@ from common.errors import ConfigError
 from nectar import cli
 from nectar.commands import simulate
 from nectar.commands.simulate import available_cores, job_of, resources
+from nectar.engines import processes
 from nectar.engines.flower.app import SOURCE, require_app
 from nectar.engines.flower.job import (
     Job,
@@ -25,7 +26,7 @@ from nectar.engines.flower.job import (
 )
 from nectar.engines.flower.log import NoiseFilter, plain
 from nectar.engines.interrupt import Interrupted, Interrupts
-from nectar.engines.simulation import processes, workspace
+from nectar.engines.simulation import workspace
 from nectar.engines.simulation.environment import environment
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
@@ -121,7 +122,7 @@ def test_the_environment_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.Mon
     first, second, *_ = map(Path, found["PATH"].split(os.pathsep))
     assert first == tmp_path / "bin"
     assert (second / "flower-superlink").exists()
-    assert found[processes.MARK] == str(tmp_path)
+    assert found[workspace.MARK] == str(tmp_path)
 
 
 # -- the log ------------------------------------------------------------------------------------
@@ -184,31 +185,28 @@ def test_colours_go() -> None:
 # -- marks, owners, signals ---------------------------------------------------------------------
 
 
-def test_the_mark_is_read_from_an_environment_block() -> None:
-    block = b"A=1\0NECTAR_SIMULATION=/tmp/x\0XNECTAR_SIMULATION=/tmp/y\0"
-    assert processes.parse_mark(block) == "/tmp/x"
-    assert processes.parse_mark(b"XNECTAR_SIMULATION=/tmp/y\0A=NECTAR_SIMULATION=/z\0") is None
-
-
-def test_an_owner_is_told_from_a_later_process_with_its_number() -> None:
-    me = workspace.Owner.current()
-    assert not me.dead()
-    assert workspace.Owner(me.pid, me.started + 1, me.namespace).dead()
-    # What lives in another namespace cannot be judged from here.
-    assert not workspace.Owner(me.pid, me.started + 1, me.namespace + 1).dead()
-
-
-def test_a_directory_names_its_owner_and_leaves_room_for_ray() -> None:
-    directory = workspace.create()
+def test_a_directory_is_its_owners_alone_and_leaves_room_for_ray() -> None:
+    place = workspace.Workspace()
     try:
-        assert workspace.Owner.of(directory) == workspace.Owner.current()
-        assert directory.stat().st_mode & 0o777 == 0o700
+        assert place.directory.stat().st_mode & 0o777 == 0o700
         socket = "ray/session_2025-01-01_00-00-00_000000_4194304/sockets/plasma_store"
-        assert len(os.fsencode(directory / socket)) <= 107
+        assert len(os.fsencode(place.directory / socket)) <= 107
+        workspace.sweep()
+        assert place.directory.exists(), "its owner lives"
     finally:
-        workspace.remove(directory)
-    assert not directory.exists()
-    assert workspace.Owner.of(Path("/tmp/nectar-data")) is None
+        place.remove()
+    assert not place.directory.exists()
+
+
+def test_another_directory_of_such_a_name_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workspace, "_bases", lambda: [tmp_path])
+    for name in ("nectar-data", "nectar-1-2", "nectar-simulation-1-2.new", "nectar-simulation-1-2"):
+        (tmp_path / name).mkdir()
+    assert workspace.sweep() >= 1
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["nectar-1-2", "nectar-data", "nectar-simulation-1-2.new"]
 
 
 def test_a_long_temporary_directory_is_left_for_a_short_one(
@@ -217,9 +215,9 @@ def test_a_long_temporary_directory_is_left_for_a_short_one(
     long = tmp_path / ("x" * 80)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
-    directory = workspace.create()
-    workspace.remove(directory)
-    assert directory.parent != long
+    place = workspace.Workspace()
+    place.remove()
+    assert place.directory.parent != long
 
 
 def _sleeper(
@@ -227,7 +225,7 @@ def _sleeper(
 ) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-c", f"print(flush=True); {code}"],
-        env={**os.environ, processes.MARK: str(directory)},
+        env={**os.environ, workspace.MARK: str(directory)},
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
@@ -242,10 +240,14 @@ STUBBORN = (
 )
 
 
+def _lives(pid: int) -> bool:
+    return pid in {process.pid for process in processes.living()}
+
+
 def _patient(monkeypatch: pytest.MonkeyPatch, *numbers: signal.Signals) -> None:
     """Let these signals be waited for as long as a busy machine may take, and the others hardly at all."""
-    steps = tuple((number, 120.0 if number in numbers else 0.3) for number, _ in processes._STEPS)
-    monkeypatch.setattr(processes, "_STEPS", steps)
+    steps = tuple((number, 120.0 if number in numbers else 0.3) for number, _ in workspace._STEPS)
+    monkeypatch.setattr(workspace, "_STEPS", steps)
 
 
 def test_only_marked_processes_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,11 +258,11 @@ def test_only_marked_processes_are_ended(tmp_path: Path, monkeypatch: pytest.Mon
     other = _sleeper(tmp_path / "other")
     try:
         _patient(monkeypatch, signal.SIGINT)
-        assert processes.stop(str(tmp_path / "mine")) == []
+        assert workspace.stop(str(tmp_path / "mine")) == []
         assert mine.wait(60) == -signal.SIGINT
         assert stubborn.poll() is None
         _patient(monkeypatch, signal.SIGKILL)
-        assert processes.stop(str(tmp_path / "stubborn")) == []
+        assert workspace.stop(str(tmp_path / "stubborn")) == []
         assert stubborn.wait(60) == -signal.SIGKILL
         assert other.poll() is None
     finally:
@@ -281,19 +283,19 @@ def test_a_process_that_lost_its_mark_is_known_by_its_session(
     leader = _sleeper(tmp_path, code)
     assert leader.stdout is not None
     grandchild = int(leader.stdout.readline())
-    assert grandchild not in processes.marked_processes()
-    assert processes.stop(str(tmp_path)) == []
+    assert grandchild not in workspace.marked_processes()
+    assert workspace.stop(str(tmp_path)) == []
     leader.wait()
     deadline = time.monotonic() + 120
-    while processes.start_time(grandchild) is not None and time.monotonic() < deadline:
+    while _lives(grandchild) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert processes.start_time(grandchild) is None
+    assert not _lives(grandchild)
 
 
 def test_the_remains_of_a_killed_wrapper_are_swept_and_nobody_elses() -> None:
     create_and_print = (
         "from nectar.engines.simulation import workspace; import time; "
-        "print(workspace.create(), flush=True); time.sleep(600)"
+        "here = workspace.Workspace(); print(here.directory, flush=True); time.sleep(600)"
     )
     wrapper = subprocess.Popen(
         [sys.executable, "-c", create_and_print], stdout=subprocess.PIPE, text=True, cwd=SOURCE

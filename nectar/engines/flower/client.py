@@ -1,5 +1,6 @@
 """Flower's command line client, asked for JSON: start a run, read its log, learn its outcome."""
 
+import io
 import json
 import subprocess
 import threading
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nectar.engines import processes
 from nectar.engines.flower.job import LaunchError
 
 SUBMIT_SECONDS = 300.0
@@ -102,20 +104,16 @@ class Client:
         LogBroken
             The connection broke; the log begins anew when it is asked for again.
         """
-        process = subprocess.Popen(
+        process = processes.start(
             [str(self.program), "log", run, self.connection, "--stream"],
-            cwd=self.directory,
-            env=dict(self.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            environment=self.environment,
+            folder=self.directory,
+            output=subprocess.PIPE,
             # Flower's own words about a connection that broke are no lines of the log.
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
+            errors=subprocess.DEVNULL,
         )
         assert process.stdout is not None
+        lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace")
 
         def end() -> None:
             watch()
@@ -123,11 +121,11 @@ class Client:
 
         threading.Thread(target=end, daemon=True).start()
         try:
-            yield from process.stdout
+            yield from lines
             if process.wait():
                 raise LogBroken(f"The log of run {run} broke off{self.last_words()}")
         finally:
-            process.stdout.close()
+            lines.close()
             process.kill()
             process.wait()
 

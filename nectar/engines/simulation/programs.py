@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nectar.engines import processes
 from nectar.engines.flower.job import scripts_directory
 from nectar.engines.flower.log import plain
 from nectar.engines.simulation import warm
@@ -114,15 +115,12 @@ class Place:
 
     def _started(self, name: str, command: Sequence[str]) -> Program:
         file = self.directory / f"{name}.log"
-        # A session of its own: Ctrl-C goes to the wrapper alone, which ends things in order.
         with file.open("ab") as log:
-            process = subprocess.Popen(
+            process = processes.start(
                 command,
-                cwd=self.directory,
-                env=dict(self.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                environment=self.environment,
+                folder=self.directory,
+                output=log,
+                errors=subprocess.STDOUT,
             )
         return Program(process, file, self._words(name))

@@ -10,8 +10,9 @@ from nectar.engines.flower.client import Outcome
 from nectar.engines.flower.job import Job
 from nectar.engines.flower.log import Screen, follow_lines
 from nectar.engines.interrupt import Interrupted, Interrupts
-from nectar.engines.simulation import bytecode, workspace
+from nectar.engines.simulation import bytecode
 from nectar.engines.simulation.superlink import SuperLink
+from nectar.engines.simulation.workspace import Workspace, sweep
 from nectar.words import next_step
 from server_app.marked_lines import told
 
@@ -48,18 +49,18 @@ def simulate(
     """
     screen = Screen(out or sys.stdout, verbose=verbose)
     require_app(job.app)
-    directory: Path | None = None
+    workspace: Workspace | None = None
     superlink: SuperLink | None = None
     completed = False
     interrupts = Interrupts()
     try:
         try:
             with interrupts:
-                if workspace.sweep():
+                if sweep():
                     screen.say("Removed what an earlier, killed simulation had left behind.")
-                directory = workspace.create()
-                superlink = SuperLink(directory)
-                with bytecode.shared(directory):
+                workspace = Workspace()
+                superlink = SuperLink(workspace.directory)
+                with bytecode.shared(workspace.directory):
                     check()
                 outcome, record = _run(superlink, job, screen)
                 completed = outcome.completed
@@ -70,8 +71,8 @@ def simulate(
         finally:
             if superlink is not None:
                 superlink.settle()
-            if directory is not None:
-                workspace.remove(directory, at_once=completed)
+            if workspace is not None:
+                workspace.remove(at_once=completed)
             if superlink is not None:
                 superlink.reap()
     finally:

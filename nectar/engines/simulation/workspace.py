@@ -1,124 +1,107 @@
 """A run's temporary directory: it marks the run's processes and goes with them.
 
-The directory's name says who owns it (process, its start time, the process namespace), and its
-path is the value of one variable in the environment of every process of the run. So whoever comes
-later can tell a run that is alive from the remains of a wrapper that was itself killed.
+Its path is the value of one variable in the environment of every process of the run, and its owner holds a lock on it.
+So whoever comes later can tell a run that is alive from the remains of a wrapper that was itself killed.
 """
 
 import contextlib
+import fcntl
 import itertools
 import os
 import re
 import shutil
+import signal
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from nectar.engines import processes
 from nectar.engines.flower.job import LaunchError
-from nectar.engines.simulation.processes import MARK, marked_processes, namespace, start_time, stop
+
+MARK = "NECTAR_SIMULATION"
+
+# Ray and Flower put their things in order at SIGINT; what does not listen is made to.
+_STEPS = ((signal.SIGINT, 6.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, 20.0))
 
 # What Ray adds below its temporary directory up to a socket's name, and the system's limit.
 _RAY_TAIL = len("/ray/session_2025-01-01_00-00-00_000000_4194304/sockets/plasma_store")
 _SOCKET_PATH_LIMIT = 107
 
-_NAME = re.compile(r"nectar-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-(\d+)")
+_NAME = re.compile(r"nectar-simulation-\d+-\d+")
 _numbers = itertools.count()
 
 
-@dataclass(frozen=True)
-class Owner:
-    """A process, told from any later one with its number.
+class Workspace:
+    """This run's directory, readable by its user alone.
 
     Attributes
     ----------
-    pid
-        Process number.
-    started
-        Its start in clock ticks since boot (0 where the system does not tell).
-    namespace
-        The process namespace in which `pid` counts (0 where there is none).
+    directory : Path
+        The directory.
+
+    Raises
+    ------
+    LaunchError
+        No temporary directory has a path that leaves room for Ray's sockets.
     """
 
-    pid: int
-    started: int
-    namespace: int
+    def __init__(self) -> None:
+        self.directory = _free_place()
+        new = self.directory.with_suffix(".new")  # no name of a directory that may be swept
+        new.mkdir(mode=0o700)
+        self._lock = _locked(new)
+        new.rename(self.directory)
 
-    @classmethod
-    def current(cls) -> "Owner":
-        """Give this process."""
-        pid = os.getpid()
-        return cls(pid, start_time(pid) or 0, namespace())
+    def remove(self, *, at_once: bool = False) -> None:
+        """End every process that the directory marks, then delete it.
 
-    @classmethod
-    def of(cls, directory: Path) -> "Owner | None":
-        """Read the owner from a directory's name; None if it is not one of ours."""
-        match = _NAME.fullmatch(directory.name)
-        if match is None:
-            return None
-        pid, started, namespace = (int(group, 16) for group in match.groups()[:3])
-        return cls(pid, started, namespace)
+        Parameters
+        ----------
+        at_once
+            Whether the processes have nothing left to put in order.
 
-    def dead(self) -> bool:
-        """Tell whether the process is certainly gone (False where one cannot know)."""
-        if self.namespace != namespace():
-            return False
-        if self.started:
-            return start_time(self.pid) != self.started
+        Raises
+        ------
+        LaunchError
+            A process survives even SIGKILL, or the directory cannot be deleted.
+        """
         try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass
-        return False
+            _remove(self.directory, at_once=at_once)
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
 
 
-def create() -> Path:
-    """Make this run's temporary directory, readable by its user alone.
+def marked_processes() -> dict[int, str]:
+    """Return every process of this user that carries a mark: process number -> mark."""
+    marks = {process.pid: _mark_of(process.pid) for process in processes.living()}
+    return {pid: mark for pid, mark in marks.items() if mark is not None}
 
-    Raises
-    ------
-    LaunchError
-        No temporary directory whose path leaves room for Ray's sockets.
+
+def stop(mark: str, *, at_once: bool = False) -> list[int]:
+    """End the processes of the run that carries `mark`: SIGINT, then SIGTERM, then SIGKILL, or SIGKILL `at_once`.
+
+    Ray's workers write their title over their environment, mark included. They are known by their
+    session: the wrapper and Flower start the run's processes in sessions of their own, and no
+    number is given again as long as a session bears it.
+
+    Returns
+    -------
+    list of int
+        Processes that are still there, normally none.
     """
-    owner = Owner.current()
-    name = f"nectar-{owner.pid:x}-{owner.started:x}-{owner.namespace:x}-{next(_numbers)}"
-    for base in _bases():
-        path = base / name
-        if len(os.fsencode(path)) + _RAY_TAIL <= _SOCKET_PATH_LIMIT:
-            path.mkdir(mode=0o700)
-            return path
-    raise LaunchError(
-        f"The temporary directory {tempfile.gettempdir()} has too long a name for Ray's sockets "
-        f"({_SOCKET_PATH_LIMIT} bytes with what Ray appends); set TMPDIR to a shorter one."
-    )
+    sessions: set[int] = set()
 
+    def members() -> list[psutil.Process]:
+        there = processes.living()
+        marked = {process for process in there if _mark_of(process.pid) == mark}
+        sessions.update(session for one in marked if (session := _session(one.pid)))
+        sessions.discard(os.getsid(0))
+        return [one for one in there if one in marked or _session(one.pid) in sessions]
 
-def remove(directory: Path, *, at_once: bool = False) -> None:
-    """End every process that `directory` marks, then delete it.
-
-    Parameters
-    ----------
-    directory
-        A run's directory.
-    at_once
-        Whether the processes have nothing left to put in order.
-
-    Raises
-    ------
-    LaunchError
-        A process survives even SIGKILL, or the directory cannot be deleted.
-    """
-    survivors = stop(str(directory), at_once=at_once)
-    # A process that dies while its files are deleted may write one more: then once again.
-    for _ in range(3):
-        shutil.rmtree(directory, ignore_errors=True)
-        if not directory.exists():
-            break
-    if survivors:
-        raise LaunchError(f"These processes of the run could not be ended: {survivors}.")
-    if directory.exists():
-        raise LaunchError(f"The temporary directory {directory} could not be deleted.")
+    left = processes.end(members, _STEPS[-1:] if at_once else _STEPS)
+    return sorted(process.pid for process in left)
 
 
 def sweep() -> int:
@@ -132,17 +115,87 @@ def sweep() -> int:
     found = {Path(mark) for mark in marked_processes().values()}
     for base in _bases():
         found.update(base.glob("nectar-*"))
-    dead = [path for path in found if (owner := Owner.of(path)) is not None and owner.dead()]
-    removed = [path for path in dead if not path.exists() or _is_ours(path)]
-    for path in removed:
+    removed = 0
+    for path in found:
+        if not _NAME.fullmatch(path.name) or (path.exists() and not _is_ours(path)):
+            continue
+        lock = _locked(path)
+        if lock is None and path.exists():  # its wrapper is alive
+            continue
+        removed += 1
         with contextlib.suppress(LaunchError):  # remains must not keep a new run from starting
-            remove(path)
-    return len(removed)
+            _remove(path)
+        if lock is not None:
+            os.close(lock)
+    return removed
 
 
 def mark(directory: Path) -> dict[str, str]:
-    """Give the variable that marks the processes of the run in `directory`."""
+    """Return the variable that marks the processes of the run in `directory`."""
     return {MARK: str(directory)}
+
+
+def _remove(directory: Path, *, at_once: bool = False) -> None:
+    survivors = stop(str(directory), at_once=at_once)
+    # A process that dies while its files are deleted may write one more: then once again.
+    for _ in range(3):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            break
+    if survivors:
+        raise LaunchError(f"These processes of the run could not be ended: {survivors}.")
+    if directory.exists():
+        raise LaunchError(f"The temporary directory {directory} could not be deleted.")
+
+
+def _locked(directory: Path) -> int | None:
+    """Lock a directory as its owner does, until what is returned is closed; None if it is locked, or not there."""
+    try:
+        handle = os.open(directory, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _mark_of(pid: int) -> str | None:
+    """Return a process's mark; None for a process that is gone, another user's or in another namespace."""
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(pid).environ().get(MARK)
+        # From the host one sees a container's processes too, but not whether their wrapper lives.
+        return found if found and _namespace(pid) == _namespace("self") else None
+    return None
+
+
+def _namespace(pid: int | str) -> int:
+    """Return the number of a process's process namespace; 0 if it is untold."""
+    try:
+        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+    except OSError:
+        return 0
+
+
+def _session(pid: int) -> int | None:
+    """Return the session of a process; None if it is gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def _free_place() -> Path:
+    name = f"nectar-simulation-{os.getpid()}-{next(_numbers)}"
+    for base in _bases():
+        if len(os.fsencode(base / name)) + _RAY_TAIL <= _SOCKET_PATH_LIMIT:
+            return base / name
+    raise LaunchError(
+        f"The temporary directory {tempfile.gettempdir()} has too long a name for Ray's sockets "
+        f"({_SOCKET_PATH_LIMIT} bytes with what Ray appends); set TMPDIR to a shorter one."
+    )
 
 
 def _bases() -> list[Path]:
