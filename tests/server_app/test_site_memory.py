@@ -14,7 +14,6 @@ from tampering import nan, with_arrays
 
 from client_app.state import DirectoryState
 from common.errors import FederationError
-from common.storage import tensor_file
 from nectar.records.resume import with_recorded
 from server_app.record import Record
 
@@ -74,17 +73,6 @@ def test_a_memory_that_is_gone_is_said_to_be(small: Small, monkeypatch: pytest.M
     assert [site for site, figures in second.items() if "memory-lost" in figures] == ["partition-1"]
     assert not [site for site, figures in third.items() if "memory-lost" in figures]
     assert said == ["round 2: partition-1 no longer has what it remembered and began afresh"]
-
-
-def test_a_record_that_does_not_say_which_rounds_were_taken_is_gone_on_with_by_its_lines(
-    small: Small,
-) -> None:
-    """As release 0.1.0 wrote it; the sites would begin afresh otherwise, in silence."""
-    record = run(small(rounds=2, set=WARM))
-    tensors, meta = tensor_file.load(record.last)
-    del meta["taken"]
-    tensor_file.save(record.last, tensors, meta)
-    assert numbers(run(more(record, 3))) == numbers(run(small(rounds=3, set=WARM)))
 
 
 def test_a_damaged_memory_is_that_sites_rejection(small: Small) -> None:
