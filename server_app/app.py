@@ -56,7 +56,9 @@ def main(grid: Grid, context: Context) -> None:
         if context.run_config.get(FETCH):
             send(context.run_config)
             return
-        record = serve(grid, load(context.run_config), begun=_tell_of, members=_Members())
+        record = serve(
+            grid, load(context.run_config), begun=_tell_of, members=_Members(), done=_tell_round
+        )
         tell("completed", directory=str(record.directory))
     except NectarError as error:
         logger.error("the run stopped: %s", error)
@@ -66,6 +68,10 @@ def main(grid: Grid, context: Context) -> None:
 
 def _tell_of(record: Record) -> None:
     tell("record", directory=str(record.directory))
+
+
+def _tell_round(reached: int, of: int) -> None:
+    tell("round", reached=reached, of=of)
 
 
 class _Members:
@@ -86,6 +92,7 @@ def serve(
     config: Config,
     begun: Callable[[Record], object] = lambda record: None,
     members: Callable[[Sequence[Site]], None] = lambda sites: None,
+    done: Callable[[int, int], None] = lambda reached, of: None,
 ) -> Record:
     """Run ``config`` and return its record; what fails is noted there and raised.
 
@@ -98,7 +105,9 @@ def serve(
     begun : callable, optional
         Told the record as soon as there is one.
     members : callable, optional
-        Told the sites that take part, at the start and behind each round.
+        Told the sites that take part, at the start and after each round.
+    done : callable, optional
+        Told each round that is done, and how many there are to be.
     """
     use_threads(config.compute.server_cores)
     division = Division(config)
@@ -144,7 +153,11 @@ def serve(
             federation=run.config.federation,
             judge=judge,
             every=config.evaluation.every,
-            callbacks=[recorder, lambda _: members(strategy.sites)],
+            callbacks=[
+                recorder,
+                lambda _: members(strategy.sites),
+                lambda result: done(result.server_round, config.rounds),
+            ],
             figures_callbacks=[recorder.judged],
             unjudged=standing.unjudged,
         )

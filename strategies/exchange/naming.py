@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from flwr.serverapp import Grid
 
 from common.errors import one_line
+
+_SILENT = "online and busy or not answering: "
 
 
 def some_of(reasons: Sequence[str], shown: int = 3) -> str:
@@ -41,4 +44,9 @@ def registered(grid: Grid) -> dict[int, str]:
 def said_of(node_ids: Iterable[int], called: Mapping[int, str]) -> str:
     """Return that clause about nodes of which the names are known that they have."""
     said = [f"{called[i]} (node {i})" if called.get(i) else f"node {i}" for i in sorted(node_ids)]
-    return f"online and busy or not answering: {', '.join(said)}"
+    return f"{_SILENT}{', '.join(said)}"
+
+
+def silent_in(line: str) -> tuple[str, ...]:
+    """Return the numbers of the nodes of which a line of a log has that clause."""
+    return tuple(re.findall(r"\bnode (\d+)", line.partition(_SILENT)[2]))

@@ -45,7 +45,9 @@ LOG = """INFO :      the record is /srv/runs/r
 nectar-record {"directory": "/srv/runs/r"}
 nectar-sites {"nodes": {"the-north": "11", "south": "12"}}
 INFO :      round 0/5: accuracy 0.1
+nectar-round {"reached": 0, "of": 5}
 INFO :      round 2/5: accuracy 0.8
+nectar-round {"reached": 2, "of": 5}
 WARNING :   round 3: rejected south: the node is unavailable, round 9/9: \x1b[31mred
 """
 

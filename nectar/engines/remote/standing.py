@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from nectar.engines.flower.client import Client
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.log import plain
 from server_app.marked_lines import is_marked, told
+from strategies.exchange.naming import silent_in
 
 _SECONDS = 120.0
 
@@ -20,12 +20,6 @@ _GONE, _OVER = "unregistered", "finished"
 
 #: runs whose logs are read at most; each is a process
 _READ = 4
-
-_ROUND = re.compile(r"INFO\s*:\s*round (?P<reached>\d+)/(?P<of>\d+): .*")
-
-#: in the sentence of a roll call that waits
-_SILENT = re.compile(r"online and busy or not answering: (?P<who>.*)")
-_NODE = re.compile(r"\bnode (\d+)")
 
 
 @dataclass(frozen=True)
@@ -161,10 +155,10 @@ class Reading:
             self.nodes, self.silent = dict(found.get("nodes", {})), ()
         elif found := told(text, "record"):
             self.record = self.record or str(found.get("directory", ""))
-        elif match := _ROUND.fullmatch(text):
-            self.reached, self.rounds = int(match["reached"]), int(match["of"])
-        elif match := _SILENT.search(text):
-            self.silent = tuple(_NODE.findall(match["who"]))
+        elif found := told(text, "round"):
+            self.reached, self.rounds = int(found.get("reached", -1)), int(found.get("of", 0))
+        elif silent := silent_in(text):
+            self.silent = silent
         if text and not is_marked(text):
             self.last = text
 
