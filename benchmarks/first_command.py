@@ -40,7 +40,7 @@ Times = dict[str, float]
 
 
 def rows(pairs: int) -> Iterator[Row]:
-    """Measure both commands, and yield what is waited for before the first round and behind the last."""
+    """Measure both commands, and yield what is waited for before the first round and after the last."""
     _ = ours(), _persistent_plain()
     both = [_pair(first=(ours, plain)[pair % 2]) for pair in range(pairs)]
     for name, waited, claim in (

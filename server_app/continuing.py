@@ -85,7 +85,7 @@ def standing_of(config: Config, strategy: Federated) -> Standing:
         record.close()
         raise
     if standing.checkpoint is not None:
-        logger.info("continuing behind round %d", standing.checkpoint.server_round)
+        logger.info("continuing after round %d", standing.checkpoint.server_round)
     return standing
 
 

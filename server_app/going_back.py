@@ -1,4 +1,4 @@
-"""To begin again behind an earlier round's checkpoint: which ones there are, and what becomes of the rounds behind."""
+"""To begin again after an earlier round's checkpoint: which ones there are, and what becomes of the rounds behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def best_until(record: Record, checkpoint: Checkpoint | None) -> float | None:
 
 
 def go_back(record: Record, checkpoint: Checkpoint) -> None:
-    """Make ``checkpoint`` the record's last one; the lines behind it are set aside in a file of their own.
+    """Make ``checkpoint`` the record's last one; the lines after it are set aside in a file of their own.
 
     Cut short anywhere, the same can be asked again.
     """
@@ -68,7 +68,7 @@ def go_back(record: Record, checkpoint: Checkpoint) -> None:
             *(server_round, last - server_round, REMEMBERED),
         )
     if record.metrics_file.set_aside(server_round, aside):
-        logger.warning("the lines behind round %d are set aside in %s", server_round, aside)
+        logger.warning("the lines after round %d are set aside in %s", server_round, aside)
     checkpoint.save(record.last)
     _replace_if_later(record.best, checkpoint)
     _replace_if_later(record.finite, checkpoint)

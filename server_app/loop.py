@@ -170,7 +170,7 @@ class _Rounds:
         )
         try:
             new, train = strategy.aggregate_train(server_round, replies)
-            for _ in replies:  # those behind the last one that was asked for
+            for _ in replies:  # those after the last one that was asked for
                 pass
         finally:
             if riders.complete:

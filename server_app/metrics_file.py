@@ -90,7 +90,7 @@ class MetricsFile:
         return content.lines
 
     def require(self, last_round: int, *, goes_back: bool = False) -> None:
-        """Refuse the file unless a run stands behind ``last_round`` by it: a line for each round up to that one.
+        """Refuse the file unless a run stands after ``last_round`` by it: a line for each round up to that one.
 
         One line behind them, whole or not, is what a crash leaves: a round's line is written before its checkpoint.
         -1 is a run without a checkpoint, which may have begun its first round. Of a run that ``goes_back`` there are
@@ -135,14 +135,14 @@ class MetricsFile:
         return bool(self.line(server_round))
 
     def set_aside(self, last_round: int, to: Path) -> bool:
-        """Copy every line behind that of ``last_round`` to another file, as it is; whether there are any."""
+        """Copy every line after that of ``last_round`` to another file, as it is; whether there are any."""
         behind = b"\n".join(self.path.read_bytes().split(b"\n")[last_round + 1 :])
         if behind:
             write_atomically(to, lambda file: file.write_bytes(behind))
         return bool(behind)
 
     def keep(self, last_round: int) -> None:
-        """Let go of every line behind that of ``last_round``, and of what is left of one."""
+        """Let go of every line after that of ``last_round``, and of what is left of one."""
         if not self.path.exists():
             return
         kept = self.path.read_bytes().split(b"\n")[: last_round + 1]

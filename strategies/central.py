@@ -48,13 +48,13 @@ class Central(Strategy):
         return {}
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
-        """Return the weights behind the round's steps."""
+        """Return the weights after the round's steps."""
         for _ in uploads:
             raise RuntimeError("nobody was asked")
         return self.trained_on(self._union(), server_round, weights)
 
     def trained_on(self, samples: Samples, server_round: int, weights: Weights) -> Weights:
-        """Return the weights behind as many steps on ``samples`` as FedAvg's sites take together in a round."""
+        """Return the weights after as many steps on ``samples`` as FedAvg's sites take together in a round."""
         settings, config = self.run.settings(CentralSettings), self.run.config
         model = self.run.build_model()
         weights.load_into(model)

@@ -17,7 +17,7 @@ _IMAGES, _LABELS, _CUTS, _OWNERS = "images", "labels", "cuts", "owners"
 class ShuffledPool:
     """Gathers the sites' images until it is closed; then gives every site its share.
 
-    Nothing of the order in which images came, or of who sent which, is kept behind the shuffling.
+    Nothing of the order in which images came, or of who sent which, is kept after the shuffling.
 
     Attributes
     ----------

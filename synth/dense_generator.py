@@ -17,7 +17,7 @@ _SLOPE, _DEVIATION = 0.2, 0.02
 class ImageGenerator(nn.Module):
     """G(z): a linear layer to maps of a quarter of the image's sides, then three convolutions and two doublings.
 
-    Batch norm stands before the first doubling and behind the two 3x3 convolutions that follow a doubling; a third one
+    Batch norm stands before the first doubling and after the two 3x3 convolutions that follow a doubling; a third one
     gives the channels, and a sigmoid values in [0, 1]: images before they are normalised. G is only ever in training,
     so its batch norms keep no statistics. For 3x32x32 and the released code's sizes it has 2,328,899 parameters.
 

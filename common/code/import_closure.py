@@ -240,7 +240,7 @@ def _hands_on(node: ast.stmt, lazy: bool) -> bool:
 
 
 def _is_text(node: ast.stmt) -> bool:
-    """Whether a statement is a docstring, or the text behind an attribute."""
+    """Whether a statement is a docstring, or the text after an attribute."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

@@ -20,7 +20,7 @@ def is_import_path(name: str) -> bool:
 
 
 def search(folder: str) -> None:
-    """Have Python search ``folder`` behind all that it searches anyway, so that nothing in it hides a package."""
+    """Have Python search ``folder`` after all that it searches anyway, so that nothing in it hides a package."""
     if folder not in sys.path:
         sys.path.append(folder)
 

@@ -15,7 +15,7 @@ CONFIG = "config"
 """The key that names a file of settings of the user's own; it is read where it was typed, and never travels."""
 
 ROUND, BEST = "round", "best"
-"""The key that says behind which round's checkpoint ``resume`` begins again, and the word for the best one's."""
+"""The key that says after which round's checkpoint ``resume`` begins again, and the word for the best one's."""
 
 RESOLVED, YES = "resolved", "yes"
 """The key, and its value, of a run config that states all there is to state: no file of settings is read for it."""

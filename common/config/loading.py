@@ -106,7 +106,7 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
 
 
 def _round(given: Mapping[str, Any], resume: str) -> str:
-    """Return behind which round a run begins again: its number, ``best``, or nothing for the newest."""
+    """Return after which round a run begins again: its number, ``best``, or nothing for the newest."""
     told = str(given.get(ROUND, ""))
     if told and not resume:
         raise ConfigError(

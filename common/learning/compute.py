@@ -60,7 +60,7 @@ def is_large(size: int) -> bool:
 
 
 def return_if_large(size: int) -> None:
-    """Give freed memory back behind work with ``size`` bytes of weights, if these are many."""
+    """Give freed memory back after work with ``size`` bytes of weights, if these are many."""
     if is_large(size):
         return_freed_memory()
 

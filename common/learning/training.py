@@ -54,7 +54,7 @@ class Local:
     penalty : callable, optional
         What is minimised beside it, of the parameters alone (FedProx, FedDyn): model -> a scalar. Never clipped.
     after_step : callable, optional
-        Called with the model behind each step: a projection, or a correction of the path (SCAFFOLD, FedPVR).
+        Called with the model after each step: a projection, or a correction of the path (SCAFFOLD, FedPVR).
     """
 
     objective: Objective | None = None

@@ -53,7 +53,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then two linear layers with GELU between them, each behind a norm and beside a short cut."""
+    """Attention, then two linear layers with GELU between them, each after a norm and beside a short cut."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class ViT(Classifier):
         self.head = nn.Linear(width, classes)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the mean token behind the last norm, of shape [n, width]."""
+        """Return the mean token after the last norm, of shape [n, width]."""
         tokens = self.positions(self.patches(x).flatten(2).transpose(1, 2))
         mean: Tensor = self.norm(self.layers(tokens)).mean(1)
         return mean

@@ -85,7 +85,7 @@ class Samples:
 
 
 def _rows(tensor: Tensor, idx: Tensor) -> Tensor:
-    """Return ``tensor[idx]``, sooner where ``idx`` are positions one behind the other."""
+    """Return ``tensor[idx]``, sooner where ``idx`` are positions one after the other."""
     idx = idx.to(tensor.device)
     if idx.dtype == torch.int64 and idx.ndim == 1:
         return tensor.index_select(0, idx)

@@ -100,7 +100,7 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
     )
     space: int = setting(
         2,
-        "the generator's space: n optimises the feature maps behind layer n and the styles that follow; 0 the styles, "
+        "the generator's space: n optimises the feature maps after layer n and the styles that follow; 0 the styles, "
         "and of stylegan-xl the features that its first layer begins with",
         symbol="n",
         source="5 in the paper, of a generator of some twenty layers",

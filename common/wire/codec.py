@@ -172,7 +172,7 @@ def describe(array: NDArray | Arrival) -> str:
 
 
 def require_count(kind: str, arrays: Sequence[Arrival], expected: int) -> None:
-    """PayloadError unless there are ``expected`` arrays behind the header."""
+    """PayloadError unless there are ``expected`` arrays after the header."""
     if len(arrays) != expected:
         raise PayloadError(
             f"the '{kind}' holds {len(arrays)} arrays where {expected} were expected"

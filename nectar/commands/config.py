@@ -60,7 +60,7 @@ _PATHS = (
         "round",
         "",
         "a number, or best",
-        "with resume: behind which round's checkpoint; the lines behind it are set aside",
+        "with resume: after which round's checkpoint; the lines after it are set aside",
         "",
         "",
     ),

@@ -12,7 +12,7 @@ from nectar.engines import processes
 
 
 def main(words: list[str]) -> int:
-    """Run ``words`` behind the first one, which is the parent's process number; return the exit code."""
+    """Run ``words`` after the first one, which is the parent's process number; return the exit code."""
     parent, *words = words
     processes.end_with(int(parent))  # at once: a record survives that at any moment
     processes.listen()

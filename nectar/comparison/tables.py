@@ -255,7 +255,7 @@ def number(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """Write a mean count, to one digit behind the point where it has one."""
+    """Write a mean count, to one digit after the point where it has one."""
     return _NOTHING if math.isnan(value) else f"{value:.1f}".removesuffix(".0")
 
 

@@ -129,7 +129,7 @@ def _method(name: str, variants: Sequence[Variant]) -> str:
 
 
 def _split_name(text: str, variants: Sequence[Variant]) -> tuple[str, str]:
-    """Split ``NAME.key=values`` behind the longest name there is."""
+    """Split ``NAME.key=values`` after the longest name there is."""
     names = {v.method for v in variants} | {v.label for v in variants}
     for name in sorted(names, key=len, reverse=True):
         if text.startswith(f"{name}."):

@@ -96,7 +96,7 @@ def read_variant(word: str, own: Collection[str] = ()) -> Variant | None:
     module = method.partition(":")[0]
     if is_import_path(method) and module in METHODS:
         raise ConfigError(
-            f"{word!r}: the setting behind the colon has no value, write {method}=VALUE."
+            f"{word!r}: the setting after the colon has no value, write {method}=VALUE."
         )
     label = word if match["label"] is None else match["label"].strip()
     if not label or not label.isprintable():

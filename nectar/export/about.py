@@ -60,7 +60,7 @@ def _code(source: Source) -> dict[str, Any]:
 
 
 def _figures(past: PastRun, server_round: int) -> dict[str, Any]:
-    """Return accuracy and loss on test and validation behind ``server_round``.
+    """Return accuracy and loss on test and validation after ``server_round``.
 
     They are null where nobody evaluated, and one that was not finite is.
     """

@@ -84,7 +84,7 @@ def readme(about: dict[str, Any], config: Config, sent: dict[str, Any] | None) -
     lines = [
         f"# {run['dataset']}, {run['method']}, round {run['round']}",
         "",
-        f"The global model of the Nectar run `{run['id']}` behind round {run['round']} of {run['rounds']}. "
+        f"The global model of the Nectar run `{run['id']}` after round {run['round']} of {run['rounds']}. "
         f"{_progress(run)}{_accuracy(about)}",
         "",
         *_uses(about),

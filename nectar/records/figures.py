@@ -95,7 +95,7 @@ class RunFigures:
 
     @property
     def trained(self) -> tuple[RoundFigures, ...]:
-        """The rounds behind that before training."""
+        """The rounds after that before training."""
         return tuple(one for one in self.rounds if one.round)
 
     @property

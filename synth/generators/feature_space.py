@@ -13,7 +13,7 @@ from synth.generators.style import StyleNetwork
 
 @dataclass(frozen=True, eq=False)
 class FeatureSpace:
-    """F_n: the features f behind synthesis layer n and the styles w of all that follows; of F_0, the styles alone.
+    """F_n: the features f after synthesis layer n and the styles w of all that follows; of F_0, the styles alone.
 
     Small n keeps images to what the generator knows; large n lets them become anything. As in FedDGM's released code
     each layer has a w of its own (StyleGAN's space W+), and z is drawn once, to begin with.

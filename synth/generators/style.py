@@ -105,7 +105,7 @@ class StyleNetwork(nn.Module):
         return w[:, None].repeat(1, self.form.layers + 1, 1)
 
     def features(self, styles: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Return f behind the first ``n`` layers, float [m, width, H', W'], and the styles of what follows it.
+        """Return f after the first ``n`` layers, float [m, width, H', W'], and the styles of what follows it.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class StyleNetwork(nn.Module):
         Parameters
         ----------
         f : Tensor
-            Float [m, width, H', W'], the features behind layer n.
+            Float [m, width, H', W'], the features after layer n.
         styles : Tensor
             Float [m, L - n + 1, latent], whose number says what n is.
         """
@@ -132,7 +132,7 @@ class StyleNetwork(nn.Module):
         return images
 
     def _through(self, f: Tensor, styles: Tensor, first: int, last: int) -> Tensor:
-        """Return the features behind layers ``first`` to ``last`` - 1, whose styles lead ``styles``."""
+        """Return the features after layers ``first`` to ``last`` - 1, whose styles lead ``styles``."""
         for layer, w in zip(self.layers[first:last], styles.unbind(1), strict=False):
             f = layer(f, w)
         return f
@@ -157,7 +157,7 @@ class Mapping(nn.Module):
 
 
 class SynthesisLayer(nn.Module):
-    """A modulated, demodulated 3x3 convolution, behind a doubling of the sides where ``doubles``."""
+    """A modulated, demodulated 3x3 convolution, after a doubling of the sides where ``doubles``."""
 
     def __init__(self, width: int, latent: int, doubles: bool) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ class StyleganXL:
         return f, styles[:, 1 + self.n :]
 
     def _through(self, f: Tensor, styles: Tensor, names: list[str]) -> Tensor:
-        """Return the features behind the layers of these names, whose styles lead ``styles``."""
+        """Return the features after the layers of these names, whose styles lead ``styles``."""
         for name, w in zip(names, styles.unbind(1), strict=False):
             layer = getattr(self.network.synthesis, name)
             f = layer(f, w, noise_mode="const", force_fp32=True)

@@ -1,4 +1,4 @@
-"""`resume=RECORD round=N|best`: a run begins again behind an earlier checkpoint, and no line is lost by it."""
+"""`resume=RECORD round=N|best`: a run begins again after an earlier checkpoint, and no line is lost by it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ WARM = "feddm.start=noise feddm.warm=on"
 
 
 def older(small: Small, rounds: int) -> Record:
-    """Return the record of a run as it was behind an earlier round; its sites are at ``rounds``."""
+    """Return the record of a run as it was after an earlier round; its sites are at ``rounds``."""
     newer, record = run(small(rounds=rounds, set=WARM)), run(small(rounds=1, set=WARM))
     shutil.rmtree(record.directory / "state")
     shutil.copytree(newer.directory / "state", record.directory / "state")

@@ -229,7 +229,7 @@ def aggregated(
     ends: tuple[float, float] = (1.0, 3.0),
     figures: Mapping[str, tuple[float, float]] | None = None,
 ) -> float:
-    """Return the weight behind a round from 0 of two sites, with 1 and 3 examples, that end at ``ends``."""
+    """Return the weight after a round from 0 of two sites, with 1 and 3 examples, that end at ``ends``."""
     own = " ".join(f"fedavg.{word}" for word in HALVES.split())
     given = f"{own} {words} federation.sites=2 federation.max_update=0 federation.min_replies=1"
     made = tiny_run(load({"method": method, "set": given}))

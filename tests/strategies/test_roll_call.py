@@ -91,7 +91,7 @@ NONSENSE = {
     "a list": (sizes(num_examples=[3, 4]), "is no count"),
     "partitions": (sizes(num_partitions=float("inf")), "inf is no count"),
     "other partitions": (sizes(num_partitions=7), "the nodes disagree on num-partitions"),
-    "a partition behind the last": (about(partition_id=3), "partition 3 of 3"),
+    "a partition after the last": (about(partition_id=3), "partition 3 of 3"),
     "a partition of infinite number": (
         about(partition_id=float("inf")),
         "something else .OverflowError",

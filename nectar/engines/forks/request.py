@@ -40,7 +40,7 @@ class Request:
             os.close(number)
 
     def put_on(self, *program: str) -> None:
-        """Make this process the one that was asked for: its words behind ``program``, folder, environment and files."""
+        """Make this process the one that was asked for: its words after ``program``, folder, environment and files."""
         for i, number in enumerate(self.files):
             os.dup2(number, i)
         self.close()

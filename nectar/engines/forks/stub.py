@@ -50,7 +50,7 @@ def hand_over(
     """Ask for a fork with these words, folder, variables, and standard input, output and errors.
 
     A socket's message is what carries open files from one process to another; no pipe does. All else of the request
-    goes with them, behind its length.
+    goes with them, after its length.
     """
     variables = [name + b"=" + value for name, value in environment.items()]
     content = b"\0".join([str(len(words)).encode(), *words, folder, *variables])

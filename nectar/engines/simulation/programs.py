@@ -91,7 +91,7 @@ class Place:
             The program.
         after
             A program that imports much of the same: the imports wait until it has said something. Python keeps a
-            compiled module, so that of two processes one behind the other only the first compiles it.
+            compiled module, so that of two processes one after the other only the first compiles it.
         first, then
             Modules to import too, before and behind that wait.
         """

@@ -109,7 +109,7 @@ class SuperLink:
             The SuperLink is gone or gives no sensible answer.
         """
         code = self._simulation.process.poll()
-        # Flower's simulation exits with 0 only behind a run that completed.
+        # Flower's simulation exits with 0 only after a run that completed.
         if code == 0:
             return Outcome("finished:completed", "")
         for name, program in self._serving().items():

@@ -119,7 +119,7 @@ def look(
     Parameters
     ----------
     text : str
-        As typed behind ``--node-config``.
+        As typed after ``--node-config``.
     run_config : mapping
         What is submitted.
     """
