@@ -56,7 +56,12 @@ def built_anew(run: Run, weights: Weights) -> models.Classifier:
     return model
 
 
-@pytest.mark.parametrize("method", only_these_first(METHODS, "fedavg", "feddm", "scaffold"))
+@pytest.mark.parametrize(
+    "method",
+    only_these_first(
+        METHODS, "fedavg", "feddm", "scaffold", long=("fedvae", "feddpms", "fedsynth", "dense")
+    ),
+)
 def test_every_method_has_the_numbers_of_devices_that_share_nothing(
     small: Small, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

@@ -184,6 +184,7 @@ def test_a_changed_file_makes_another_store(tmp_path: Path) -> None:
     assert SpritesSource().fingerprint(tmp_path) != before
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_the_real_grid() -> None:
     """46,080 images: twelve clients of 3,456, a tenth at the server, and the constants of the catalogue."""

@@ -102,6 +102,7 @@ def test_a_change_of_code_makes_new_runs_of_the_methods_that_it_belongs_to(copy:
         before = after
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_comment_makes_none_new(copy: Path) -> None:
     sources = Sources(copy, again=True)

@@ -258,6 +258,7 @@ class Broken:
             place.with_name(f"{place.name}.away").rename(place)
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_site_that_comes_late_takes_part_from_the_next_round(stories: Stories) -> None:
     """It needs the story's first third alone: behind that the sites wait for Flower's heartbeats."""

@@ -104,6 +104,7 @@ def test_a_server_that_raises_ends_with_a_failure_and_its_reason(
     assert '"failed: round 1 has 0 valid' in (record.directory / "provenance.json").read_text()
 
 
+@pytest.mark.long
 def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(
     small: Small, tmp_path: Path
 ) -> None:

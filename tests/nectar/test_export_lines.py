@@ -44,6 +44,7 @@ def shortened(raw: Path, to: Path) -> None:
         (to / f"t10k-{name}-ubyte").write_bytes(idx_bytes(values.reshape(shape)))
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_the_page_s_lines_train_another_network(tmp_path: Path) -> None:
     """On a smaller run than the page's; with chance at a tenth, a network that learned nothing shows."""
