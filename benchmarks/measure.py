@@ -81,17 +81,26 @@ def compare(
 ) -> Row:
     """Measure ``reference`` and ``ours`` in interleaved pairs, after one call of each to warm up.
 
-    Args:
-        name: The row's name.
-        reference: The plain way; called with the pair's number, so that both can do the very same
-            work.
-        ours: The way the project does it.
-        pairs: How many pairs, at least 7; which of the two goes first alternates.
-        claim: What the median ratio must be.
-        clock: What tells seconds: the wall's, by default; `time.process_time` on a shared machine.
+    Parameters
+    ----------
+    name
+        The row's name.
+    reference
+        The plain way; called with the pair's number, so that both can do the very same
+        work.
+    ours
+        The way the project does it.
+    pairs
+        How many pairs, at least 7; which of the two goes first alternates.
+    claim
+        What the median ratio must be.
+    clock
+        What tells seconds: the wall's, by default; `time.process_time` on a shared machine.
 
-    Raises:
-        ValueError: Too few pairs.
+    Raises
+    ------
+    ValueError
+        Too few pairs.
     """
     if pairs < LEAST_PAIRS:
         raise ValueError(f"{pairs} pairs are too few for a median: give at least {LEAST_PAIRS}")

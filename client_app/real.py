@@ -10,8 +10,9 @@ from synth.distribution_matching import real_start
 
 
 class RealClient(DeviceClient):
-    """Draws ipc images of every class it holds, all of a smaller one: the same ones in every round, or
-    others (``redraw``).
+    """Draws ipc images of every class it holds, all of a smaller one.
+
+    They are the same ones in every round, or others (``redraw``).
     """
 
     @phase("draw")

@@ -123,7 +123,6 @@ FOREIGN_CLIENT = "fedavg"
 def own_method(path: str) -> Method | None:
     """Return the method of a user's own that an import path names; None where it names something else.
 
-
     Raises
     ------
     ConfigError

@@ -1,0 +1,1 @@
+"""What runs at the server: the loop, evaluation, the record."""

@@ -1,0 +1,1 @@
+"""The methods' servers, as Flower strategies."""

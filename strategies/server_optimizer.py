@@ -82,14 +82,14 @@ class ServerOptimizer:
         return Weights(stepped, mean.codec).over(mean)
 
     def _sgd(self, deltas: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """v <- beta v + Delta."""
+        """V <- beta v + Delta."""
         beta, old = self._settings.server_momentum, self.moments["velocity"]
         velocity = {n: beta * old[n] + delta for n, delta in deltas.items()}
         self.moments = {"velocity": velocity}
         return velocity
 
     def _adaptive(self, deltas: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """m <- b1 m + (1 - b1) Delta; v by adam or yogi; the step is m / (sqrt(v) + tau)."""
+        """M <- b1 m + (1 - b1) Delta; v by adam or yogi; the step is m / (sqrt(v) + tau)."""
         (b1, b2), tau = _BETAS, self._settings.server_tau
         old = self.moments
         mean = {n: b1 * old["mean"][n] + (1 - b1) * d for n, d in deltas.items()}

@@ -1,0 +1,1 @@
+"""The methods' mathematics, which needs torch alone."""

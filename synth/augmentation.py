@@ -31,8 +31,10 @@ class Draw:
 def parse(strategy: str) -> tuple[str, ...]:
     """Return the transforms that a strategy such as "color_crop_flip" names; "" names none.
 
-    Raises:
-        ValueError: A name that is no transform.
+    Raises
+    ------
+    ValueError
+        A name that is no transform.
     """
     names = tuple(strategy.split("_")) if strategy else ()
     unknown = [name for name in names if name not in TRANSFORMS]

@@ -18,14 +18,20 @@ def sample_ball(
     The noise runs over all parameters at once, and noise longer than ``rho`` is scaled to that
     length. In the dimension of a network the clip always binds: w lies on the sphere.
 
-    Args:
-        centre: w_r, flat, of shape [P].
-        rho: The ball's radius, at least 0; ``math.inf`` leaves the Gaussian as drawn.
-        generator: The source of the noise, on the device of ``centre``.
-        out: Where to write w, of the shape of ``centre``; by default a new tensor.
+    Parameters
+    ----------
+    centre
+        w_r, flat, of shape [P].
+    rho
+        The ball's radius, at least 0; ``math.inf`` leaves the Gaussian as drawn.
+    generator
+        The source of the noise, on the device of ``centre``.
+    out
+        Where to write w, of the shape of ``centre``; by default a new tensor.
 
-    Returns:
-        w, of shape [P]; the same tensor as ``out`` where that was given.
+    Returns
+    -------
+    w, of shape [P]; the same tensor as ``out`` where that was given.
     """
     noise = torch.empty_like(centre) if out is None else out
     noise.normal_(generator=generator)
@@ -39,11 +45,15 @@ def project_ball(parameters: Iterable[Tensor], centre: Iterable[Tensor], rho: fl
     Weights inside the ball are left as they are, to the bit. Nothing is copied between host and
     device.
 
-    Args:
-        parameters: The weights w, tensor by tensor, as ``model.parameters()`` gives them.
-        centre: w_r in the same order and shapes; none of its tensors shares memory with
-            ``parameters``.
-        rho: The ball's radius, at least 0.
+    Parameters
+    ----------
+    parameters
+        The weights w, tensor by tensor, as ``model.parameters()`` gives them.
+    centre
+        w_r in the same order and shapes; none of its tensors shares memory with
+        ``parameters``.
+    rho
+        The ball's radius, at least 0.
     """
     weights = list(parameters)
     offsets = [weight - middle for weight, middle in zip(weights, centre, strict=True)]

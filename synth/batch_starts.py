@@ -32,10 +32,14 @@ def class_means(inputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     For text ``inputs`` are vectors [n, T, d] with a target each, [n, T], and the mean of a class is
     that of the vectors behind which its token came.
 
-    Args:
-        inputs: float [*t, ...], the first dimensions those of ``targets``.
-        targets: int64 [*t].
-        classes: How many there are.
+    Parameters
+    ----------
+    inputs
+        float [*t, ...], the first dimensions those of ``targets``.
+    targets
+        int64 [*t].
+    classes
+        How many there are.
     """
     flat = inputs.reshape(targets.numel(), *inputs.shape[targets.ndim :])
     sums = torch.zeros(classes, *flat.shape[1:], dtype=flat.dtype, device=flat.device)

@@ -16,10 +16,14 @@ class ClassBatches:
     never does. So the class means of a batch's rows X are one product ``averages @ X``, the same
     sum in the same order on every device.
 
-    Attributes:
-        classes: The classes in ascending order, int64 [C].
-        slices: The places of each class in a drawn batch, C slices one after the other.
-        averages: Row c holds 1/b_c at the places of class c and 0 elsewhere, [C, b].
+    Attributes
+    ----------
+    classes
+        The classes in ascending order, int64 [C].
+    slices
+        The places of each class in a drawn batch, C slices one after the other.
+    averages
+        Row c holds 1/b_c at the places of class c and 0 elsewhere, [C, b].
     """
 
     classes: Tensor
@@ -39,13 +43,19 @@ class ClassBatches:
     ) -> ClassBatches:
         """Return the plan for samples with these ``labels``.
 
-        Args:
-            labels: The samples' classes, int64 [n]; their device is the plan's.
-            size: Samples a class in a batch; a class with fewer gives all it has. 0 stands for all.
-            dtype: The type of ``averages``; by default torch's default type.
+        Parameters
+        ----------
+        labels
+            The samples' classes, int64 [n]; their device is the plan's.
+        size
+            Samples a class in a batch; a class with fewer gives all it has. 0 stands for all.
+        dtype
+            The type of ``averages``; by default torch's default type.
 
-        Raises:
-            ValueError: There are no labels, or ``size`` is negative.
+        Raises
+        ------
+        ValueError
+            There are no labels, or ``size`` is negative.
         """
         if labels.ndim != 1 or labels.numel() == 0:
             raise ValueError(f"labels must be a list of at least one, not {tuple(labels.shape)}")

@@ -16,14 +16,19 @@ def nearest_distances(images: Tensor, real: Callable[[Tensor], Tensor], count: i
 
     A distance is the root of the mean squared difference over all values: 0 is the same image.
 
-    Args:
-        images: float [m, C, H, W].
-        real: Gives the real images, float [b, C, H, W] in the same units and on the same device, for
-            indices int64 [b].
-        count: How many real images there are; of none every distance is infinite.
+    Parameters
+    ----------
+    images
+        float [m, C, H, W].
+    real
+        Gives the real images, float [b, C, H, W] in the same units and on the same device, for
+        indices int64 [b].
+    count
+        How many real images there are; of none every distance is infinite.
 
-    Returns:
-        Distances, float32 [m], on the device of ``images``.
+    Returns
+    -------
+    Distances, float32 [m], on the device of ``images``.
     """
     queries = images.flatten(1).float()
     best = queries.new_full((len(queries),), float("inf"))

@@ -25,11 +25,16 @@ class SGD:
     The first step of any ``torch.optim.Optimizer`` imports torch's compiler, which nothing here uses: as much time
     again as torch itself takes, and in a deployment each device is a new process in every round.
 
-    Args:
-        parameters: What is moved, in place; one without a gradient stays.
-        lr: The learning rate.
-        momentum: The momentum, without dampening.
-        weight_decay: The L2 penalty's factor.
+    Parameters
+    ----------
+    parameters
+        What is moved, in place; one without a gradient stays.
+    lr
+        The learning rate.
+    momentum
+        The momentum, without dampening.
+    weight_decay
+        The L2 penalty's factor.
     """
 
     def __init__(
@@ -89,13 +94,19 @@ class SGD:
 class Adam:
     """The steps of ``torch.optim.Adam`` with its defaults, to the bit, by its own functional form.
 
-    Args:
-        parameters: What is moved, in place; one without a gradient stays.
-        lr: The learning rate; it may be set anew between steps.
-        betas: The decays of the two moments.
-        weight_decay: The L2 penalty's factor.
-        fused: Whether each parameter's step is one pass over memory, as with ``fused=True`` of torch's:
-            several times as fast on a CPU, and other numbers in the last bit.
+    Parameters
+    ----------
+    parameters
+        What is moved, in place; one without a gradient stays.
+    lr
+        The learning rate; it may be set anew between steps.
+    betas
+        The decays of the two moments.
+    weight_decay
+        The L2 penalty's factor.
+    fused
+        Whether each parameter's step is one pass over memory, as with ``fused=True`` of torch's:
+        several times as fast on a CPU, and other numbers in the last bit.
     """
 
     def __init__(

@@ -46,11 +46,15 @@ __all__ = [
 class Distilled:
     """A synthetic set, in the order of its classes.
 
-    Attributes:
-        images: [m, C, H, W] in the normalised space.
-        labels: int64 [m], ascending.
-        losses: The matching loss (Eq. 9) before each step, [T]; each at weights and batches of its
-            own.
+    Attributes
+    ----------
+    images
+        [m, C, H, W] in the normalised space.
+    labels
+        int64 [m], ascending.
+    losses
+        The matching loss (Eq. 9) before each step, [T]; each at weights and batches of its
+        own.
     """
 
     images: Tensor
@@ -71,20 +75,30 @@ def matching_loss(
 
     Gradients reach ``syn_x`` (and the model, through the synthetic batch), never the real batch.
 
-    Args:
-        model: The classifier, at the weights to match at and in the mode (train or eval) to match
-            in.
-        real_x: Real images [n, C, H, W], normalised, any order.
-        real_y: Their classes, int64 [n].
-        syn_x: Synthetic images [m, C, H, W].
-        syn_y: Their classes, int64 [m]; the same classes as in ``real_y``.
-        real_precision: torch.bfloat16 runs the real forward pass under autocast.
+    Parameters
+    ----------
+    model
+        The classifier, at the weights to match at and in the mode (train or eval) to match
+        in.
+    real_x
+        Real images [n, C, H, W], normalised, any order.
+    real_y
+        Their classes, int64 [n].
+    syn_x
+        Synthetic images [m, C, H, W].
+    syn_y
+        Their classes, int64 [m]; the same classes as in ``real_y``.
+    real_precision
+        torch.bfloat16 runs the real forward pass under autocast.
 
-    Returns:
-        The loss, a scalar of the type of ``syn_x``.
+    Returns
+    -------
+    The loss, a scalar of the type of ``syn_x``.
 
-    Raises:
-        ValueError: The two batches do not hold the same classes.
+    Raises
+    ------
+    ValueError
+        The two batches do not hold the same classes.
     """
     real = ClassBatches.plan(real_y, dtype=syn_x.dtype)
     syn = ClassBatches.plan(syn_y, dtype=syn_x.dtype)
@@ -119,26 +133,39 @@ def distil(
     the batch, class by class, as the public code does. Nothing is copied between host and device
     inside the loop.
 
-    Args:
-        model: An nn.Module at the round's weights w_r; not changed. Everything below lives on its
-            device.
-        inputs: Gives the normalised real images, float [b, C, H, W], for indices int64 [b].
-        labels: The real images' classes, int64 [n].
-        start: The images to start from [m, C, H, W]: `noise_start`, `real_start`, or the last
-            round's; not changed.
-        start_labels: Their classes, int64 [m], each with at least one real image. Classes not named
-            here are left out.
-        matching: How; with 0 iterations it returns the start, ordered by class.
-        real_batch: |B_c|, drawn without replacement; a class with fewer gives all it has.
-        generator: The source of every draw.
+    Parameters
+    ----------
+    model
+        An nn.Module at the round's weights w_r; not changed. Everything below lives on its
+        device.
+    inputs
+        Gives the normalised real images, float [b, C, H, W], for indices int64 [b].
+    labels
+        The real images' classes, int64 [n].
+    start
+        The images to start from [m, C, H, W]: `noise_start`, `real_start`, or the last
+        round's; not changed.
+    start_labels
+        Their classes, int64 [m], each with at least one real image. Classes not named
+        here are left out.
+    matching
+        How; with 0 iterations it returns the start, ordered by class.
+    real_batch
+        |B_c|, drawn without replacement; a class with fewer gives all it has.
+    generator
+        The source of every draw.
 
-    Returns:
-        The synthetic set, ordered by class.
+    Returns
+    -------
+    The synthetic set, ordered by class.
 
-    Raises:
-        ValueError: Inconsistent tensors, an unknown augmentation, or a class without real images.
-        FloatingPointError: The images left the finite numbers; the message says from which
-            iteration on.
+    Raises
+    ------
+    ValueError
+        Inconsistent tensors, an unknown augmentation, or a class without real images.
+    FloatingPointError
+        The images left the finite numbers; the message says from which
+        iteration on.
     """
     _check(labels, start, start_labels, real_batch, generator)
     matcher = _Matcher.prepare(model, inputs, labels, start_labels, matching, real_batch)

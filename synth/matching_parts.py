@@ -39,19 +39,28 @@ class Embedder(Protocol):
 class Matching:
     """How images are matched, with privacy or without.
 
-    Attributes:
-        iterations: T; 0 leaves the images as they begin.
-        image_lr: eta_c.
-        image_momentum: The momentum of the SGD on the images. The public code has 0.5, the paper's
-            text plain SGD.
-        rho: The radius of P_w.
-        syn_batch: Synthetic images of a class in an iteration, drawn without replacement; 0 takes
-            all.
-        augment: A DSA strategy such as "color_crop_cutout_flip_scale_rotate", or "" for none; one
-            draw for real and synthetic images.
-        real_precision: torch.bfloat16 runs the real forward pass under autocast; the rest stays in
-            float32.
-        before_step: Called ahead of every iteration, such as one that raises when the time is over.
+    Attributes
+    ----------
+    iterations
+        T; 0 leaves the images as they begin.
+    image_lr
+        eta_c.
+    image_momentum
+        The momentum of the SGD on the images. The public code has 0.5, the paper's
+        text plain SGD.
+    rho
+        The radius of P_w.
+    syn_batch
+        Synthetic images of a class in an iteration, drawn without replacement; 0 takes
+        all.
+    augment
+        A DSA strategy such as "color_crop_cutout_flip_scale_rotate", or "" for none; one
+        draw for real and synthetic images.
+    real_precision
+        torch.bfloat16 runs the real forward pass under autocast; the rest stays in
+        float32.
+    before_step
+        Called ahead of every iteration, such as one that raises when the time is over.
     """
 
     iterations: int
@@ -118,9 +127,11 @@ def flat_copy(model: Embedder) -> tuple[Embedder, Tensor]:
 def require_finite(images: Tensor, losses: Tensor | None = None) -> None:
     """Refuse images that are not numbers any more.
 
-    Raises:
-        FloatingPointError: They are not; the message says from which of the iterations on where
-            ``losses`` tell.
+    Raises
+    ------
+    FloatingPointError
+        They are not; the message says from which of the iterations on where
+        ``losses`` tell.
     """
     if bool(images.isfinite().all()):
         return

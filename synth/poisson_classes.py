@@ -16,10 +16,14 @@ class PoissonClasses:
     A batch's size is itself random, and a class may have none in it. What a mean divides by is the
     expected size, which is a function of the counts that the plan was given and of nothing else.
 
-    Attributes:
-        classes: The classes in ascending order, int64 [C].
-        rates: q_c = min(1, B / n_c), float64 [C].
-        expected: q_c n_c, float64 [C].
+    Attributes
+    ----------
+    classes
+        The classes in ascending order, int64 [C].
+    rates
+        q_c = min(1, B / n_c), float64 [C].
+    expected
+        q_c n_c, float64 [C].
     """
 
     classes: Tensor
@@ -31,14 +35,20 @@ class PoissonClasses:
     def plan(cls, labels: Tensor, batch: int, counts: Tensor | None = None) -> PoissonClasses:
         """Return the plan for samples with these ``labels``.
 
-        Args:
-            labels: The samples' classes, int64 [n]; their device is the plan's.
-            batch: B, the expected size of a class in a batch; a smaller class gives all it has.
-            counts: n_c as they may be known, [C] in the order of the classes, such as counts with
-                noise; one below 1 is taken for 1. By default the true ones, which are public then.
+        Parameters
+        ----------
+        labels
+            The samples' classes, int64 [n]; their device is the plan's.
+        batch
+            B, the expected size of a class in a batch; a smaller class gives all it has.
+        counts
+            n_c as they may be known, [C] in the order of the classes, such as counts with
+            noise; one below 1 is taken for 1. By default the true ones, which are public then.
 
-        Raises:
-            ValueError: There are no labels, no batch, or not as many counts as classes.
+        Raises
+        ------
+        ValueError
+            There are no labels, no batch, or not as many counts as classes.
         """
         if labels.ndim != 1 or labels.numel() == 0 or batch < 1:
             raise ValueError(
@@ -55,9 +65,11 @@ class PoissonClasses:
     def draw(self, sample: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Return a batch's indices into the labels, int64 [b], class by class, and their classes' ranks [b].
 
-        Args:
-            sample: chances, float64 [n] in the order of the labels -> the positions that were drawn,
-                each by itself with its chance, int64 [b], ascending, on the plan's device.
+        Parameters
+        ----------
+        sample
+            chances, float64 [n] in the order of the labels -> the positions that were drawn,
+            each by itself with its chance, int64 [b], ascending, on the plan's device.
         """
         drawn = sample(self.rates[self._rank])
         by_class = drawn[self._rank[drawn].argsort(stable=True)]

@@ -57,9 +57,12 @@ def rows_see_each_other(model: Embedder, shape: tuple[int, ...]) -> bool:
 
     A batch norm can be told by its class, and what else a user's model does to a batch cannot.
 
-    Args:
-        model: An nn.Module; a copy of it is tried, at rest, as the matching has it.
-        shape: An image's (C, H, W).
+    Parameters
+    ----------
+    model
+        An nn.Module; a copy of it is tried, at rest, as the matching has it.
+    shape
+        An image's (C, H, W).
     """
     tried, flat = flat_copy(model)
     assert isinstance(tried, nn.Module)
@@ -95,29 +98,44 @@ def distil_privately(
     An iteration releases once of every class, from a Poisson sample of it. Weights, augmentation
     and choice of synthetic images depend on no data, and may come from a seed.
 
-    Args:
-        model: An nn.Module at the round's weights w_r; not changed.
-        inputs: Gives the normalised real images, float [b, C, H, W], for indices int64 [b].
-        batches: Which real images an iteration draws, and what their sums are divided by.
-        start: The images to start from [C m, C, H, W], class by class in the order of ``batches``,
-            equally many of each: noise, or an earlier result of this function, never real images.
-            Not changed.
-        matching: How.
-        mechanism: What is clipped.
-        gaussian: How contributions are clipped and sums released.
-        sample: chances [n] -> the positions of a Poisson sample, as `PoissonClasses.draw` takes
-            it: of a source that nobody else can draw from.
-        generator: The source of the draws that depend on no data.
-        values: The least and the greatest value that a pixel may take, each to be broadcast over
-            images: noise in many steps would carry them far out. None leaves them as they come.
+    Parameters
+    ----------
+    model
+        An nn.Module at the round's weights w_r; not changed.
+    inputs
+        Gives the normalised real images, float [b, C, H, W], for indices int64 [b].
+    batches
+        Which real images an iteration draws, and what their sums are divided by.
+    start
+        The images to start from [C m, C, H, W], class by class in the order of ``batches``,
+        equally many of each: noise, or an earlier result of this function, never real images.
+        Not changed.
+    matching
+        How.
+    mechanism
+        What is clipped.
+    gaussian
+        How contributions are clipped and sums released.
+    sample
+        chances [n] -> the positions of a Poisson sample, as `PoissonClasses.draw` takes
+        it: of a source that nobody else can draw from.
+    generator
+        The source of the draws that depend on no data.
+    values
+        The least and the greatest value that a pixel may take, each to be broadcast over
+        images: noise in many steps would carry them far out. None leaves them as they come.
 
-    Returns:
-        The synthetic images, in the order of ``start``.
+    Returns
+    -------
+    The synthetic images, in the order of ``start``.
 
-    Raises:
-        ValueError: The images to start from are not equally many of every class, or the model's
-            samples see each other in training mode (batch norm).
-        FloatingPointError: The images left the finite numbers.
+    Raises
+    ------
+    ValueError
+        The images to start from are not equally many of every class, or the model's
+        samples see each other in training mode (batch norm).
+    FloatingPointError
+        The images left the finite numbers.
     """
     count = len(batches.classes)
     if start.ndim != 4 or len(start) == 0 or len(start) % count:

@@ -21,10 +21,14 @@ _CHUNK_PIXELS_ELSEWHERE = 1 << 22
 class Gaussian:
     """The Gaussian mechanism on a sum of contributions.
 
-    Attributes:
-        noise_multiplier: sigma, the noise's standard deviation over ``clip``.
-        clip: C, the longest that a contribution may be.
-        normal: shape -> standard normal noise of that shape, anew each time, on the sums' device.
+    Attributes
+    ----------
+    noise_multiplier
+        sigma, the noise's standard deviation over ``clip``.
+    clip
+        C, the longest that a contribution may be.
+    normal
+        shape -> standard normal noise of that shape, anew each time, on the sums' device.
     """
 
     noise_multiplier: float
@@ -48,10 +52,14 @@ class Gaussian:
 class Contributions:
     """The features of a batch of real examples, one row each, of no gradient.
 
-    Attributes:
-        rows: [b, d]; b may be 0.
-        ranks: Which of the classes each row is of, int64 [b], ascending.
-        classes: How many classes there are.
+    Attributes
+    ----------
+    rows
+        [b, d]; b may be 0.
+    ranks
+        Which of the classes each row is of, int64 [b], ascending.
+    classes
+        How many classes there are.
     """
 
     rows: Tensor
@@ -73,10 +81,14 @@ def class_means(rows: Tensor, classes: int) -> Tensor:
 def noisy_means(real: Contributions, expected: Tensor, gaussian: Gaussian) -> Tensor:
     """Return the class means of clipped features with noise, [C, d]: the mechanism ``feature``.
 
-    Args:
-        real: The features h and z side by side, of a Poisson sample.
-        expected: The expected sizes of its classes, [C].
-        gaussian: The clip and the noise.
+    Parameters
+    ----------
+    real
+        The features h and z side by side, of a Poisson sample.
+    expected
+        The expected sizes of its classes, [C].
+    gaussian
+        The clip and the noise.
     """
     rows = real.rows
     kept = rows.nan_to_num(0, 0, 0) * gaussian.factors(rows.norm(dim=1))[:, None]
@@ -96,15 +108,22 @@ def noisy_gradients(
     Jacobian of hbar(S), and the same for z. (The paper's Eq. 20 lacks the 2.) They are linear in
     h(x_i): their lengths need a vector-Jacobian product each, their clipped sum one for all.
 
-    Args:
-        embed: Images -> features h and z side by side, differentiable, each image's own.
-        real: The features of a Poisson sample.
-        images: The synthetic images [C m, ...], m of each class one after the other.
-        expected: The expected sizes of the sample's classes, [C].
-        gaussian: The clip and the noise.
+    Parameters
+    ----------
+    embed
+        Images -> features h and z side by side, differentiable, each image's own.
+    real
+        The features of a Poisson sample.
+    images
+        The synthetic images [C m, ...], m of each class one after the other.
+    expected
+        The expected sizes of the sample's classes, [C].
+    gaussian
+        The clip and the noise.
 
-    Returns:
-        Of the shape of ``images``.
+    Returns
+    -------
+    Of the shape of ``images``.
     """
     leaf = images.detach().requires_grad_()
     means = class_means(embed(leaf), real.classes)

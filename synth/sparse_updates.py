@@ -20,13 +20,18 @@ def mask(total: int, rate: float, seed: int) -> Tensor:
 
     The draw is the CPU's: whoever has the seed has the mask.
 
-    Args:
-        total: The length of the update, at least 0.
-        rate: At least 1, which keeps all of it.
-        seed: 0 to 2^63 - 1.
+    Parameters
+    ----------
+    total
+        The length of the update, at least 0.
+    rate
+        At least 1, which keeps all of it.
+    seed
+        0 to 2^63 - 1.
 
-    Returns:
-        bool [total], on the CPU; not to be written to.
+    Returns
+    -------
+    bool [total], on the CPU; not to be written to.
     """
     # float64: of float32's 24 bits so few tell 1/rate from its neighbours that the mean would be off
     draws = torch.rand(total, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -74,11 +79,14 @@ def pack_places(places: Tensor, total: int) -> Tensor:
     2 + log2(total / k) bits a place, of which no code saves much more than half a bit. The bitmap: a bit for each of
     ``total`` numbers, one where it is sent.
 
-    Args:
-        places: int64 [k], ascending and distinct, from 0 to ``total`` - 1; k at least 1.
+    Parameters
+    ----------
+    places
+        int64 [k], ascending and distinct, from 0 to ``total`` - 1; k at least 1.
 
-    Returns:
-        uint8 [places_bytes(total, k)].
+    Returns
+    -------
+    uint8 [places_bytes(total, k)].
     """
     k = len(places)
     bits = torch.zeros(8 * places_bytes(total, k), dtype=torch.uint8)
@@ -95,8 +103,10 @@ def pack_places(places: Tensor, total: int) -> Tensor:
 def unpack_places(code: Tensor, total: int, k: int) -> Tensor:
     """Return the places that ``pack_places`` coded, int64 [k].
 
-    Raises:
-        ValueError: If ``code`` is not what ``k`` ascending distinct places of ``total`` give.
+    Raises
+    ------
+    ValueError
+        If ``code`` is not what ``k`` ascending distinct places of ``total`` give.
     """
     if len(code) != places_bytes(total, k):
         raise ValueError(f"{len(code)} bytes where {places_bytes(total, k)} were expected")

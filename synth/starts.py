@@ -18,14 +18,20 @@ def noise_start(
     Noise of unit variance in the normalised space has the scale of real images and no trace of
     them.
 
-    Args:
-        labels: The real samples' classes, int64 [n].
-        ipc: Images a class, at least 1; a class with fewer real ones gets as many.
-        shape: An image's (channels, height, width).
-        generator: The source of the noise, on the device of ``labels``.
+    Parameters
+    ----------
+    labels
+        The real samples' classes, int64 [n].
+    ipc
+        Images a class, at least 1; a class with fewer real ones gets as many.
+    shape
+        An image's (channels, height, width).
+    generator
+        The source of the noise, on the device of ``labels``.
 
-    Returns:
-        Images, float32 [m, C, H, W], and their labels, int64 [m], ascending.
+    Returns
+    -------
+    Images, float32 [m, C, H, W], and their labels, int64 [m], ascending.
     """
     classes = torch.unique(labels).repeat_interleave(ipc)
     images = torch.randn(len(classes), *shape, generator=generator, device=labels.device)
@@ -41,14 +47,20 @@ def real_start(
     so that matching, which moves means alone, has little or nothing to change them by: they leave as
     they are.
 
-    Args:
-        inputs: Gives the normalised images, float [b, C, H, W], for indices int64 [b].
-        labels: The real samples' classes, int64 [n].
-        ipc: Images a class at most, at least 1.
-        generator: The source of the choice, on the device of ``labels``.
+    Parameters
+    ----------
+    inputs
+        Gives the normalised images, float [b, C, H, W], for indices int64 [b].
+    labels
+        The real samples' classes, int64 [n].
+    ipc
+        Images a class at most, at least 1.
+    generator
+        The source of the choice, on the device of ``labels``.
 
-    Returns:
-        Images, float [m, C, H, W], in memory of their own, and their labels, int64 [m], ascending.
+    Returns
+    -------
+    Images, float [m, C, H, W], in memory of their own, and their labels, int64 [m], ascending.
     """
     batches = ClassBatches.plan(labels, ipc)
     return inputs(batches.draw(generator)).clone(), batches.labels

@@ -28,11 +28,15 @@ Objective = Callable[[Parameters], Tensor]
 class Batches:
     """A set S: m batches of b examples, and the length of a step along one of them.
 
-    Attributes:
-        inputs: x, float [m, b, ...].
-        labels: y: int64 [m, b, ...] where they are fixed, or float [m, b, classes], the logits of
-            soft labels, where they are trained.
-        step_size: eta_w, a float scalar above 0.
+    Attributes
+    ----------
+    inputs
+        x, float [m, b, ...].
+    labels
+        y: int64 [m, b, ...] where they are fixed, or float [m, b, classes], the logits of
+        soft labels, where they are trained.
+    step_size
+        eta_w, a float scalar above 0.
     """
 
     inputs: Tensor
@@ -43,11 +47,14 @@ class Batches:
 def loss_of(model: nn.Module, criterion: Callable[[Tensor, Tensor], Tensor]) -> Loss:
     """Return F as a function of the parameters of ``model``.
 
-    Args:
-        model: Gives the form; its own parameters are not read. It must have no buffers and treat
-            every example alone (no batch normalisation, no dropout).
-        criterion: (outputs, targets) -> the mean loss. Targets that are floats arrive as
-            probabilities: the softmax of the logits in S.
+    Parameters
+    ----------
+    model
+        Gives the form; its own parameters are not read. It must have no buffers and treat
+        every example alone (no batch normalisation, no dropout).
+    criterion
+        (outputs, targets) -> the mean loss. Targets that are floats arrive as
+        probabilities: the softmax of the logits in S.
     """
 
     def loss(parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -63,12 +70,18 @@ def gradient(
 ) -> dict[str, Tensor]:
     """Return grad_w F((x, y); w) by name: zero for a parameter that the loss does not use.
 
-    Args:
-        loss: F.
-        w: Where the gradient is taken; every parameter requires one.
-        inputs: x.
-        labels: y.
-        create_graph: Whether the gradient can be differentiated in its turn.
+    Parameters
+    ----------
+    loss
+        F.
+    w
+        Where the gradient is taken; every parameter requires one.
+    inputs
+        x.
+    labels
+        y.
+    create_graph
+        Whether the gradient can be differentiated in its turn.
     """
     slopes = torch.autograd.grad(
         loss(w, inputs, labels),
@@ -85,14 +98,19 @@ def client_update(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tens
 
     For i = 1..m: w <- w - eta_w grad_w F((x_i, y_i); w).
 
-    Args:
-        loss: F, twice differentiable.
-        w: The parameters to start from; constants here.
-        batches: S. Gradients reach those of its tensors that require one; where none does, no graph
-            outlives its own step.
+    Parameters
+    ----------
+    loss
+        F, twice differentiable.
+    w
+        The parameters to start from; constants here.
+    batches
+        S. Gradients reach those of its tensors that require one; where none does, no graph
+        outlives its own step.
 
-    Returns:
-        w_syn, by name. A parameter that the loss does not use stays.
+    Returns
+    -------
+    w_syn, by name. A parameter that the loss does not use stays.
     """
     tracked = any(t.requires_grad for t in (batches.inputs, batches.labels, batches.step_size))
     here = {name: value.detach().requires_grad_() for name, value in w.items()}
@@ -121,11 +139,16 @@ def replay_together(
 ) -> dict[str, Tensor]:
     """Return w_syn for K sets at once, every tensor of S and of the result with K in front.
 
-    Args:
-        loss: F, of a model that ``torch.func.vmap`` can take.
-        w: The parameters that all start from.
-        batches: K sets of equal shapes: inputs [K, m, b, ...], labels [K, m, b, ...], step sizes [K].
-        chunk: Sets at a time, which bounds the memory; None for all.
+    Parameters
+    ----------
+    loss
+        F, of a model that ``torch.func.vmap`` can take.
+    w
+        The parameters that all start from.
+    batches
+        K sets of equal shapes: inputs [K, m, b, ...], labels [K, m, b, ...], step sizes [K].
+    chunk
+        Sets at a time, which bounds the memory; None for all.
     """
     slope = grad(loss)
 
@@ -150,12 +173,18 @@ def real_loss(
 ) -> Objective:
     """Return the paper's objective: F(D_k; w_syn), estimated on a new real mini-batch at every call.
 
-    Args:
-        loss: F.
-        inputs: Gives the real inputs for positions int64 [k].
-        targets: The real targets, [n, ...].
-        size: Examples in a mini-batch, without replacement; 0, or n and more, for all of them.
-        generator: Draws them.
+    Parameters
+    ----------
+    loss
+        F.
+    inputs
+        Gives the real inputs for positions int64 [k].
+    targets
+        The real targets, [n, ...].
+    size
+        Examples in a mini-batch, without replacement; 0, or n and more, for all of them.
+    generator
+        Draws them.
     """
     n = len(targets)
     everything = torch.arange(n, device=targets.device)
@@ -223,16 +252,26 @@ def distil(
     logarithm, so that it stays above 0. The graph of an iteration is gone before the next begins:
     memory does not grow with ``iterations``.
 
-    Args:
-        loss: F of the inner steps.
-        w: w_r, the server's parameters.
-        start: S to begin with; not changed.
-        objective: Of w_syn; ``real_loss`` or ``distance``.
-        iterations: E.
-        lr: eta.
-        learn_step: Whether eta_w is moved too.
-        mover: The optimiser of S.
-        before_step: Called ahead of every iteration, such as one that raises when the time is over.
+    Parameters
+    ----------
+    loss
+        F of the inner steps.
+    w
+        w_r, the server's parameters.
+    start
+        S to begin with; not changed.
+    objective
+        Of w_syn; ``real_loss`` or ``distance``.
+    iterations
+        E.
+    lr
+        eta.
+    learn_step
+        Whether eta_w is moved too.
+    mover
+        The optimiser of S.
+    before_step
+        Called ahead of every iteration, such as one that raises when the time is over.
     """
     inputs = start.inputs.detach().clone().requires_grad_()
     moved = [inputs]

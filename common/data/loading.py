@@ -42,20 +42,29 @@ def load(
     ``data_dir`` in torchvision's layout and are downloaded on first use where there is a network.
     Arrays are read-only.
 
-    Args:
-        name: one of ``catalogue.NAMES``, or a form of ``common.settings.datasets``; any other one where ``images``
-            describes a folder.
-        data_dir: the data directory; without permission to write there, the store goes to the
-            user's cache.
-        images: the run's settings of that name; None where there can only be a name.
-        data: the run's settings of that name, for a set of one's own and a test split that is held out; None for the
-            defaults.
-        seed: the run's, by which a test split is drawn where the set brings none.
-        bounds: what this machine lets a run touch.
+    Parameters
+    ----------
+    name
+        one of ``catalogue.NAMES``, or a form of ``common.settings.datasets``; any other one where ``images``
+        describes a folder.
+    data_dir
+        the data directory; without permission to write there, the store goes to the
+        user's cache.
+    images
+        the run's settings of that name; None where there can only be a name.
+    data
+        the run's settings of that name, for a set of one's own and a test split that is held out; None for the
+        defaults.
+    seed
+        the run's, by which a test split is drawn where the set brings none.
+    bounds
+        what this machine lets a run touch.
 
-    Raises:
-        DataError: the name is unknown, or a file is missing, truncated or damaged; it is named. A
-            folder of images that cannot be used: why. Something lies out of ``bounds``.
+    Raises
+    ------
+    DataError
+        the name is unknown, or a file is missing, truncated or damaged; it is named. A
+        folder of images that cannot be used: why. Something lies out of ``bounds``.
     """
     data_dir = bounds.inside(Path(data_dir).expanduser(), "data-dir")
     data = data or DataSettings()
@@ -77,14 +86,21 @@ def load(
 def load_site(name: str, images: ImagesSettings, folder: Path, keep: Path | None = None) -> Dataset:
     """Return a site's own folder of images as the run's data set, without a test split, once per process.
 
-    Args:
-        name: the run's data set, a folder of images.
-        images: its settings.
-        folder: ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``.
-        keep: below which directory the store goes; None for the user's cache.
+    Parameters
+    ----------
+    name
+        the run's data set, a folder of images.
+    images
+        its settings.
+    folder
+        ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``.
+    keep
+        below which directory the store goes; None for the user's cache.
 
-    Raises:
-        DataError: the data set is no folder of images, or the site's cannot be used: why.
+    Raises
+    ------
+    DataError
+        the data set is no folder of images, or the site's cannot be used: why.
     """
     if name in NAMES or kind_of(name):
         raise DataError(

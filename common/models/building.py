@@ -35,24 +35,37 @@ def build(
     It lies on the generator's device. The process-wide random state is neither read nor moved: two
     calls with generators in one state give equal weights, in any process or thread.
 
-    Args:
-        name: One of `MODELS`.
-        shape: An image's (channels, height, width), or a text's (tokens,).
-        classes: The number of classes or of tokens in the vocabulary, at least 2.
-        depth: Blocks of the ConvNet, layers of the LSTM and the ViT; a model takes no notice of
-            what it lacks.
-        width: Channels of the ConvNet's blocks; hidden units of the MLP and the LSTM; the size of
-            a ViT's token.
-        norm: The normalisation of the ConvNet and the ResNets: "instance", "group", "batch" or, for
-            the ConvNet, "none".
-        embedding: The size of the LSTM's token vectors; 0 for ``width``.
-        tied: Whether the LSTM's output layer uses the embedding's matrix.
-        projection: The size of a projection head in front of the last layer; 0 for none.
-        generator: The source of the initial weights. None stands for seed 0, for a model whose
-            weights are loaded next.
+    Parameters
+    ----------
+    name
+        One of `MODELS`.
+    shape
+        An image's (channels, height, width), or a text's (tokens,).
+    classes
+        The number of classes or of tokens in the vocabulary, at least 2.
+    depth
+        Blocks of the ConvNet, layers of the LSTM and the ViT; a model takes no notice of
+        what it lacks.
+    width
+        Channels of the ConvNet's blocks; hidden units of the MLP and the LSTM; the size of
+        a ViT's token.
+    norm
+        The normalisation of the ConvNet and the ResNets: "instance", "group", "batch" or, for
+        the ConvNet, "none".
+    embedding
+        The size of the LSTM's token vectors; 0 for ``width``.
+    tied
+        Whether the LSTM's output layer uses the embedding's matrix.
+    projection
+        The size of a projection head in front of the last layer; 0 for none.
+    generator
+        The source of the initial weights. None stands for seed 0, for a model whose
+        weights are loaded next.
 
-    Raises:
-        ValueError: An unknown name, or a model that cannot be built for such inputs.
+    Raises
+    ------
+    ValueError
+        An unknown name, or a model that cannot be built for such inputs.
     """
     given = {
         **{"depth": depth, "width": width, "norm": norm, "embedding": embedding, "tied": tied},
@@ -77,8 +90,10 @@ def drawn(model: M, generator: torch.Generator) -> M:
 def outline(name: str, shape: tuple[int, ...], classes: int, **given: Any) -> Classifier:
     """Return the model on "meta": its names and shapes, no memory, and no draw from any generator.
 
-    Raises:
-        ValueError: As `build`.
+    Raises
+    ------
+    ValueError
+        As `build`.
     """
     if min(shape) < 1 or classes < 2:
         raise ValueError(

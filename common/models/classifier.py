@@ -23,10 +23,13 @@ class Classifier(nn.Module, ABC):
     ``forward`` is ``classify(embed(x))`` and nothing else. Every classifier runs under
     ``torch.func.functional_call`` and ``torch.func.vmap`` and can be differentiated twice.
 
-    Attributes:
-        continuous_shape: The shape of one input that gradients can move: (C, H, W) of an image,
-            (T, d) of a text's token vectors.
-        head: The last layer, which ``classify`` is.
+    Attributes
+    ----------
+    continuous_shape
+        The shape of one input that gradients can move: (C, H, W) of an image,
+        (T, d) of a text's token vectors.
+    head
+        The last layer, which ``classify`` is.
     """
 
     head: nn.Module

@@ -17,12 +17,17 @@ class CNN(Classifier):
     has 878,538 parameters for 32x32 colour images and ten classes. The embedding is the 512 hidden
     units' output.
 
-    Args:
-        shape: An image's (channels, height, width), both sides at least 16.
-        classes: The number of logits.
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width), both sides at least 16.
+    classes
+        The number of logits.
 
-    Raises:
-        ValueError: The images are too small.
+    Raises
+    ------
+    ValueError
+        The images are too small.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:

@@ -46,16 +46,24 @@ class ConvNet(Classifier):
     CIFAR-100 and 317,706 on MNIST. The first convolution pads images of 28x28 by 3 instead of 1, to
     32x32, as the papers' code does.
 
-    Args:
-        shape: An image's (channels, height, width).
-        classes: The number of logits.
-        depth: The number of blocks; each halves the image's sides.
-        width: Channels of every block.
-        norm: "instance" (affine), "group" (4 groups), "batch" or "none".
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width).
+    classes
+        The number of logits.
+    depth
+        The number of blocks; each halves the image's sides.
+    width
+        Channels of every block.
+    norm
+        "instance" (affine), "group" (4 groups), "batch" or "none".
 
-    Raises:
-        ValueError: The depth, width or norm is impossible for such images; the message names what
-            is possible.
+    Raises
+    ------
+    ValueError
+        The depth, width or norm is impossible for such images; the message names what
+        is possible.
     """
 
     def __init__(

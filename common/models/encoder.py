@@ -11,8 +11,10 @@ from common.models.classifier import Classifier
 def _sides(shape: tuple[int, ...], name: str) -> tuple[int, int]:
     """Return a quarter of an image's height and width.
 
-    Raises:
-        ValueError: Two poolings do not divide the images evenly.
+    Raises
+    ------
+    ValueError
+        Two poolings do not divide the images evenly.
     """
     _, height, width = shape
     if height % 4 or width % 4:
@@ -31,15 +33,23 @@ class Encoder(Classifier):
     Depth 1, width 16 and l = 32 are the paper's network for Fashion-MNIST (55,338 parameters);
     depth 2, width 32 and l = 128 that for CIFAR-10 (591,274).
 
-    Args:
-        shape: An image's (channels, height, width), both sides divided by 4.
-        classes: The number of logits.
-        depth: Convolutions of a block.
-        width: Channels of the first block.
-        embedding: l; 0 for ``width``.
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width), both sides divided by 4.
+    classes
+        The number of logits.
+    depth
+        Convolutions of a block.
+    width
+        Channels of the first block.
+    embedding
+        l; 0 for ``width``.
 
-    Raises:
-        ValueError: The images' sides are not divided by 4.
+    Raises
+    ------
+    ValueError
+        The images' sides are not divided by 4.
     """
 
     def __init__(
@@ -98,14 +108,21 @@ class Decoder(nn.Module):
     A linear layer with ReLU gives the encoder's last feature maps; ReLU follows every transposed
     convolution but the last, whose output is an image in the classifier's normalised space.
 
-    Args:
-        shape: The images' (channels, height, width), both sides divided by 4.
-        depth: Convolutions of one of the encoder's blocks.
-        width: Channels of the encoder's first block.
-        latent: l.
+    Parameters
+    ----------
+    shape
+        The images' (channels, height, width), both sides divided by 4.
+    depth
+        Convolutions of one of the encoder's blocks.
+    width
+        Channels of the encoder's first block.
+    latent
+        l.
 
-    Raises:
-        ValueError: The images' sides are not divided by 4.
+    Raises
+    ------
+    ValueError
+        The images' sides are not divided by 4.
     """
 
     def __init__(self, shape: tuple[int, ...], depth: int, width: int, latent: int) -> None:
@@ -138,9 +155,12 @@ class Decoder(nn.Module):
 class VAE(nn.Module):
     """An encoder that classifies, and a decoder: what FedDPMS trains in its preliminary rounds.
 
-    Args:
-        encoder: Gives codes and classes.
-        decoder: Gives images of codes.
+    Parameters
+    ----------
+    encoder
+        Gives codes and classes.
+    decoder
+        Gives images of codes.
     """
 
     def __init__(self, encoder: VAEEncoder, decoder: Decoder) -> None:

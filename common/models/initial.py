@@ -20,12 +20,17 @@ def initialise(model: nn.Module, generator: torch.Generator) -> None:
     ``draw(generator)`` starts by that instead. Layers draw in the order of ``model.modules()``, so
     a seed gives the same weights in every process.
 
-    Args:
-        model: On the generator's device; changed in place.
-        generator: The only source of randomness.
+    Parameters
+    ----------
+    model
+        On the generator's device; changed in place.
+    generator
+        The only source of randomness.
 
-    Raises:
-        TypeError: ``model`` has a layer with parameters whose start is not defined here.
+    Raises
+    ------
+    TypeError
+        ``model`` has a layer with parameters whose start is not defined here.
     """
     for module in model.modules():
         if callable(draw := getattr(module, "draw", None)):

@@ -14,12 +14,17 @@ class LeafCNN(Classifier):
     follow each. It has 6,603,710 parameters for FEMNIST's 28x28 images and 62 classes. The
     embedding is the 2,048 hidden units' output.
 
-    Args:
-        shape: An image's (channels, height, width), both sides at least 4.
-        classes: The number of logits.
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width), both sides at least 4.
+    classes
+        The number of logits.
 
-    Raises:
-        ValueError: The images are too small.
+    Raises
+    ------
+    ValueError
+        The images are too small.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:

@@ -14,9 +14,12 @@ class Logistic(Classifier):
 
     It has 7,850 parameters for MNIST's images and ten classes.
 
-    Args:
-        shape: An image's (channels, height, width).
-        classes: The number of logits.
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width).
+    classes
+        The number of logits.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:

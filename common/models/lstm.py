@@ -18,9 +18,12 @@ class LSTMLayer(nn.Module):
     gates stand in torch's order i, f, g, o; there is one bias, and none is added to the forget
     gate.
 
-    Args:
-        inputs: The size of an input vector.
-        width: Hidden units.
+    Parameters
+    ----------
+    inputs
+        The size of an input vector.
+    width
+        Hidden units.
     """
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -51,8 +54,10 @@ class LSTMLayer(nn.Module):
 class TiedOutput(nn.Module):
     """A linear layer that has only its bias: the matrix is the embedding's own (Press and Wolf, 2017).
 
-    Args:
-        classes: The number of logits.
+    Parameters
+    ----------
+    classes
+        The number of logits.
     """
 
     def __init__(self, classes: int) -> None:
@@ -74,16 +79,25 @@ class LSTM(Classifier):
     With depth 1, width 96 and a tied output it has 1,044,112 parameters for 10,000 tokens. It takes
     token ids int64 [n, T], or their vectors float [n, T, d] as ``continuous`` gives them; any T.
 
-    Args:
-        shape: A text's number of tokens, (T,).
-        classes: The number of tokens in the vocabulary.
-        depth: LSTM layers.
-        width: Hidden units of every layer.
-        embedding: The size d of a token's vector; 0 for ``width``.
-        tied: Whether the output layer's matrix is the embedding's own.
+    Parameters
+    ----------
+    shape
+        A text's number of tokens, (T,).
+    classes
+        The number of tokens in the vocabulary.
+    depth
+        LSTM layers.
+    width
+        Hidden units of every layer.
+    embedding
+        The size d of a token's vector; 0 for ``width``.
+    tied
+        Whether the output layer's matrix is the embedding's own.
 
-    Raises:
-        ValueError: A size is below 1, or a tied output does not fit the embedding.
+    Raises
+    ------
+    ValueError
+        A size is below 1, or a tied output does not fit the embedding.
     """
 
     def __init__(

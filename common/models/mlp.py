@@ -15,13 +15,19 @@ class MLP(Classifier):
     With 200 hidden units it has 159,010 parameters for MNIST's images and ten classes. The
     embedding is the hidden units' output.
 
-    Args:
-        shape: An image's (channels, height, width).
-        classes: The number of logits.
-        width: Hidden units.
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width).
+    classes
+        The number of logits.
+    width
+        Hidden units.
 
-    Raises:
-        ValueError: There is no hidden unit.
+    Raises
+    ------
+    ValueError
+        There is no hidden unit.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, *, width: int = 200) -> None:

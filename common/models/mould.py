@@ -23,8 +23,10 @@ class Mould:
     Casts share no module and no memory, neither with each other nor with the mould: whoever gets one may train it,
     freeze it, hang hooks into it and keep it.
 
-    Args:
-        model: Just built. Its parameters' values are given up; it is of no use any more.
+    Parameters
+    ----------
+    model
+        Just built. Its parameters' values are given up; it is of no use any more.
     """
 
     def __init__(self, model: Classifier) -> None:

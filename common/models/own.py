@@ -24,8 +24,10 @@ def make(
     It is called with ``shape`` and ``classes``, by these names or in this order where exactly two parameters need
     a value; with ``num_classes=classes`` where it takes that, as torchvision's constructors do.
 
-    Raises:
-        ValueError: It cannot be called so, raises, or makes no module.
+    Raises
+    ------
+    ValueError
+        It cannot be called so, raises, or makes no module.
     """
     positional, named = _arguments(maker, path, shape, classes)
     try:
@@ -80,14 +82,21 @@ def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
     A module that has no ``embed`` of its own is run once, with a hook on every linear layer: the embedding is what
     enters the layer whose output is the module's. Its parameters and buffers are left as they were.
 
-    Args:
-        module: On the CPU.
-        path: What a message calls it.
-        shape: The shape of one input: an image's (C, H, W), or a text's (T,).
-        classes: The number of logits.
+    Parameters
+    ----------
+    module
+        On the CPU.
+    path
+        What a message calls it.
+    shape
+        The shape of one input: an image's (C, H, W), or a text's (T,).
+    classes
+        The number of logits.
 
-    Raises:
-        ValueError: It does not take such inputs, gives no logits, or hides what enters its last layer.
+    Raises
+    ------
+    ValueError
+        It does not take such inputs, gives no logits, or hides what enters its last layer.
     """
     _look(module.eval(), path, shape, classes)
     _check_state(module, path)
@@ -205,11 +214,16 @@ def _last_linear(module: nn.Module, x: Tensor) -> tuple[str | None, Tensor | Non
 class OwnNetwork(Classifier):
     """A user's network: it holds the network's own parameters, buffers and modules under their own names.
 
-    Args:
-        module: The network.
-        shape: The shape of one input.
-        head: The name of the linear layer that gives the logits; None for none.
-        embeds: Whether the network's own method ``embed`` gives the embeddings.
+    Parameters
+    ----------
+    module
+        The network.
+    shape
+        The shape of one input.
+    head
+        The name of the linear layer that gives the logits; None for none.
+    embeds
+        Whether the network's own method ``embed`` gives the embeddings.
     """
 
     plain: Any

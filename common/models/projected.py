@@ -13,13 +13,19 @@ class Projected(Classifier):
     Two linear layers with ReLU between them, as wide as the embedding and ``size``, and a new last layer: the heads of
     MOON (Li et al., 2021) and of the contrastive methods before it.
 
-    Args:
-        base: A classifier whose ``head`` is a linear layer; it loses it.
-        size: The projection's size.
-        classes: The number of logits.
+    Parameters
+    ----------
+    base
+        A classifier whose ``head`` is a linear layer; it loses it.
+    size
+        The projection's size.
+    classes
+        The number of logits.
 
-    Raises:
-        ValueError: The base has another last layer.
+    Raises
+    ------
+    ValueError
+        The base has another last layer.
     """
 
     def __init__(self, base: Classifier, size: int, classes: int) -> None:

@@ -51,13 +51,19 @@ class ResNet18(Classifier):
     parameters for 1,000 classes. Below, it is a 3x3 convolution alone, as in the literature on CIFAR: 11,173,962 for
     32x32 colour images and ten classes.
 
-    Args:
-        shape: An image's (channels, height, width).
-        classes: The number of logits.
-        norm: "instance" (affine), "group" (2 groups) or "batch".
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width).
+    classes
+        The number of logits.
+    norm
+        "instance" (affine), "group" (2 groups) or "batch".
 
-    Raises:
-        ValueError: There is no such norm, or the images are too small for it.
+    Raises
+    ------
+    ValueError
+        There is no such norm, or the images are too small for it.
     """
 
     blocks: ClassVar[tuple[int, ...]] = (2, 2, 2, 2)

@@ -35,9 +35,12 @@ class VGG11(Classifier):
     image is left out. There is no dropout, so that one input gives one output. The embedding is the second
     hidden layer's output.
 
-    Args:
-        shape: An image's (channels, height, width).
-        classes: The number of logits.
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width).
+    classes
+        The number of logits.
     """
 
     plan: ClassVar[tuple[tuple[int, ...], ...]] = (

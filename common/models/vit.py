@@ -77,14 +77,21 @@ class ViT(Classifier):
     of a 28x28 or 32x32 image. With depth 3 and width 128 it has 610,826 parameters for CIFAR-10. It has a head for
     every 32 of the width, and no dropout.
 
-    Args:
-        shape: An image's (channels, height, width).
-        classes: The number of logits.
-        depth: Transformer layers.
-        width: The size of a token, a multiple of 32 or below it.
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width).
+    classes
+        The number of logits.
+    depth
+        Transformer layers.
+    width
+        The size of a token, a multiple of 32 or below it.
 
-    Raises:
-        ValueError: Heads do not divide the width, or no square patch the image.
+    Raises
+    ------
+    ValueError
+        Heads do not divide the width, or no square patch the image.
     """
 
     def __init__(

@@ -28,14 +28,22 @@ class DatasetInfo:
     published constants, never computed from a site's own images: a statistic of private data would
     be a release.
 
-    Attributes:
-        name: the name settings use.
-        shape: channels, height and width of one image; for text the number of tokens of a sequence.
-        classes: the classes' names; a label is an index into them. For text the vocabulary's ids.
-        mean: mean per channel of the published training images, in units of ``scale``.
-        std: standard deviation per channel, likewise.
-        scale: the largest raw value.
-        task: what is learned from it, a label an image or the next token at every place.
+    Attributes
+    ----------
+    name
+        the name settings use.
+    shape
+        channels, height and width of one image; for text the number of tokens of a sequence.
+    classes
+        the classes' names; a label is an index into them. For text the vocabulary's ids.
+    mean
+        mean per channel of the published training images, in units of ``scale``.
+    std
+        standard deviation per channel, likewise.
+    scale
+        the largest raw value.
+    task
+        what is learned from it, a label an image or the next token at every place.
     """
 
     name: str
@@ -66,12 +74,16 @@ class DatasetInfo:
 class Split:
     """Images and labels, read-only.
 
-    Attributes:
-        images: raw values [n, C, H, W] in the data's own dtype; may be mapped from a file that
-            processes share.
-        labels: int64 [n]; for text the next token at every place, [n, T].
-        owners: the natural client (a writer, a user) of each sample, int64 [n]; None where the data
-            have none.
+    Attributes
+    ----------
+    images
+        raw values [n, C, H, W] in the data's own dtype; may be mapped from a file that
+        processes share.
+    labels
+        int64 [n]; for text the next token at every place, [n, T].
+    owners
+        the natural client (a writer, a user) of each sample, int64 [n]; None where the data
+        have none.
     """
 
     images: Images
@@ -81,8 +93,10 @@ class Split:
     def __post_init__(self) -> None:
         """Refuse arrays that cannot belong together.
 
-        Raises:
-            ValueError: images and labels, or images and owners, differ in number.
+        Raises
+        ------
+        ValueError
+            images and labels, or images and owners, differ in number.
         """
         if self.labels.shape[:1] != self.images.shape[:1]:
             raise ValueError(f"{self.images.shape[0]} images with labels {self.labels.shape}")
@@ -97,9 +111,12 @@ class Split:
 class Skipped:
     """A file that is in a data set's folder and not in the data set.
 
-    Attributes:
-        path: its place below the folder.
-        reason: why it is not used.
+    Attributes
+    ----------
+    path
+        its place below the folder.
+    reason
+        why it is not used.
     """
 
     path: str
@@ -110,15 +127,22 @@ class Skipped:
 class Dataset:
     """A data set in full: ``train`` is what sites are given, ``test`` is only reported.
 
-    Attributes:
-        info: the public description.
-        train: the training split, before a validation share is cut from it.
-        test: the test split.
-        checksum: SHA-256 over both splits' contents; two runs with one checksum saw the same
-            images.
-        skipped: files of an image folder that could not be used.
-        store: the folder of memory-mapped arrays that processes share; None where each process has
-            its own copy.
+    Attributes
+    ----------
+    info
+        the public description.
+    train
+        the training split, before a validation share is cut from it.
+    test
+        the test split.
+    checksum
+        SHA-256 over both splits' contents; two runs with one checksum saw the same
+        images.
+    skipped
+        files of an image folder that could not be used.
+    store
+        the folder of memory-mapped arrays that processes share; None where each process has
+        its own copy.
     """
 
     info: DatasetInfo

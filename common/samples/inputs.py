@@ -19,11 +19,16 @@ class Samples:
     Raw bytes stay bytes (a quarter of the memory of floats, on a GPU too); the normalisation
     ``x = raw * factor + offset`` runs on the device for the images asked for.
 
-    Attributes:
-        raw: [n, C, H, W], uint8 or float32; text: tokens, int64 [n, T].
-        labels: int64 [n], for text [n, T]; on the same device.
-        factor: float32 [C, 1, 1], or None where ``raw`` is what a model takes already.
-        offset: likewise.
+    Attributes
+    ----------
+    raw
+        [n, C, H, W], uint8 or float32; text: tokens, int64 [n, T].
+    labels
+        int64 [n], for text [n, T]; on the same device.
+    factor
+        float32 [C, 1, 1], or None where ``raw`` is what a model takes already.
+    offset
+        likewise.
     """
 
     raw: Tensor
@@ -34,8 +39,10 @@ class Samples:
     def __post_init__(self) -> None:
         """Refuse tensors that cannot belong together.
 
-        Raises:
-            ValueError: images and labels differ in number.
+        Raises
+        ------
+        ValueError
+            images and labels differ in number.
         """
         if self.labels.shape[:1] != self.raw.shape[:1]:
             raise ValueError(f"{self.raw.shape[0]} images with labels {tuple(self.labels.shape)}")
@@ -101,10 +108,14 @@ def _alike(one: Samples, other: Samples) -> bool:
 def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None = None) -> Samples:
     """Copy a split's samples at ``indices`` (None: all) into raw tensors.
 
-    Args:
-        split: where the images lie, possibly mapped from a file.
-        info: whose mean, std and scale normalise them.
-        indices: sorted indices read a mapped file in order.
+    Parameters
+    ----------
+    split
+        where the images lie, possibly mapped from a file.
+    info
+        whose mean, std and scale normalise them.
+    indices
+        sorted indices read a mapped file in order.
     """
     chosen = slice(None) if indices is None else indices
     labels = torch.from_numpy(np.array(split.labels[chosen]))

@@ -92,7 +92,7 @@ def _environment(threads: int, cores: int) -> dict[str, str]:
 
 
 class _ForkServer:
-    """This end of a fork server."""
+    """The end of a fork server that asks."""
 
     def __init__(self, threads: int) -> None:
         self._door, theirs = socket.socketpair()

@@ -20,8 +20,10 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """While entered, the first ending signal raises `Interrupted`; from then, or from the exit, on
-    they are ignored until `restore`, so that what follows can put things in order undisturbed.
+    """While entered, the first ending signal raises `Interrupted`.
+
+    From then, or from the exit, on they are ignored until `restore`, so that what follows can put things in order
+    undisturbed.
 
     Outside the main thread, where Python allows no handlers, it does nothing.
     """

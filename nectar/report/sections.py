@@ -50,7 +50,7 @@ def _best(view: View) -> list[tuple[str, str]]:
 
 
 def rounds(view: View) -> Markup:
-    """A line a round: the numbers behind the curves."""
+    """Return a line a round: the numbers behind the curves."""
     columns: dict[str, list[str]] = {
         "round": [str(line["round"]) for line in view.lines],
         "accuracy": [share(accuracy(line)) for line in view.lines],
@@ -281,7 +281,7 @@ def _refused(view: View, field: str, title: str, none: str) -> Markup:
 
 
 def private(view: View, level: int) -> Markup:
-    """What was private and what was not."""
+    """Return what was private and what was not."""
     kept, open_ = privacy.protected(view), privacy.exposed(view)
     return join(
         [

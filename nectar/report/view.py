@@ -207,7 +207,6 @@ class View:
     @cached_property
     def info(self) -> DatasetInfo | None:
         """The data set's description, or None where this release knows it not."""
-
         try:
             return (
                 describe(str(self.settings["dataset"]))

@@ -16,13 +16,18 @@ _MAX_COLUMNS = 20
 def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indices:
     """Count each part's images by class.
 
-    Args:
-        labels: int64 [n], each in 0..classes-1.
-        parts: K arrays of indices into ``labels``.
-        classes: how many classes the data set has.
+    Parameters
+    ----------
+    labels
+        int64 [n], each in 0..classes-1.
+    parts
+        K arrays of indices into ``labels``.
+    classes
+        how many classes the data set has.
 
-    Returns:
-        int64 [K, classes].
+    Returns
+    -------
+    int64 [K, classes].
     """
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 

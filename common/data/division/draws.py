@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 def dirichlet(alpha: float, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Draw shares [clients] from the symmetric Dirichlet(alpha).
 
-    Raises:
-        DataError: alpha is beyond what floating point can draw with.
+    Raises
+    ------
+    DataError
+        alpha is beyond what floating point can draw with.
     """
     shares = rng.dirichlet(np.full(clients, alpha))
     if not np.isclose(shares.sum(), 1):  # not a number, or all zero where the sum overflowed
@@ -46,8 +48,10 @@ def draw_until_large_enough(
 
     A client without any image is refused whatever ``min_size`` says.
 
-    Raises:
-        DataError: there are too few images for that, or ``max_draws`` draws did not give it.
+    Raises
+    ------
+    DataError
+        there are too few images for that, or ``max_draws`` draws did not give it.
     """
     least = max(1, settings.min_size)
     if clients * least > images:

@@ -32,20 +32,29 @@ def partition(
 ) -> Parts:
     """Divide a training set over ``clients``.
 
-    Args:
-        labels: int64 [n], what is left of the training set after the validation share; for text
-            what its stratified cuts go by.
-        clients: how many clients there are (K).
-        settings: the rule and its parameters.
-        seed: the run's seed; equal arguments give equal parts.
-        owners: int64 [n], the natural client of each sample, for kind natural.
+    Parameters
+    ----------
+    labels
+        int64 [n], what is left of the training set after the validation share; for text
+        what its stratified cuts go by.
+    clients
+        how many clients there are (K).
+    settings
+        the rule and its parameters.
+    seed
+        the run's seed; equal arguments give equal parts.
+    owners
+        int64 [n], the natural client of each sample, for kind natural.
 
-    Returns:
-        K sorted arrays of indices into ``labels``: disjoint, none empty and together all of them,
-        but for kind natural with fewer clients than owners.
+    Returns
+    -------
+    K sorted arrays of indices into ``labels``: disjoint, none empty and together all of them,
+    but for kind natural with fewer clients than owners.
 
-    Raises:
-        DataError: the rule cannot be met with these images; it says what to change.
+    Raises
+    ------
+    DataError
+        the rule cannot be met with these images; it says what to change.
     """
     if clients < 1 or clients > len(labels):
         raise DataError(

@@ -14,9 +14,12 @@ Indices = NDArray[np.int64]
 class Parts(Sequence[Indices]):
     """K arrays of positions, as views that are made when they are asked for.
 
-    Args:
-        positions: int64 [n], the first part's, the second's and so on.
-        ends: int64 [K], where each part ends in ``positions``.
+    Parameters
+    ----------
+    positions
+        int64 [n], the first part's, the second's and so on.
+    ends
+        int64 [K], where each part ends in ``positions``.
     """
 
     def __init__(self, positions: Indices, ends: Indices) -> None:

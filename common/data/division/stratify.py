@@ -19,16 +19,23 @@ def validation_split(labels: Labels, share: float, seed: int) -> tuple[Indices, 
     remainders). No class loses its last image to it, so a set of classes with one image each gives
     fewer than asked.
 
-    Args:
-        labels: int64 [n].
-        share: what to hold back, in [0, 0.5].
-        seed: the run's seed; the same labels, share and seed give the same cut.
+    Parameters
+    ----------
+    labels
+        int64 [n].
+    share
+        what to hold back, in [0, 0.5].
+    seed
+        the run's seed; the same labels, share and seed give the same cut.
 
-    Returns:
-        Sorted indices of what stays and of what is held back: disjoint, together all of ``labels``.
+    Returns
+    -------
+    Sorted indices of what stays and of what is held back: disjoint, together all of ``labels``.
 
-    Raises:
-        DataError: ``share`` lies outside [0, 0.5].
+    Raises
+    ------
+    DataError
+        ``share`` lies outside [0, 0.5].
     """
     if not 0 <= share <= 0.5:
         raise DataError(f"a share of {share} cannot be held back: it must lie in [0, 0.5]")
@@ -40,9 +47,12 @@ def validation_split(labels: Labels, share: float, seed: int) -> tuple[Indices, 
 def held_back(labels: Labels, share: float) -> Indices:
     """Return how many of each class `validation_split` holds back, which no draw decides: int64 [max label + 1].
 
-    Args:
-        labels: int64 [n].
-        share: what is held back, in [0, 0.5].
+    Parameters
+    ----------
+    labels
+        int64 [n].
+    share
+        what is held back, in [0, 0.5].
     """
     return _apportion(np.bincount(labels), round(share * len(labels)))
 
@@ -50,16 +60,23 @@ def held_back(labels: Labels, share: float) -> Indices:
 def subset(labels: Labels, count: int, seed: int) -> Indices:
     """Draw the ``count`` images that a run uses of a training set, before anything is held back.
 
-    Args:
-        labels: int64 [n].
-        count: how many, the classes in proportion; 0 for all.
-        seed: the run's seed.
+    Parameters
+    ----------
+    labels
+        int64 [n].
+    count
+        how many, the classes in proportion; 0 for all.
+    seed
+        the run's seed.
 
-    Returns:
-        Sorted indices into ``labels``.
+    Returns
+    -------
+    Sorted indices into ``labels``.
 
-    Raises:
-        DataError: there are fewer images than ``count``.
+    Raises
+    ------
+    DataError
+        there are fewer images than ``count``.
     """
     n = len(labels)
     if count > n:
@@ -75,13 +92,18 @@ def subset(labels: Labels, count: int, seed: int) -> Indices:
 def stratified_mask(labels: Labels, count: int, priority: NDArray[np.generic]) -> NDArray[np.bool_]:
     """Mark ``count`` of the images, each class in proportion, those of lowest ``priority`` first.
 
-    Args:
-        labels: int64 [n], not negative.
-        count: how many to mark, at most half of n.
-        priority: distinct values [n].
+    Parameters
+    ----------
+    labels
+        int64 [n], not negative.
+    count
+        how many to mark, at most half of n.
+    priority
+        distinct values [n].
 
-    Returns:
-        bool [n] with ``count`` marks, fewer only where each class would lose its last image.
+    Returns
+    -------
+    bool [n] with ``count`` marks, fewer only where each class would lose its last image.
     """
     totals = np.bincount(labels)
     quotas = _apportion(totals, count)

@@ -16,11 +16,16 @@ from common.samples.dataset import Split
 class SourceFile:
     """One published file.
 
-    Attributes:
-        path: where it lies below the data directory (torchvision's layout).
-        split: the part of the data set it belongs to.
-        md5: the published file's checksum.
-        archive: the address of what its publisher offers, from which it is unpacked.
+    Attributes
+    ----------
+    path
+        where it lies below the data directory (torchvision's layout).
+    split
+        the part of the data set it belongs to.
+    md5
+        the published file's checksum.
+    archive
+        the address of what its publisher offers, from which it is unpacked.
     """
 
     path: str
@@ -33,10 +38,14 @@ class SourceFile:
 class Source:
     """Where a data set comes from.
 
-    Attributes:
-        torchvision: the name of torchvision's class that downloads it.
-        files: everything it is read from.
-        read: makes the two splits of the files below a data directory.
+    Attributes
+    ----------
+    torchvision
+        the name of torchvision's class that downloads it.
+    files
+        everything it is read from.
+    read
+        makes the two splits of the files below a data directory.
     """
 
     torchvision: str
@@ -54,8 +63,10 @@ class Source:
     def splits(self, data_dir: Path) -> tuple[Split, Split]:
         """Return the training and the test split.
 
-        Raises:
-            DataError: a file is missing, truncated or damaged; it is named.
+        Raises
+        ------
+        DataError
+            a file is missing, truncated or damaged; it is named.
         """
         return self.read(data_dir, self.files)
 
@@ -68,8 +79,10 @@ class Source:
 def read_verified(data_dir: Path, file: SourceFile) -> bytes:
     """Return a published file's content, once its checksum is known to be right.
 
-    Raises:
-        DataError: the file cannot be read, or is not the published one.
+    Raises
+    ------
+    DataError
+        the file cannot be read, or is not the published one.
     """
     path = data_dir / file.path
     try:

@@ -46,9 +46,11 @@ def read_central(
 
     A folder with a test split alone has no training images; one without a test split gets one by ``holdout``.
 
-    Raises:
-        DataError: there is no such folder, it holds a class that is not in the list, or too many
-            files that cannot be used; it lies out of ``bounds``.
+    Raises
+    ------
+    DataError
+        there is no such folder, it holds a class that is not in the list, or too many
+        files that cannot be used; it lies out of ``bounds``.
     """
     if not settings.folder:
         raise DataError(
@@ -82,8 +84,10 @@ def read_folder(
 ) -> list[tuple[Split, list[str]]]:
     """Return the splits that lie at ``places`` below ``folder``, each with its pictures' paths, without a store.
 
-    Raises:
-        DataError: it holds a class that is not in the list, or cannot be read.
+    Raises
+    ------
+    DataError
+        it holds a class that is not in the list, or cannot be read.
     """
     found = []
     for place in places:
@@ -99,16 +103,23 @@ def read_site(
 ) -> Dataset:
     """Return a site's own images, ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``, all for training.
 
-    Args:
-        info: the run's data set.
-        settings: the classes and the form of an image, the same at every site.
-        folder: the site's folder.
-        keep: where the site keeps what must survive a restart; None for the user's cache.
+    Parameters
+    ----------
+    info
+        the run's data set.
+    settings
+        the classes and the form of an image, the same at every site.
+    folder
+        the site's folder.
+    keep
+        where the site keeps what must survive a restart; None for the user's cache.
 
-    Raises:
-        DataError: there is no such folder, it holds a class that is not in the list, no image, or
-            too many files that cannot be used. The sentence may go to the server, so it names no
-            file; the site's log does.
+    Raises
+    ------
+    DataError
+        there is no such folder, it holds a class that is not in the list, no image, or
+        too many files that cannot be used. The sentence may go to the server, so it names no
+        file; the site's log does.
     """
     folder = folder.resolve()
     if not folder.is_dir():

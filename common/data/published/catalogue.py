@@ -91,13 +91,18 @@ def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
 
     A set of one's own is described by reading it: ``load`` does so.
 
-    Args:
-        name: one of ``NAMES``; any other one where ``images`` describes a folder of images.
-        images: the run's settings of that name; None where there can only be a name.
+    Parameters
+    ----------
+    name
+        one of ``NAMES``; any other one where ``images`` describes a folder of images.
+    images
+        the run's settings of that name; None where there can only be a name.
 
-    Raises:
-        DataError: there is no such data set, and the nearest name is given; or a folder is named
-            for a data set that is none, or lacks its class list.
+    Raises
+    ------
+    DataError
+        there is no such data set, and the nearest name is given; or a folder is named
+        for a data set that is none, or lacks its class list.
     """
     if name in _KNOWN:
         if images is not None and (images.folder or images.classes or images.sites):

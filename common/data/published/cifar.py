@@ -58,8 +58,10 @@ def _read(
 ) -> tuple[Split, Split]:
     """Read every batch and join those of one split.
 
-    Raises:
-        DataError: a batch is missing, not the published one, or not what a batch is.
+    Raises
+    ------
+    DataError
+        a batch is missing, not the published one, or not what a batch is.
     """
     batches: dict[str, list[tuple[NDArray[np.uint8], Labels]]] = {"train": [], "test": []}
     for file in files:
@@ -77,9 +79,11 @@ def parse_batch(
 ) -> tuple[NDArray[np.uint8], Labels]:
     """Return images uint8 [n, 3, 32, 32] and labels int64 [n] of one batch.
 
-    Raises:
-        DataError: the pickle asks for anything but arrays and containers, or its contents are not
-            images with one label each in 0..classes-1.
+    Raises
+    ------
+    DataError
+        the pickle asks for anything but arrays and containers, or its contents are not
+        images with one label each in 0..classes-1.
     """
     try:
         batch = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()

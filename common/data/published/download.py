@@ -18,8 +18,10 @@ def ensure_files(name: str, source: Source, data_dir: Path, bounds: Bounds = ANY
 
     The caller holds the data set's lock, so that one process downloads and the others wait.
 
-    Raises:
-        DataError: files are missing and cannot be downloaded, or may not be.
+    Raises
+    ------
+    DataError
+        files are missing and cannot be downloaded, or may not be.
     """
     missing = source.missing(data_dir)
     if not missing:

@@ -51,16 +51,20 @@ class SpritesSource:
     def splits(self, data_dir: Path) -> tuple[Split, Split]:
         """Return the training split, with its owners, and the test split.
 
-        Raises:
-            DataError: the file is missing, one of several, or damaged.
+        Raises
+        ------
+        DataError
+            the file is missing, one of several, or damaged.
         """
         return read_dsprites(self._file(data_dir))
 
     def fingerprint(self, data_dir: Path) -> str:
         """Return what tells a store built from this file from one of another or a changed one.
 
-        Raises:
-            DataError: the file is missing, or one of several.
+        Raises
+        ------
+        DataError
+            the file is missing, or one of several.
         """
         path = self._file(data_dir)
         about = path.stat()

@@ -18,8 +18,10 @@ _UNSIGNED_BYTE = 0x08
 def read_idx_splits(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Split, Split]:
     """Read train images, train labels, test images and test labels, in this order.
 
-    Raises:
-        DataError: a file is missing, not the published one, or does not keep to the format.
+    Raises
+    ------
+    DataError
+        a file is missing, not the published one, or does not keep to the format.
     """
     arrays = [parse_idx(read_verified(data_dir, file), data_dir / file.path) for file in files]
     train, test = (
@@ -32,9 +34,11 @@ def read_idx_splits(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Spli
 def parse_idx(content: bytes, path: Path) -> NDArray[np.uint8]:
     """Return the array in an idx file's ``content``.
 
-    Raises:
-        DataError: the header is not one of unsigned bytes, or announces another number of bytes
-            than there are.
+    Raises
+    ------
+    DataError
+        the header is not one of unsigned bytes, or announces another number of bytes
+        than there are.
     """
     if len(content) < 4 or content[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
         raise DataError(

@@ -26,11 +26,15 @@ Paths = Sequence[Path]
 class LeafSource:
     """Shards that LEAF's own scripts draw from the public data, so no checksum is published.
 
-    Attributes:
-        folder: the data set's folder below ``leaf``, with ``train/*.json`` and ``test/*.json``.
-        read: makes the two splits of the training shards, the test shards and ``extra``, each
-            sorted by name.
-        extra: further files below the data directory.
+    Attributes
+    ----------
+    folder
+        the data set's folder below ``leaf``, with ``train/*.json`` and ``test/*.json``.
+    read
+        makes the two splits of the training shards, the test shards and ``extra``, each
+        sorted by name.
+    extra
+        further files below the data directory.
     """
 
     folder: str
@@ -58,8 +62,10 @@ class LeafSource:
     def splits(self, data_dir: Path) -> tuple[Split, Split]:
         """Return the training split, with its owners, and the test split.
 
-        Raises:
-            DataError: a file is missing or damaged; it is named.
+        Raises
+        ------
+        DataError
+            a file is missing or damaged; it is named.
         """
         self._require(data_dir)
         train, test = (self._shards(data_dir, part) for part in _PARTS)
@@ -68,8 +74,10 @@ class LeafSource:
     def fingerprint(self, data_dir: Path) -> str:
         """Return what tells a store built from these files from one of other or changed files.
 
-        Raises:
-            DataError: a file is missing.
+        Raises
+        ------
+        DataError
+            a file is missing.
         """
         self._require(data_dir)
         lines = [f"leaf {_READER}"]
@@ -91,15 +99,19 @@ class LeafSource:
 
 
 def owners_of(users: Sequence[str], sizes: Sequence[int]) -> Labels:
-    """Number the owners of samples.
+    """Return the numbers of the owners of samples.
 
-    Args:
-        users: whose each run of samples is; a user may come more than once.
-        sizes: how many samples each run has.
+    Parameters
+    ----------
+    users
+        whose each run of samples is; a user may come more than once.
+    sizes
+        how many samples each run has.
 
-    Returns:
-        int64 [sum of sizes]: users that have samples are 0, 1, ... in the order of their ids as
-        text; a user without one gets no number.
+    Returns
+    -------
+    int64 [sum of sizes]: users that have samples are 0, 1, ... in the order of their ids as
+    text; a user without one gets no number.
     """
     held = [user for user, size in zip(users, sizes, strict=True) if size]
     _, numbers = np.unique(held, return_inverse=True)

@@ -26,14 +26,20 @@ def read_femnist(train: Paths, test: Paths, extra: Paths = ()) -> tuple[Split, S
     units of 1/255: uint8 where every pixel of the split is a byte, else float32. A label is a
     place in digits, capitals, small letters.
 
-    Args:
-        train: the training shards, in their order.
-        test: the test shards.
-        extra: none.
+    Parameters
+    ----------
+    train
+        the training shards, in their order.
+    test
+        the test shards.
+    extra
+        none.
 
-    Raises:
-        DataError: a shard is damaged, or a pixel or a label is not one of FEMNIST's; file and
-            writer are named.
+    Raises
+    ------
+    DataError
+        a shard is damaged, or a pixel or a label is not one of FEMNIST's; file and
+        writer are named.
     """
     return _read_split(train), Split(*_arrays(test)[:2])
 

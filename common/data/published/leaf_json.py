@@ -17,11 +17,16 @@ REMEDY = "copy it anew or make it with LEAF's own scripts (preprocess.sh of its 
 class User:
     """What one shard holds of one user.
 
-    Attributes:
-        name: LEAF's id of the writer or user.
-        place: file and user, to begin a complaint with.
-        x: the samples, as JSON has them.
-        y: as many targets.
+    Attributes
+    ----------
+    name
+        LEAF's id of the writer or user.
+    place
+        file and user, to begin a complaint with.
+    x
+        the samples, as JSON has them.
+    y
+        as many targets.
     """
 
     name: str
@@ -33,12 +38,16 @@ class User:
 def read_users(path: Path) -> Iterator[User]:
     """Yield the users of a shard in its own order.
 
-    Args:
-        path: a JSON object ``{"users": [id], "num_samples": [n], "user_data": {id: {"x": [...],
-            "y": [...]}}}``; whatever else it has is ignored.
+    Parameters
+    ----------
+    path
+        a JSON object ``{"users": [id], "num_samples": [n], "user_data": {id: {"x": [...],
+        "y": [...]}}}``; whatever else it has is ignored.
 
-    Raises:
-        DataError: the file cannot be read or is damaged; file and user are named.
+    Raises
+    ------
+    DataError
+        the file cannot be read or is damaged; file and user are named.
     """
     shard = read_object(path)
     names = entry(shard, "users", list, path)
@@ -64,8 +73,10 @@ def read_users(path: Path) -> Iterator[User]:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file.
 
-    Raises:
-        DataError: it cannot be read, or is not one.
+    Raises
+    ------
+    DataError
+        it cannot be read, or is not one.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -81,8 +92,10 @@ def read_object(path: Path) -> dict[str, Any]:
 def entry(content: dict[str, Any], key: str, kind: type, place: object) -> Any:
     """Return ``content[key]``.
 
-    Raises:
-        DataError: it is missing or of another kind.
+    Raises
+    ------
+    DataError
+        it is missing or of another kind.
     """
     if key not in content:
         raise DataError(f"{place} has no {key!r}; {REMEDY}")

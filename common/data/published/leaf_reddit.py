@@ -29,14 +29,21 @@ def read_reddit(train: Paths, test: Paths, extra: Paths, most: int = WHOLE) -> t
     of padding is ever right. LEAF's validation part is left aside: Nectar cuts its own off the
     training part (``data.validation``).
 
-    Args:
-        train: the training shards, in their order.
-        test: the test shards.
-        extra: the vocabulary's path.
-        most: how many tokens there are.
+    Parameters
+    ----------
+    train
+        the training shards, in their order.
+    test
+        the test shards.
+    extra
+        the vocabulary's path.
+    most
+        how many tokens there are.
 
-    Raises:
-        DataError: a shard or the vocabulary is damaged; file and user are named.
+    Raises
+    ------
+    DataError
+        a shard or the vocabulary is damaged; file and user are named.
     """
     vocabulary = read_vocabulary(extra[0], most)
     inputs, targets, names, sizes = _arrays(train, vocabulary)

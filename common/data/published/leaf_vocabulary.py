@@ -24,12 +24,17 @@ def read_vocabulary(path: Path, most: int) -> dict[str, int]:
     LEAF numbers tokens by falling frequency, behind its two symbols for padding and for what is
     unknown, so a smaller vocabulary is the beginning of a larger one.
 
-    Args:
-        path: a JSON object ``{"vocab": {token: id}, "size": n, "unk_symbol": 1, "pad_symbol": 0}``.
-        most: how many ids there are to be, 0 to ``most - 1``; a vocabulary may have fewer.
+    Parameters
+    ----------
+    path
+        a JSON object ``{"vocab": {token: id}, "size": n, "unk_symbol": 1, "pad_symbol": 0}``.
+    most
+        how many ids there are to be, 0 to ``most - 1``; a vocabulary may have fewer.
 
-    Raises:
-        DataError: the file is missing, a pickle, damaged, or numbers its symbols otherwise.
+    Raises
+    ------
+    DataError
+        the file is missing, a pickle, damaged, or numbers its symbols otherwise.
     """
     _refuse_a_pickle(path)
     content = read_object(path)

@@ -33,7 +33,7 @@ _numbers = itertools.count()
 
 
 class Workspace:
-    """This run's directory, readable by its user alone.
+    """A run's own directory, readable by its user alone.
 
     Attributes
     ----------

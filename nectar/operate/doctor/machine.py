@@ -1,4 +1,4 @@
-"""This machine: versions, the source, room on its disks, its device."""
+"""The machine itself: versions, the source, room on its disks, its device."""
 
 from __future__ import annotations
 

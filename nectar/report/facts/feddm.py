@@ -8,7 +8,7 @@ from nectar.report.facts.surrogate import labels_sent
 
 
 def facts(disclosed: Disclosure, given: Given) -> Facts:
-    """Return it."""
+    """Return the facts of a run, by what its devices disclosed and by its settings."""
     return Facts(
         "FedDM", _protected(disclosed), (_images(disclosed, given), *labels_sent(disclosed))
     )

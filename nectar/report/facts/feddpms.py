@@ -7,7 +7,7 @@ from nectar.report.facts import Facts, Given
 
 
 def facts(disclosed: Disclosure, given: Given) -> Facts:
-    """Return it; what a record's lines say of epsilon stands beside it."""
+    """Return the facts of a run, by what its devices disclosed and by its settings."""
     noise = f"normal noise of standard deviation {given('sigma')}"
     if given("mechanism") == "paper":
         how = f"up to {given('copies')} copies of each, every one with {noise} of its own"

@@ -7,7 +7,7 @@ from nectar.report.facts import Facts, Given
 
 
 def facts(disclosed: Disclosure, given: Given) -> Facts:
-    """Return it."""
+    """Return the facts of a run, by what its devices disclosed and by its settings."""
     size = given("mean_of")
     return Facts(
         "FedMix",

@@ -7,7 +7,7 @@ from nectar.report.facts import Facts, Given
 
 
 def facts(disclosed: Disclosure, given: Given) -> Facts:
-    """Return it."""
+    """Return the facts of a run, by what its devices disclosed and by its settings."""
     if given("images") == "real-shuffled":
         return Facts(
             "Fedssyn with real images",

@@ -7,7 +7,7 @@ from nectar.report.facts import Facts, Given
 
 
 def facts(disclosed: Disclosure, given: Given) -> Facts:
-    """Return it."""
+    """Return the facts of a run, by what its devices disclosed and by its settings."""
     return Facts(
         "FedSynth",
         ("No training example and no weights left a device: synthetic batches travelled.",),
