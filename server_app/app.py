@@ -28,7 +28,7 @@ from common.sites import SUPERLINK, Site, engine_of
 from common.wire.copies import Copies
 from server_app import ledger_heads
 from server_app.continuing import standing_of
-from server_app.evaluation import server_judge
+from server_app.evaluation import server_evaluator
 from server_app.loop import federate
 from server_app.marked_lines import tell
 from server_app.record import Record
@@ -113,7 +113,7 @@ def serve(
     division = Division(config)
     run = division.run
     start = None if config.resume else starting_weights(run)
-    judge = server_judge(division)
+    evaluator = server_evaluator(division)
     strategy = make_strategy(run)
     strategy.members.spending.heads = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
@@ -151,7 +151,7 @@ def serve(
             first_round=standing.first_round,
             last_round=config.rounds,
             federation=run.config.federation,
-            judge=judge,
+            evaluator=evaluator,
             every=config.evaluation.every,
             callbacks=[
                 recorder,

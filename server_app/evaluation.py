@@ -14,10 +14,10 @@ from common.learning.task import Evaluation
 from common.learning.training import evaluate
 from common.models import Classifier
 from common.samples.inputs import Samples, samples
-from server_app.loop import Judge, Judgement
+from server_app.loop import Evaluator, Judgement
 
 
-def server_judge(division: Division) -> Judge:
+def server_evaluator(division: Division) -> Evaluator:
     """Return what evaluates weights after a round; it loads its data at once, so that a lack shows early.
 
     Raises

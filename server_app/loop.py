@@ -75,7 +75,7 @@ class Judgement:
 
 
 #: evaluates at the server what was learned, and what is judged beside it, by name
-Judge = Callable[[Mapping[str, ArrayRecord], Mapping[str, ArrayRecord]], Judgement]
+Evaluator = Callable[[Mapping[str, ArrayRecord], Mapping[str, ArrayRecord]], Judgement]
 #: is told of a round that is done; the sites' figures follow if it ``awaits_sites``
 Callback = Callable[[RoundResult], None]
 #: is told the sites' figures of a round that was told before
@@ -90,7 +90,7 @@ def federate(
     first_round: int,
     last_round: int,
     federation: FederationSettings,
-    judge: Judge,
+    evaluator: Evaluator,
     every: int = 1,
     callbacks: Sequence[Callback] = (),
     figures_callbacks: Sequence[FiguresCallback] = (),
@@ -110,9 +110,9 @@ def federate(
         If a round ends with fewer valid replies than ``federation.min_replies``.
     """
     if first_round == 1:
-        judged = judge(strategy.learned(arrays), strategy.beside(arrays))
+        judged = evaluator(strategy.learned(arrays), strategy.beside(arrays))
         _tell(callbacks, RoundResult(0, arrays, judged.test, judged.validation))
-    rounds = _Rounds(strategy, grid, federation, judge, callbacks, figures_callbacks)
+    rounds = _Rounds(strategy, grid, federation, evaluator, callbacks, figures_callbacks)
     if unjudged:
         rounds.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
@@ -142,12 +142,12 @@ class _Rounds:
         strategy: Federated,
         grid: Grid,
         federation: FederationSettings,
-        judge: Judge,
+        evaluator: Evaluator,
         callbacks: Sequence[Callback],
         figures_callbacks: Sequence[FiguresCallback],
     ) -> None:
         self._strategy, self._grid, self._federation = strategy, grid, federation
-        self._judge, self._callbacks = judge, callbacks
+        self._evaluator, self._callbacks = evaluator, callbacks
         self._figures_callbacks = figures_callbacks
         self._open = _Evaluation()
 
@@ -180,7 +180,7 @@ class _Rounds:
         judged = Judgement()
         if evaluated:
             self.ask_for_evaluation(server_round, arrays)
-            judged = self._judge(strategy.learned(arrays), strategy.beside(arrays))
+            judged = self._evaluator(strategy.learned(arrays), strategy.beside(arrays))
         clock.lap("evaluate")
         result = RoundResult(
             server_round,

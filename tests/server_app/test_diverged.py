@@ -26,7 +26,7 @@ Small = Callable[..., dict[str, Any]]
 
 def diverging(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:
     """Let the test loss be NaN after ``rounds``, with weights that are finite."""
-    made = server_app.app.server_judge
+    made = server_app.app.server_evaluator
 
     def judge_of(run: Any) -> Any:
         judge, asked = made(run), iter(range(1000))
@@ -38,7 +38,7 @@ def diverging(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:
 
         return judge_or_not
 
-    monkeypatch.setattr(server_app.app, "server_judge", judge_of)
+    monkeypatch.setattr(server_app.app, "server_evaluator", judge_of)
 
 
 def same(one: Checkpoint, other: Checkpoint) -> bool:

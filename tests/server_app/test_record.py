@@ -28,7 +28,7 @@ from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
-from server_app.evaluation import server_judge
+from server_app.evaluation import server_evaluator
 from server_app.loop import RoundResult
 from server_app.record import Record
 from strategies import foreign
@@ -133,7 +133,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(small: Small)
 def test_the_checkpoints_weights_give_the_rounds_figures(small: Small) -> None:
     record = run(small(rounds=1))
     weights = Checkpoint.load(record.last).weights
-    test = server_judge(Division(load(small())))({GLOBAL: ArrayRecord(dict(weights))}).test
+    test = server_evaluator(Division(load(small())))({GLOBAL: ArrayRecord(dict(weights))}).test
     assert test is not None
     assert test.accuracy == record.metrics()[1]["test"]["accuracy"]
     assert test.loss == record.metrics()[1]["test"]["loss"]

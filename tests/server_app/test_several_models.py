@@ -12,7 +12,7 @@ from common.division import Division
 from common.learning.run import Run
 from common.settings.fedavg import FedAvgSettings
 from common.settings.sections import ModelSettings
-from server_app.evaluation import server_judge
+from server_app.evaluation import server_evaluator
 from strategies.base import GLOBAL
 
 WIDE = {"method": "fedavg", "set": "model.depth=2 model.width=8"}
@@ -55,7 +55,7 @@ def test_a_name_that_is_no_architecture_is_of_the_runs_own(run: Run) -> None:
 
 
 def test_each_is_judged_by_its_own_network_and_the_mean_is_over_what_was_learned(run: Run) -> None:
-    judge = server_judge(Division(run.config))
+    judge = server_evaluator(Division(run.config))
     own, mlp, shallow = (arrays(run.with_model(name)) for name in (GLOBAL, "mlp", "shallow"))
     alone = {
         name: judge({name: held}, {}).test for name, held in (("mlp", mlp), ("shallow", shallow))
