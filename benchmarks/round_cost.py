@@ -22,7 +22,7 @@ from nectar.cli import main as nectar
 SETTINGS = [
     "method=real",
     "real.ipc=1",
-    "real.server_epochs=0",
+    "image_training.epochs=0",
     "model.depth=1",
     "model.width=1",
     "evaluation.on=none",

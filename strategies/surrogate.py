@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.draws.seeding import generator
 from common.learning.run import Run
@@ -23,6 +23,14 @@ from strategies.bounds import Bound, images
 from strategies.exchange.replies import Upload
 from strategies.global_models import GlobalModels
 from synth.distribution_matching import project_ball
+
+
+def into_ball(model: nn.Module, radius: float) -> Callable[[nn.Module], None] | None:
+    """Return what projects a model back into the ball around its weights of now; None for no radius."""
+    if not radius:
+        return None
+    centre = [p.detach().clone() for p in model.parameters()]
+    return lambda moved: project_ball(moved.parameters(), centre, radius)
 
 
 class SurrogateServer(Strategy):
@@ -102,30 +110,27 @@ class SurrogateServer(Strategy):
     def _train(
         self, server_round: int, weights: Weights, samples: Samples, objective: Objective
     ) -> Weights:
-        s, config = self.settings, self.run.config
-        if s.server_epochs == s.server_steps == 0:
+        config = self.run.config
+        s = config.image_training
+        if s.epochs == s.steps == 0:
             return weights
         model = self.run.build_model()
         weights.load_into(model)
-        centre = [p.detach().clone() for p in model.parameters()]
         train(
             model,
             samples,
             TrainingSettings(
-                epochs=max(1, s.server_epochs),
-                lr=s.server_lr,
-                batch=s.server_batch,
-                momentum=s.server_momentum,
-                weight_decay=s.server_weight_decay,
+                epochs=max(1, s.epochs),
+                lr=s.lr,
+                batch=s.batch,
+                momentum=s.momentum,
+                weight_decay=s.weight_decay,
             ),
             self.run.task,
             generator(config.seed, "surrogate-server", server_round, device=self.run.device),
             precision=config.compute.precision,
-            steps=s.server_steps,
-            local=Local(
-                objective=objective,
-                after_step=lambda m: project_ball(m.parameters(), centre, s.rho),
-            ),
+            steps=s.steps,
+            local=Local(objective=objective, after_step=into_ball(model, s.ball)),
         )
         return Weights.of(model, weights.codec)
 

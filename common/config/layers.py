@@ -18,6 +18,10 @@ from common.settings.sections import SECTIONS, RunSettings
 
 CONF = Path(__file__).parents[2] / "conf"
 
+_STEPS, _EPOCHS = "image_training.steps", "image_training.epochs"
+_EITHER = {_STEPS: _EPOCHS, _EPOCHS: _STEPS}
+"""Settings of which one is given, each with the other."""
+
 BASE = "base"
 """The key that names the experiment which a table, or a file of one's own, departs from."""
 
@@ -123,7 +127,8 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
     """Merge layers; the later one wins.
 
     Arguments for a strategy belong to the strategy chosen when they were given: a later layer that
-    chooses another method drops them, so that an experiment serves with another ``method=``.
+    chooses another method drops them, so that an experiment serves with another ``method=``. Of two settings that
+    say the same thing in two ways, a later layer's one takes the place of an earlier layer's other one.
     """
     leaves: dict[str, Leaf] = {}
     for layer in layers:
@@ -131,5 +136,8 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
         before = leaves["method"].value if "method" in leaves else None
         if chosen is not None and chosen != before:
             leaves = {key: leaf for key, leaf in leaves.items() if not key.startswith("strategy.")}
+        for key, other in _EITHER.items():
+            if layer.values.get(key) and other not in layer.values:
+                leaves.pop(other, None)
         leaves |= {key: Leaf(value, layer.where) for key, value in layer.values.items()}
     return leaves

@@ -41,6 +41,7 @@ from common.config.text import Scalar, from_home
 from common.errors import ConfigError
 from common.methods import FOREIGN_CLIENT, METHODS, Method, section, settings_of
 from common.settings.base import Settings
+from common.settings.image_training import ImageTrainingSettings
 from common.settings.sections import SECTIONS, RunSettings
 
 _DEFAULT_PATHS = {
@@ -193,6 +194,11 @@ def _resolve(
         strategy = _strategy_leaves(leaves)
     else:
         strategy = _method_arguments(run.method, leaves, foreign)
+    chosen = sections[section(run.method)]
+    inner = {name: sections[name] for name in _used(section(run.method), sections)}
+    if not any(settings.trains_on_images for settings in (chosen, *inner.values())):
+        # What a data set's file says of it is nothing to a method that does not train so.
+        sections["image_training"] = ImageTrainingSettings()
     places = {key: where for key, (_, where) in paths.items() if where}
     places |= {"experiment": COMMAND_LINE} if experiment else {}
     return Config(
@@ -202,8 +208,8 @@ def _resolve(
         data_dir=Path(paths["data-dir"][0]),
         resume=str(paths["resume"][0]),
         **{name: cast(Any, sections[name]) for name in SECTIONS},
-        settings=sections[section(run.method)],
-        inner={name: sections[name] for name in _used(section(run.method), sections)},
+        settings=chosen,
+        inner=inner,
         strategy=strategy,
         origin=places | {key: leaf.where for key, leaf in leaves.items()},
     )

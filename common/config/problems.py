@@ -48,7 +48,7 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
     """Return the known dotted key most like a mistyped one.
 
     A slip in the name is likelier than in the section, so names of the same section come first,
-    also those of which it is a word (``feddm.lr``: ``feddm.server_lr``); then the same name in
+    also those of which it is a word (``feddm.lr``: ``feddm.global_lr``); then the same name in
     another section; then whatever looks alike.
     """
     section, dot, name = key.rpartition(".")

@@ -28,6 +28,7 @@ from common.errors import ConfigError
 from common.methods import section
 from common.settings.base import Settings
 from common.settings.describe import operational
+from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
 from common.settings.sections import (
     SECTIONS,
@@ -78,6 +79,7 @@ class Config:
     partition: PartitionSettings
     model: ModelSettings
     federation: FederationSettings
+    image_training: ImageTrainingSettings
     evaluation: EvaluationSettings
     compute: ComputeSettings
     wire: WireSettings
@@ -130,7 +132,7 @@ class Config:
         """The learning rates of the run's methods as they are typed; not a server's that takes the mean."""
         stated = [
             (f"{section}.{name}", value)
-            for section, settings in self.methods.items()
+            for section, settings in self.sections().items()
             for name, value in settings.model_dump().items()
             if name == "lr" or name.endswith("_lr")
         ]
@@ -186,13 +188,14 @@ class Config:
     def sections(self) -> dict[str, Settings]:
         """Return the sections in use by name: the run-wide ones, then the method's and those of the methods inside it.
 
-        ``images`` is in use where something of it departs from its defaults, as for every folder of images.
+        ``images`` is in use where something of it departs from its defaults, as for every folder of images;
+        ``image_training`` where one of the methods trains by it.
         """
-        shared: dict[str, Settings] = {
-            name: getattr(self, name)
-            for name in SECTIONS
-            if name != "images" or self.images != ImagesSettings()
-        }
+        shared: dict[str, Settings] = {name: getattr(self, name) for name in SECTIONS}
+        if self.images == ImagesSettings():
+            del shared["images"]
+        if not any(settings.trains_on_images for settings in self.methods.values()):
+            del shared["image_training"]
         return shared | self.methods
 
     def to_dict(self) -> dict[str, Any]:

@@ -55,7 +55,15 @@ def taken_over(leaves: Mapping[str, Leaf], own: Method | None = None) -> dict[st
 
 
 #: settings that had another name before the first release, by that name
-RENAMED = {"federation.clients": "federation.sites"}
+RENAMED = {
+    "federation.clients": "federation.sites",
+    "real.rho": "image_training.ball",
+    **{
+        f"{method}.server_{name}": f"image_training.{name}"
+        for method in ("feddm", "real")
+        for name in ("lr", "momentum", "weight_decay", "batch", "epochs", "steps")
+    },
+}
 
 
 def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -51,6 +51,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
     )
+
+    trains_on_images: ClassVar[bool] = False
+    """Whether a method's server trains on images as ``image_training`` says: else that section is not in use."""
 
     def uses(self) -> tuple[str, ...]:
         """Name the methods inside this one: their sections are then resolved, shown, recorded and hashed too."""

@@ -32,6 +32,13 @@ class FedDMSettings(SurrogateServerSettings):
     data sets in ``conf/dataset``, so that no row of a paper's table carries them to anybody's own pictures.
     """
 
+    rho: float = setting(
+        5.0,
+        "radius of the ball around the round's weights from which the matching draws; image_training.ball holds the "
+        "server",
+        symbol="rho",
+        gt=0,
+    )
     iterations: int = setting(
         1000, "matching steps a site takes a round", symbol="T", ge=0, amount="iterations"
     )

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from common.models.registry import MODELS, names
 from common.settings.base import Noise, Settings, Switch, setting
+from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
 
 
@@ -299,6 +300,7 @@ SECTIONS: dict[str, type[Settings]] = {
     "partition": PartitionSettings,
     "model": ModelSettings,
     "federation": FederationSettings,
+    "image_training": ImageTrainingSettings,
     "evaluation": EvaluationSettings,
     "compute": ComputeSettings,
     "wire": WireSettings,

@@ -204,7 +204,7 @@ def _server_seconds(
     some = messages[:_UNION_SITES]
     replies = grid.send_and_receive(some)
     seconds = _timed(lambda: strategy.aggregate_train(1, replies), clock)
-    more = 1.0 if settings.server_steps else len(messages) / len(some)
+    more = 1.0 if config.image_training.steps else len(messages) / len(some)
     return seconds * more
 
 

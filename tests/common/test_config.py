@@ -20,6 +20,7 @@ from common.methods import METHODS, resolve, settings_class
 from common.methods import load as import_path
 from common.settings.fedavg import FedAvgSettings
 from common.settings.feddm import TRANSFORMS, FedDMSettings
+from common.settings.image_training import ImageTrainingSettings
 from common.settings.sections import FederationSettings
 from synth import augmentation
 
@@ -151,17 +152,18 @@ def test_the_default_run_is_the_documented_one() -> None:
         100,
     )
     assert (settings.image_lr, settings.image_momentum, settings.real_batch) == (10.0, 0.5, 256)
-    assert (settings.server_lr, settings.server_momentum) == (0.05, 0.9)
-    assert (settings.server_batch, settings.server_epochs, settings.rho) == (256, 100, 4.0)
+    server = config.image_training
+    assert (server.lr, server.momentum, server.batch) == (0.05, 0.9, 256)
+    assert (server.epochs, server.ball, settings.rho) == (100, 4.0, 4.0)
 
 
 def test_feddms_defaults_are_the_papers_but_for_a_start_that_is_safe() -> None:
     expected = {
         "iterations": 1000, "image_lr": 1.0, "real_batch": 256, "ipc": 10, "rho": 5.0,
-        "server_lr": 0.01, "server_batch": 256, "server_epochs": 500, "weighting": "uniform",
+        "lr": 0.01, "batch": 256, "epochs": 500, "ball": 5.0, "weighting": "uniform",
         "start": "noise", "warm": True, "keep": 1, "augment": "",
     }  # fmt: skip
-    values = FedDMSettings().model_dump()
+    values = ImageTrainingSettings().model_dump() | FedDMSettings().model_dump()
     assert {name: values[name] for name in expected} == expected
 
 

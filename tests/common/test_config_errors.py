@@ -6,6 +6,7 @@ import pytest
 
 from common.config import layers as layers_module
 from common.config.loading import load
+from common.config.schema import RENAMED
 from common.errors import ConfigError
 
 
@@ -21,7 +22,7 @@ def sentence(**run_config: object) -> str:
     ("key", "guess"),
     [
         ("feddm.icp", "feddm.ipc"),
-        ("feddm.lr", "feddm.server_lr"),
+        ("feddm.lr", "feddm.global_lr"),
         ("fedavg.rho", "feddm.rho"),
         ("fedmd.ipc", "feddm.ipc"),
         ("partition.aplha", "partition.alpha"),
@@ -230,8 +231,9 @@ def test_a_dataset_file_does_not_name_a_data_set(
 
 
 def test_a_setting_that_had_another_name_is_told_by_its_new_one() -> None:
-    with pytest.raises(ConfigError, match=r"federation.clients .* did you mean federation.sites\?"):
-        load({"set": "federation.clients=3"})
+    for old, new in RENAMED.items():
+        with pytest.raises(ConfigError, match=rf"{old} .* did you mean {new}\?"):
+            load({"set": f"{old}=3"})
 
 
 @pytest.mark.parametrize(

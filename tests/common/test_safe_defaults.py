@@ -83,7 +83,12 @@ def test_whatever_is_ones_own_begins_with_sizes_for_small_sets(form: str) -> Non
     assert isinstance(config.settings, FedDMSettings)
     feddm = config.settings
     assert (config.rounds, config.model.width) == (10, 32)
-    assert (feddm.iterations, feddm.ipc, feddm.server_steps, feddm.start) == (50, 5, 60, "noise")
+    assert (feddm.iterations, feddm.ipc, config.image_training.steps, feddm.start) == (
+        50,
+        5,
+        60,
+        "noise",
+    )
     rival = load({"dataset": form, "method": "scaffold", "set": more}).settings.model_dump()
     assert (rival["lr"], rival["batch"]) == (0.1, 32)
     typed = load({"dataset": form, "rounds": 3, "set": f"{more} feddm.iterations=7"})

@@ -71,7 +71,7 @@ def test_a_server_with_a_test_folder_alone_judges_what_the_sites_taught(
     """Three colours are told apart at once; the central folder has no train/."""
     for name in ("red", "green", "blue"):
         paint(tmp_path / "central/test", name, 6, seed=9)
-    text = f"{IMAGES} images.folder={tmp_path / 'central'} real.server_epochs=30 real.ipc=5 "
+    text = f"{IMAGES} images.folder={tmp_path / 'central'} image_training.epochs=30 real.ipc=5 "
     text += "data.send_originals=on"
     record = federate(small(method="real", dataset="images", rounds=2, set=text), nodes)
     assert record.metrics()[-1]["test"]["accuracy"] > 0.8

@@ -63,7 +63,7 @@ _SHORT = (
 )
 _TRAINED = "{0}.epochs=1 {0}.batch=32 "
 _VAE = f"model.name=vae model.embedding=4 {_TRAINED}{{0}}.preliminary_rounds=1 "
-_IMAGES = "{0}.ipc=2 {0}.server_epochs=2 "
+_IMAGES = "{0}.ipc=2 image_training.epochs=2 "
 _FEDDM = f"{_IMAGES}feddm.iterations=2 feddm.real_batch=16 "
 _FEDSYNTH = "model.width=8 fedsynth.rate=2 fedsynth.iterations=2 fedsynth.real_batch=32 "
 _FEDSSYN = (

@@ -68,9 +68,9 @@ RUNS: dict[str, tuple[str, str]] = {
     ),
     "feddm": (
         "feddm",
-        "feddm.iterations=20 feddm.ipc=3 feddm.real_batch=32 feddm.server_epochs=50",
+        "feddm.iterations=20 feddm.ipc=3 feddm.real_batch=32 image_training.epochs=50",
     ),
-    "real": ("real", "real.ipc=3 real.server_epochs=50"),
+    "real": ("real", "real.ipc=3 image_training.epochs=50"),
     "fedsynth": (
         "fedsynth",
         "fedsynth.iterations=10 fedsynth.rate=4 fedsynth.synthetic_lr=0.3 fedsynth.fidelity=off fedsynth.real_batch=64",

@@ -3,6 +3,6 @@
 #: a federation that trains for real and is done in a second: few clients, few steps, a narrow model
 SMALL = (
     "federation.sites=3 model.width=8 partition.alpha=1.0 feddm.iterations=3 feddm.ipc=2 "
-    "feddm.real_batch=32 feddm.server_epochs=5 real.ipc=2 real.server_epochs=5 "
+    "feddm.real_batch=32 real.ipc=2 image_training.epochs=5 "
     "fedavg.epochs=1 fedavg.batch=64"
 )

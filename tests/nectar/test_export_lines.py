@@ -58,7 +58,7 @@ def test_the_page_s_lines_train_another_network(tmp_path: Path) -> None:
             "output-dir": str(tmp_path / "runs"),
             "data-dir": str(data),
             "set": "federation.sites=2 partition.alpha=1 data.images=2000 feddm.iterations=10 "
-            "feddm.server_epochs=5 evaluation.on=none",
+            "image_training.epochs=5 evaluation.on=none",
         }
     )
     export(PastRun.open(record.directory), tmp_path / "mnist-export")

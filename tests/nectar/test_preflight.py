@@ -36,7 +36,7 @@ def test_refused_in_a_sentence_and_nothing_is_left(
 def test_a_log_that_is_no_terminal_has_no_colours(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["method=real", "real.server_epochs=0", "rounds=1", f"output-dir={tmp_path}"]
+    words = ["method=real", "image_training.epochs=0", "rounds=1", f"output-dir={tmp_path}"]
     assert cli.main(["run", *words]) == 0
     said = capfd.readouterr()
     assert "\x1b[" not in said.err + said.out

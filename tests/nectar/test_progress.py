@@ -55,7 +55,7 @@ def test_a_step_is_timed_and_all_of_them_follow(tmp_path: Path) -> None:
     assert estimate is not None
     assert (estimate.site, estimate.server, estimate.asked, estimate.rounds) == (41.0, 6.0, 3, 2)
     twice = rehearse(
-        load(small(tmp_path, set="feddm.iterations=80 feddm.server_epochs=10")), ticking()
+        load(small(tmp_path, set="feddm.iterations=80 image_training.epochs=10")), ticking()
     )
     assert twice is not None
     assert (twice.site, twice.server) == (81.0, 11.0)
@@ -73,7 +73,7 @@ def test_who_works_is_who_is_timed(tmp_path: Path, method: str, sites: bool, ser
 
 def test_the_estimate_takes_few_steps_and_leaves_nothing(tmp_path: Path) -> None:
     """Thousands of steps are asked for; the process's generator and the output directory are as they were."""
-    config = load(small(tmp_path, set="feddm.iterations=100000 feddm.server_epochs=100000"))
+    config = load(small(tmp_path, set="feddm.iterations=100000 image_training.epochs=100000"))
     before = torch.get_rng_state()
     looked: list[float] = []
 

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "output-dir": str(place / "runs"),
             "rounds": 1,
             "set": "federation.sites=2 model.width=8 feddm.iterations=5 feddm.ipc=2 feddm.real_batch=32 "
-            "feddm.server_epochs=20",
+            "image_training.epochs=20",
         }
     )
     return export(PastRun.open(record.directory), place / "export").folder

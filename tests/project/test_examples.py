@@ -252,7 +252,7 @@ def test_the_attacker_finds_the_members_of_a_run_that_sends_them_as_they_are(
 
     given: dict[str, Any] = {"progress": False, "output_dir": tmp_path, "rounds": 1}
     given |= {"data": {"images": 200, "validation": 0}, "federation": {"sites": 2}}
-    real = nectar.run("real", real={"ipc": 200, "server_epochs": 1}, **given).directory
+    real = nectar.run("real", real={"ipc": 200}, image_training={"epochs": 1}, **given).directory
     main([f"real={real}", "--rate", "0"])
     (row,) = re.findall(r"^real +images +200 +1597 +(\S+) +(\S+)$", capsys.readouterr().out, re.M)
     assert float(row[0]) > 0.99

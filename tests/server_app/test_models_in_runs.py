@@ -11,7 +11,7 @@ from federation import run
 
 Small = Callable[..., dict[str, Any]]
 
-FEW = "data.images=60 feddm.real_batch=4 feddm.iterations=1 feddm.server_epochs=1 evaluation.batch=400"
+FEW = "data.images=60 feddm.real_batch=4 feddm.iterations=1 image_training.epochs=1 evaluation.batch=400"
 
 
 @pytest.mark.parametrize(

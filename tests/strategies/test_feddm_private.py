@@ -58,7 +58,7 @@ def test_a_run_learns_with_little_noise_and_not_with_much(small: Small, mechanis
     """25 steps: sigma 0.01 has an epsilon of more than 100,000, sigma 1000 one below 0.1."""
     text = (
         f"{PUBLIC} privacy.clip=5 feddm.iterations=25 feddm.image_lr=10 feddm.real_batch=64 "
-        "feddm.server_epochs=60 feddm.server_lr=0.05"
+        "image_training.epochs=60 image_training.lr=0.05"
     )
     accuracy = {
         sigma: run(small(rounds=1, set=private(mechanism, sigma, text))).metrics()[-1]["test"]

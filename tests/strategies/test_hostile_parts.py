@@ -35,7 +35,7 @@ HOSTILE = "partition-1"
 #: a federation of five in which FedAvg learns
 FIVE = (
     "federation.sites=5 partition.alpha=0.5 fedavg.epochs=5 fedavg.lr=0.1 model.width=16 model.depth=2 "
-    "scaffold.lr=0.05 fedpvr.lr=0.05"
+    "scaffold.lr=0.05 fedpvr.lr=0.05 image_training.epochs=5"
 )
 
 
@@ -240,9 +240,9 @@ RECIPES = {
     "fedmix": "lr=0.3",
     "fedgen": "lr=0.1",
     "dense": "server_iterations=1",
-    "feddm": "iterations=2 server_epochs=5",
-    "feddm from real": "start=real warm=off iterations=2 server_epochs=5",
-    "real": "server_epochs=5",
+    "feddm": "iterations=2",
+    "feddm from real": "start=real warm=off iterations=2",
+    "real": "",
     "masking": "rate=7.8",
     "topk": "rate=7.8",
     "fedsynth": "rate=5 iterations=3 steps=2 real_batch=32",

@@ -69,7 +69,7 @@ def test_counts_weighting_by_hand(small: Small) -> None:
 
 def test_the_server_stays_in_the_ball(small: Small) -> None:
     made = Division(
-        load(small(set="feddm.rho=0.05 feddm.server_lr=1.0 feddm.server_epochs=20"))
+        load(small(set="image_training.ball=0.05 image_training.lr=1.0 image_training.epochs=20"))
     ).run
     start = Weights.of(made.build_model())
     upload = Upload(Site("a", 1, 3), images([0, 1, 2], 0.5), 3, {})
@@ -80,7 +80,7 @@ def test_the_server_stays_in_the_ball(small: Small) -> None:
 
 @pytest.mark.parametrize(("keep", "held"), [(1, 1), (2, 2), (0, 3)])
 def test_a_server_keeps_the_last_rounds_sets(small: Small, keep: int, held: int) -> None:
-    made = Division(load(small(set=f"feddm.keep={keep} feddm.server_epochs=1"))).run
+    made = Division(load(small(set=f"feddm.keep={keep} image_training.epochs=1"))).run
     strategy, weights = FedDM(made), Weights.of(made.build_model())
     for r in (1, 2, 3):
         upload = Upload(Site("a", 1, 3), images([0], float(r)), 3, {})

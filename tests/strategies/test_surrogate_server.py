@@ -48,7 +48,7 @@ def test_equal_work_whatever_the_server_keeps(
     """Sets of 5, 7, 3 and 6 images in four rounds: the union grows, the steps do not."""
     spy = Spy()
     monkeypatch.setattr(surrogate, "train", spy)
-    settings = f"model.width=8 feddm.keep={keep} feddm.server_steps=9 feddm.server_batch=4"
+    settings = f"model.width=8 feddm.keep={keep} image_training.steps=9 image_training.batch=4"
     run = Division(load({"set": settings})).run
     server = FedDM(run)
     weights = Weights.of(run.build_model())
@@ -59,7 +59,7 @@ def test_equal_work_whatever_the_server_keeps(
 
 
 def test_no_server_work_leaves_the_weights() -> None:
-    run = Division(load({"set": "model.width=8 feddm.server_epochs=0"})).run
+    run = Division(load({"set": "model.width=8 image_training.epochs=0"})).run
     weights = Weights.of(run.build_model())
     assert FedDM(run).update(1, weights, uploads(3)) is weights
 
@@ -77,7 +77,9 @@ def test_soft_labels_weigh_by_the_counts_of_their_classes() -> None:
 
 
 def test_a_round_of_soft_labels_under_weighting_by_counts_learns() -> None:
-    run = Division(load({"set": "model.width=8 feddm.weighting=counts feddm.server_epochs=2"})).run
+    run = Division(
+        load({"set": "model.width=8 feddm.weighting=counts image_training.epochs=2"})
+    ).run
     weights = Weights.of(run.build_model())
     site = Site("partition-0", 1, examples=20, class_counts=(2,) * 10)
     images = SyntheticImages(torch.randn(4, 1, 8, 8), torch.rand(4, 10).softmax(1))

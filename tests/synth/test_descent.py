@@ -57,7 +57,7 @@ def test_a_process_that_lives_for_a_round_does_not_import_the_compiler(
     code = f"""
 import sys
 from nectar.cli import main
-words = "rounds=1 method={method} federation.sites=2 data.images=60 feddm.iterations=2 feddm.server_epochs=1"
+words = "rounds=1 method={method} federation.sites=2 data.images=60 feddm.iterations=2 image_training.epochs=1"
 assert main(["run", *words.split(), "fedavg.epochs=1", {f"output-dir={tmp_path}"!r}]) == 0
 from common.models import build
 build("lstm", (10,), 20)  # a language model's process has no more of it

@@ -1,0 +1,51 @@
+"""How the server trains on the sites' images: FedDM's and REAL's, whatever else these methods set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from common.settings.base import Settings, setting
+
+
+class ImageTrainingSettings(Settings):
+    """The server's training on the images it received, for every method that learns from such (feddm, real)."""
+
+    steps: int = setting(0, "steps a round, however many images there are; 0: by epochs", ge=0)
+    epochs: int = setting(
+        500,
+        "passes a round over the images it trains on; steps takes their place, and 0 of both is no training",
+        source="FedDM",
+        ge=0,
+    )
+    batch: int = setting(256, "images a step", source="FedDM", ge=1)
+    lr: float = setting(0.01, "learning rate of SGD", symbol="eta_s", source="FedDM", gt=0)
+    momentum: float = setting(
+        0.9, "momentum of SGD", source="third-party releases of FedDM", ge=0, lt=1
+    )
+    weight_decay: float = setting(0.0, "weight decay of SGD", ge=0)
+    ball: float = setting(
+        5.0,
+        "radius of the ball around the round's weights into which each step is projected; 0: no ball",
+        symbol="rho",
+        source="FedDM, whose matching draws from a ball of the same radius (feddm.rho)",
+        ge=0,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_without_passes(cls, given: Any) -> Any:
+        """Let steps stand alone, so that a resolved configuration says one length."""
+        if isinstance(given, Mapping) and given.get("steps") and "epochs" not in given:
+            return {**given, "epochs": 0}
+        return given
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.steps and self.epochs:
+            raise ValueError(
+                f"steps={self.steps} and epochs={self.epochs} each say how long the server trains: give one of them"
+            )
+        return self
