@@ -212,7 +212,7 @@ def make_strategy(run: Run) -> Federated:
     ConfigError
         If a method of the user's own names something else, or the run is to augment what cannot be.
     """
-    for section, settings in run.config.methods.items():
+    for section, settings in run.config.sections().items():
         check_augmentation(section, settings, run.info)
     if is_foreign(run.config.method):
         return ForeignStrategy(run)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
-from torch import Tensor, nn
+from torch import Tensor
 
 from common.draws.seeding import generator
 from common.learning.run import Run
-from common.learning.training import Local, Objective, train, weighted
+from common.learning.training import Local, Objective, weighted
 from common.samples.inputs import Samples
 from common.settings.surrogate import SurrogateServerSettings
-from common.settings.training import TrainingSettings
 from common.sites import Site
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights
@@ -22,22 +21,14 @@ from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, images
 from strategies.exchange.replies import Upload
 from strategies.global_models import GlobalModels
-from synth.distribution_matching import project_ball
-
-
-def into_ball(model: nn.Module, radius: float) -> Callable[[nn.Module], None] | None:
-    """Return what projects a model back into the ball around its weights of now; None for no radius."""
-    if not radius:
-        return None
-    centre = [p.detach().clone() for p in model.parameters()]
-    return lambda moved: project_ball(moved.parameters(), centre, radius)
+from strategies.image_training import train_on_images
 
 
 class SurrogateServer(Strategy):
-    """Train the global model on the union of the received sets, in the ball around the round's start.
+    """Train the global model on the union of the received sets, as ``image_training`` says.
 
     Subclasses say which phase their devices run. FedDM, Algorithm 1, server part: SGD with eta_s on
-    sum_k f^_{r,k} (Eq. 5), and after every step a projection into B_rho(w_r) (Eq. 3).
+    sum_k f^_{r,k} (Eq. 5), and after every step a projection into B_rho(w_r) (Eq. 3), image_training's ball.
     """
 
     phase: str
@@ -111,27 +102,12 @@ class SurrogateServer(Strategy):
         self, server_round: int, weights: Weights, samples: Samples, objective: Objective
     ) -> Weights:
         config = self.run.config
-        s = config.image_training
-        if s.epochs == s.steps == 0:
+        if not config.image_training.steps_on(len(samples)):
             return weights
         model = self.run.build_model()
         weights.load_into(model)
-        train(
-            model,
-            samples,
-            TrainingSettings(
-                epochs=max(1, s.epochs),
-                lr=s.lr,
-                batch=s.batch,
-                momentum=s.momentum,
-                weight_decay=s.weight_decay,
-            ),
-            self.run.task,
-            generator(config.seed, "surrogate-server", server_round, device=self.run.device),
-            precision=config.compute.precision,
-            steps=s.steps,
-            local=Local(objective=objective, after_step=into_ball(model, s.ball)),
-        )
+        draws = generator(config.seed, "surrogate-server", server_round, device=self.run.device)
+        train_on_images(self.run, model, samples, objective, draws)
         return Weights.of(model, weights.codec)
 
     def pictures(self) -> Mapping[str, SyntheticImages]:

@@ -30,7 +30,7 @@ class SGD:
     parameters
         What is moved, in place; one without a gradient stays.
     lr
-        The learning rate.
+        The learning rate; it may be set anew between steps.
     momentum
         The momentum, without dampening.
     weight_decay
@@ -46,7 +46,7 @@ class SGD:
         weight_decay: float = 0.0,
     ) -> None:
         self._parameters = list(parameters)
-        self._lr, self._momentum, self._weight_decay = lr, momentum, weight_decay
+        self.lr, self._momentum, self._weight_decay = lr, momentum, weight_decay
         self._buffers: dict[int, Tensor | None] = {}
 
     def zero_grad(self) -> None:
@@ -60,7 +60,7 @@ class SGD:
         if not self._momentum and not self._weight_decay:
             pairs = [(p, p.grad) for p in self._parameters if p.grad is not None]
             for parameter, gradient in pairs:
-                parameter.add_(gradient, alpha=-self._lr)
+                parameter.add_(gradient, alpha=-self.lr)
             return
         moved = [i for i, p in enumerate(self._parameters) if p.grad is not None]
         buffers = [self._buffers.get(i) for i in moved]
@@ -70,7 +70,7 @@ class SGD:
             buffers,
             weight_decay=self._weight_decay,
             momentum=self._momentum,
-            lr=self._lr,
+            lr=self.lr,
             dampening=0.0,
             nesterov=False,
             maximize=False,

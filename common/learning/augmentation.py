@@ -10,6 +10,7 @@ from torch import Tensor
 from common.draws.seeding import derive
 from common.errors import ConfigError
 from common.samples.dataset import DatasetInfo
+from common.settings.image_training import ImageTrainingSettings
 from common.settings.training import TrainingSettings
 from synth.row_draws import RowDraws, integers
 
@@ -84,14 +85,16 @@ def check_augmentation(section: str, settings: object, info: DatasetInfo) -> Non
     ConfigError
         If text, or images too small to be reflected, were to be.
     """
-    if not isinstance(settings, TrainingSettings) or settings.augment == "none":
+    if not isinstance(settings, TrainingSettings | ImageTrainingSettings):
+        return
+    if settings.augment == "none":
         return
     asked = f"{section}.augment={settings.augment}"
     if not info.has_images:
         raise ConfigError(
-            f"{asked} flips and crops images, and {info.name} is text: set {section}.augment=none"
+            f"{asked} changes images, and {info.name} is text: set {section}.augment=none"
         )
-    if min(info.shape[1:]) <= PAD:
+    if settings.augment == "flip_crop" and min(info.shape[1:]) <= PAD:
         height, width = info.shape[1:]
         raise ConfigError(
             f"{asked} reflects {PAD} pixels at an image's edge, which {height}x{width} has not: set "

@@ -53,6 +53,10 @@ class Local:
         example's are its own; otherwise that is None.
     penalty : callable, optional
         What is minimised beside it, of the parameters alone (FedProx, FedDyn): model -> a scalar. Never clipped.
+    rate : callable, optional
+        Steps taken before -> what the learning rate is multiplied by in this one (a schedule within a round).
+    augment : callable, optional
+        (inputs of a batch, rows) -> what is trained on instead, in the place of what ``settings.augment`` says.
     after_step : callable, optional
         Called with the model after each step: a projection, or a correction of the path (SCAFFOLD, FedPVR).
     """
@@ -60,6 +64,8 @@ class Local:
     objective: Objective | None = None
     draw: Callable[[nn.Module, Tensor, RowDraws | None], tuple[Tensor, ...]] | None = None
     penalty: Callable[[nn.Module], Tensor] | None = None
+    rate: Callable[[int], float] | None = None
+    augment: Callable[[Tensor, RowDraws | None], Tensor] | None = None
     after_step: Callable[[nn.Module], None] | None = None
 
 
@@ -174,7 +180,7 @@ def train(
     device, rule, rows = samples.labels.device, gradients.rule, gradients.rows
     lr = settings.lr_in(server_round)
     minimised = _in_precision(local.objective or plain(task), device, precision)
-    augment = augmented(settings, generator)
+    augment = local.augment or augmented(settings, generator)
     modules = list(model.modules())  # each walk over a model takes as long as a small layer
     parameters = _parameters_of(modules)
     optimiser = _optimiser(parameters, settings, lr)
@@ -199,6 +205,8 @@ def train(
             for positions in a_pass:
                 ahead()
                 optimiser.zero_grad()
+                if local.rate is not None:
+                    optimiser.lr = lr * local.rate(done)
                 batch = _without_lone(model, positions)
                 own = None if rows is None else rows(done, batch)
                 x = augment(samples.inputs(batch), own)

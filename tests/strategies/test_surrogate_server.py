@@ -14,7 +14,7 @@ from common.samples.inputs import Samples
 from common.sites import Site
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from strategies import surrogate
+from strategies import image_training
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
 
@@ -47,7 +47,7 @@ def test_equal_work_whatever_the_server_keeps(
 ) -> None:
     """Sets of 5, 7, 3 and 6 images in four rounds: the union grows, the steps do not."""
     spy = Spy()
-    monkeypatch.setattr(surrogate, "train", spy)
+    monkeypatch.setattr(image_training, "train", spy)
     settings = f"model.width=8 feddm.keep={keep} image_training.steps=9 image_training.batch=4"
     run = Division(load({"set": settings})).run
     server = FedDM(run)
