@@ -135,9 +135,10 @@ def test_a_method_in_the_place_of_an_experiment_is_recognised() -> None:
 def test_an_unknown_run_config_key_is_named_or_given_its_section() -> None:
     assert "the nearest is rounds" in sentence(roundss=3)
     assert "or write rounds" in sentence(round=3)
+    assert sentence(ipc=3) == "ipc on the command line lacks its section: did you mean feddm.ipc?"
     assert (
-        sentence(ipc=3)
-        == "ipc on the command line lacks its section: write feddm.ipc or real.ipc or feddgm.ipc."
+        sentence(ipc=3, method="feddgm")
+        == "ipc on the command line lacks its section: did you mean feddgm.ipc?"
     )
 
 
