@@ -6,13 +6,14 @@ from 0 to 0.1 mean in the first round, to 0.19 mean in the second. The weights a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from federation import run
+from small import Small
 from tiny import TinyRun, tiny_run
 from torch import Tensor, nn
 
@@ -31,8 +32,6 @@ from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from nectar.export.learned import network_of
 from nectar.records.past_run import PastRun
-
-Small = Callable[..., dict[str, Any]]
 
 OWN = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
 AT_SITES = "model.statistics=local evaluation.on=sites data.site_holdout=0.2"

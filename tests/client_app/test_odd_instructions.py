@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from real_site import RECORD, Site
+from small import Small
 
 from client_app.reasons import reason_of
 from common.config.loading import load
 from common.division import Division
 from common.errors import REASON_LENGTH, ConfigError
 from common.wire.weights import Weights
-
-Small = Callable[..., dict[str, Any]]
 
 
 def instruction(small: Small) -> RecordDict:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from federation import numbers, run
+from small import Small
 from tiers import only_these_first
 from torch import nn
 
@@ -26,8 +26,6 @@ from common.wire.lent import Lent
 from common.wire.numbers import Numbers, NumbersSpec
 from common.wire.weights import Weights, WeightsSpec
 from server_app.checkpoint import Checkpoint
-
-Small = Callable[..., dict[str, Any]]
 
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
 OTHERS = {

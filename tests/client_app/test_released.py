@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 from data_files import forget_loaded
 from image_folders import CLASSES, paint
 from real_site import RECORD, Site
+from small import Small
 
 from client_app.app import NO_LOG
 from client_app.owner.private_files import for_the_owner_alone
 from common.errors import FederationError
-
-Small = Callable[..., dict[str, Any]]
 
 HOSTILE = [
     "../../up",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from data_files import forget_loaded
 from federation import numbers, run
 from flwr.app import Context, RecordDict
 from image_folders import CLASSES, COLOURS, paint
+from small import Small
 
 from client_app.site import site_of, site_samples
 from common.config.loading import load
@@ -24,8 +24,6 @@ from nectar.engines.local_grid import LocalGrid
 from nectar.engines.preflight import check
 from nectar.records.past_run import PastRun
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 HELD = {"north": {"red": 12, "green": 8}, "south": {"blue": 15}, "east": {"green": 9, "blue": 6}}
 TEXT = f"images.classes={CLASSES} images.size=8 model.depth=2 federation.sites=3"

@@ -12,6 +12,7 @@ import pytest
 from data_files import forget_loaded
 from private_method import MULTIPLIER
 from real_site import RECORD, Site
+from small import Small
 
 import client_app.draws
 from client_app.owner.ledger import NO_BUDGET
@@ -21,8 +22,6 @@ from common.privacy.head import Head
 from common.privacy.ledger import LEDGER, Ledger
 from common.privacy.told import Told
 from nectar.operate.privacy_plan import rounds_left
-
-Small = Callable[..., dict[str, Any]]
 
 METHOD = "private_method:METHOD"
 EVENT = Event("noisy", MULTIPLIER)

@@ -14,6 +14,7 @@ import torch
 from federation import numbers, run
 from hypothesis import given
 from hypothesis import strategies as st
+from small import Small
 
 from common.errors import PayloadError
 from common.models import build
@@ -181,7 +182,7 @@ def test_damaged_compression_is_refused_by_name(
 @pytest.mark.parametrize("method", ["feddm", "fedavg", "flwr.serverapp.strategy:FedAdam"])
 @pytest.mark.parametrize("codec", ["float32", "uint8"])
 def test_a_compressed_run_has_the_same_numbers_and_fewer_bytes(
-    small: Callable[..., dict[str, Any]], method: str, codec: str
+    small: Small, method: str, codec: str
 ) -> None:
     """Also where sites evaluate, whose instructions carry weights too; a byte a pixel of noise may not shrink."""
     words = f"wire.images={codec} evaluation.on=both data.site_holdout=0.2"

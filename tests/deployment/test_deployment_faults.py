@@ -24,7 +24,7 @@ from federation import SMALL_CLIENTS, MissingGrid, numbers, run, words_of
 from flwr.app import Error, Message
 from frail import Frail, lines_in, nobody_waits_on, until
 from image_folders import CLASSES, COLOURS, paint
-from small import SMALL
+from small import SMALL, Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -37,8 +37,6 @@ from nectar.records.resume import with_recorded
 from server_app.app import make_strategy, serve
 from server_app.loop import update_membership
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 WARM = f"{SMALL} feddm.start=noise feddm.warm=on"
 HELD = {

@@ -18,6 +18,7 @@ from deployment import Deployment
 from federation import SilentGrid, numbers, run, words_of
 from frail import until
 from places import HELPERS
+from small import Small
 
 from common.config.loading import load
 from nectar.cli import main as nectar
@@ -26,8 +27,6 @@ from nectar.records.resume import with_recorded
 from server_app.record import Record
 
 pytestmark = pytest.mark.extended
-
-Small = Callable[..., dict[str, Any]]
 
 WARM = "feddm.start=noise feddm.warm=on"
 

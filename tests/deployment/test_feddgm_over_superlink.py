@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from federation import numbers, run, words_of
 from frail import Frail, until
+from small import Small
 
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 #: a surrogate of another depth at one site, two global models, latents that the next round goes on from
 DGM = (

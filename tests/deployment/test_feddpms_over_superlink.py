@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from federation import numbers, run, words_of
 from frail import Frail, until
+from small import Small
 
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 #: decoders are handed over in round 2, means are shared in round 3, and help comes in round 4
 DPMS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,12 @@ from typing import Any
 import pytest
 from federation import MissingGrid, numbers, run, words_of
 from frail import Frail, until
+from small import Small
 
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
 pytestmark = [pytest.mark.extended, pytest.mark.long]
-
-Small = Callable[..., dict[str, Any]]
 
 #: SCAFFOLD around some hundred images a site; a generator takes long enough to be met at its work
 SETTINGS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from data_files import forget_loaded
 from deployment import Deployment
 from federation import numbers
 from image_folders import CLASSES, paint, paint_split
+from small import Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -20,8 +21,6 @@ from nectar.engines.local_grid import LocalGrid
 from nectar.records.past_run import PastRun
 from server_app.app import serve
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 HELD = {"north": {"red": 12, "green": 8}, "south": {"blue": 15}, "east": {"green": 9, "blue": 6}}
 IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deployment import Deployment
 from federation import numbers, run
+from small import Small
 
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 #: shares in round 2, helps in round 3
 DPMS = (

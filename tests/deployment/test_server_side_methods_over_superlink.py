@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from federation import numbers, run, words_of
 from frail import Frail, until
+from small import Small
 
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 ALL = "evaluation.on=server federation.join_deadline=600"
 METHODS = {

@@ -6,7 +6,6 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import torch
 from federation import run
 from PIL import Image
+from small import Small
 from torchvision.datasets import ImageFolder
 
 from common.data.published.catalogue import describe
@@ -29,8 +29,6 @@ from nectar.export.names import folder_names, labels_by_folder
 from nectar.export.standalone import join
 from nectar.export.synthetic import write_synthetic
 from nectar.records.past_run import PastRun
-
-Small = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(autouse=True)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from federation import run
+from small import Small
 
 from common.errors import ConfigError
 from nectar.export.bundle import export
 from nectar.records.past_run import PastRun
 from nectar.records.recorded_run import RecordedRun
 from server_app.checkpoint import Checkpoint
-
-Small = Callable[..., dict[str, Any]]
 
 DGM = (
     "data.images=200 model.depth=1 feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=1 feddgm.inner_epochs=1 "

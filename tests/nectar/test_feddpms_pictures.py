@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from documents import check, written
 from federation import run
+from small import Small
 
 from nectar.records.past_run import PastRun
 from nectar.report.neighbours import RealImages, real_images
 from nectar.report.view import View
-
-Small = Callable[..., dict[str, Any]]
 
 DPMS = (
     "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1 fedvae.epochs=1 "

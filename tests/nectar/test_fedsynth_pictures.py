@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save_file
+from small import Small
 
 from common.data.published.catalogue import describe
 from common.errors import FederationError
@@ -31,8 +32,6 @@ from server_app.pictures import grid
 from server_app.record import Record
 from server_app.screen import hard, in_bytes, on_screen
 from server_app.synthetic_sets import contrast_of, load_sets, save_sets
-
-Small = Callable[..., dict[str, Any]]
 
 INFO = DatasetInfo("x", (1, 2, 2), ("a", "b"), (0.5,), (0.25,), 1.0)
 COLOUR = replace(INFO, shape=(3, 2, 2), mean=(0.5, 0.4, 0.3), std=(0.25, 0.1, 0.2))

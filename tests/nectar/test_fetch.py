@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from deployment import nectar
 from federation import run, server_context
+from small import Small
 
 from common.config.loading import load
 from common.config.own_file import SCHEMA
@@ -31,8 +32,6 @@ from server_app.sending.packing import pack
 from server_app.sending.request import Request
 from server_app.sending.send import send
 from server_app.writer import Writer
-
-Small = Callable[..., dict[str, Any]]
 
 
 def stated(outcome: str = "running") -> str:

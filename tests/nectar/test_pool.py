@@ -19,6 +19,7 @@ import pytest
 import torch
 from federation import MissingGrid, numbers, run
 from places import HELPERS, ROOT
+from small import Small
 from tiers import only_these_first
 
 from common.methods import METHODS
@@ -28,8 +29,6 @@ from nectar.engines.pool.pool import WorkerPool
 from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1 fedvae.epochs=1"
 

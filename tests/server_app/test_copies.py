@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from federation import TamperedGrid, run
 from flwr.app import Message
+from small import Small
 
 from client_app.counted_copies import count_copies
 from common.data.published.catalogue import describe
@@ -22,8 +21,6 @@ from nectar.records.past_run import PastRun
 from nectar.report.page import page
 from nectar.report.view import View
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 
 def site(count: int = 30) -> tuple[Samples, torch.Tensor]:

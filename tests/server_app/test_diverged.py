@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from federation import run
+from small import Small
 
 import server_app.app
 import strategies.fedavg
@@ -20,8 +20,6 @@ from common.wire.weights import Weights
 from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 
 def diverging(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from federation import numbers, run
 from flwr.app import Message
+from small import Small
 
 import client_app.fedavg
 import server_app.loop
@@ -21,8 +22,6 @@ from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.recorder import Recorder
-
-Small = Callable[..., dict[str, Any]]
 
 AT_SITES = "evaluation.on=both data.site_holdout=0.2"
 

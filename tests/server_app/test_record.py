@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ import yaml
 from federation import numbers, run
 from flwr.app import ArrayRecord, RecordDict
 from PIL import Image
+from small import Small
 
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
@@ -34,8 +33,6 @@ from server_app.record import Record
 from strategies import foreign
 from strategies.base import GLOBAL
 from strategies.exchange.sending import content_bytes
-
-Small = Callable[..., dict[str, Any]]
 
 
 def test_a_record_holds_what_the_run_did(small: Small) -> None:

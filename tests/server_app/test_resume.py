@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from federation import numbers, run
 from places import HELPERS
+from small import Small
 
 from client_app.state import ContextState, DirectoryState
 from common.errors import ConfigError, FederationError
 from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 WARM = "feddm.start=noise feddm.warm=on"
 

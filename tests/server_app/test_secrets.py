@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from federation import run
+from small import Small
 
 from nectar.cli import main as nectar
-
-Small = Callable[..., dict[str, Any]]
 
 
 def test_the_record_states_what_was_typed(small: Small, tmp_path: Path) -> None:

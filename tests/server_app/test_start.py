@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 import torchvision
 from federation import run
 from safetensors.torch import save_file
+from small import Small
 from torch import Tensor
 
 from common.config.loading import load
@@ -27,8 +27,6 @@ from nectar.records.identity import Identity
 from nectar.records.past_run import PastRun
 from nectar.words import parse_words
 from server_app.start import starting_weights
-
-Small = Callable[..., dict[str, Any]]
 
 NARROW = "model.width=4 model.depth=2"
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from federation import run
+from small import Small
 from tiny import Tiny
 from torch import Tensor, nn
 
 from client_app import local_training
 from common.learning.training import Gradients, Objective
 from server_app.checkpoint import Checkpoint
-
-Small = Callable[..., dict[str, Any]]
 
 
 def test_fedproxs_pull_with_scaffolds_control_variates_by_hand(tmp_path: Path) -> None:

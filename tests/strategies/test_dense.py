@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 import torch
 from documents import written
 from federation import MissingGrid, TamperedGrid, numbers, run
+from small import Small
 from tampering import nan
 from tampering import with_arrays as tampered
 from torch import Tensor, nn
@@ -31,8 +31,6 @@ from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
 from synth.ensemble import Ensemble
 from synth.ensemble_distillation import Plan
-
-Small = Callable[..., dict[str, Any]]
 
 #: two iterations of two steps, on 8 images each
 TINY = (

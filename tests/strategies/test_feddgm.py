@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import torch
 from federation import TamperedGrid, numbers, run
 from flwr.app import Message
+from small import Small
 from tampering import with_arrays
 
 from common.config.loading import load
@@ -28,8 +28,6 @@ from strategies.exchange.replies import Upload
 from strategies.feddgm import FedDGM
 from strategies.global_models import SURROGATE
 from strategies.plausible import own_length
-
-Small = Callable[..., dict[str, Any]]
 
 #: what runs in a moment: two images a class, three steps of a student of three, two global models
 TINY = (

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from federation import MissingGrid, TamperedGrid, numbers, run
-from small import SMALL
+from small import SMALL, Small
 from tampering import with_arrays
 
 import common.learning.training
@@ -26,8 +26,6 @@ from common.storage import tensor_file
 from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 #: T_p = 2 of 6 rounds; every mean is sent, and the copies around it are taken whatever they look like
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=2 fedvae.epochs=1"

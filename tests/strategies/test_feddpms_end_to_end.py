@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from federation import run
 from opacus.accountants import PRVAccountant
+from small import Small
 
 from common.config.loading import load
 from common.errors import ConfigError
@@ -20,8 +19,6 @@ from nectar.records.past_run import PastRun
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 LATENT, SIGMA, BATCH = 6, 2.0, 16
 TEXT = (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from federation import run
 from flwr.app import RecordDict
+from small import Small
 from torch import Tensor
 
 import client_app.feddpms
@@ -29,8 +29,6 @@ from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from synth.latent_sharing import class_means, clipped
-
-Small = Callable[..., dict[str, Any]]
 
 VAE = "model.name=vae model.depth=1 model.embedding=6"
 IMAGES = 12

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from federation import MissingGrid, TamperedGrid, numbers, run
+from small import Small
 from tampering import nan
 from tampering import with_arrays as tampered
 from torch import Tensor, nn
@@ -29,8 +29,6 @@ from nectar.records.resume import with_recorded
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
-
-Small = Callable[..., dict[str, Any]]
 
 TINY = "fedgen.hidden=8 fedgen.noise=4 fedgen.generator_steps=3 fedgen.generator_batch=16"
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from federation import TamperedGrid, numbers, run
+from small import Small
 from tampering import with_arrays
 from torch import nn
 
@@ -17,8 +17,6 @@ from client_app.fedmix import mixed
 from common.learning.task import Classification
 from common.storage import tensor_file
 from server_app.checkpoint import Checkpoint
-
-Small = Callable[..., dict[str, Any]]
 
 MIX = "fedmix.mean_of=5 fedmix.means=4"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from federation import MissingGrid, TamperedGrid, numbers, run
+from small import Small
 from tampering import with_arrays
 
 import client_app.generators
@@ -29,8 +29,6 @@ from common.wire.pixels import Pixels
 from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 #: a generator that is trained in a moment and draws nothing that anybody would know
 TINY = (

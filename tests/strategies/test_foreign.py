@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
+from small import Small
 from tiny import HALVES, Tiny, tiny_run
 
 from client_app.foreign import ForeignClient
@@ -28,8 +29,6 @@ from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.exchange.serialising import weights_from
 from strategies.foreign import ForeignStrategy
-
-Small = Callable[..., dict[str, Any]]
 
 HERE = __name__
 PATH = "flwr.serverapp.strategy"

@@ -6,7 +6,6 @@ import hashlib
 import os
 import pickle
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import stylegan_repository
 import torch
 from federation import numbers, run
 from real_site import Site
+from small import Small
 from stylegan_repository import Standin, standin
 
 from common.config.loading import load
@@ -27,8 +27,6 @@ from synth.generators.feature_space import FeatureSpace
 from synth.generators.style import Form, start
 from synth.generators.style_weights import encoded
 from synth.generators.stylegan_xl import StyleganXL
-
-Small = Callable[..., dict[str, Any]]
 
 TINY = (
     "data.images=200 model.depth=2 feddgm.epochs=2 feddgm.ipc=2 feddgm.iterations=3 feddgm.inner_epochs=3 "

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
 from federation import numbers, run
+from small import Small
 from torch import nn
 
 from common.config.loading import load
@@ -26,8 +24,6 @@ from server_app.record import Record
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
 from strategies.global_models import SURROGATE, GlobalModels
-
-Small = Callable[..., dict[str, Any]]
 
 TWO = "feddm.global_models=mlp,convnet feddm.global_epochs=3"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import torch
 from federation import TamperedGrid, numbers, run
 from flwr.app import ArrayRecord, Message, RecordDict
+from small import Small
 
 from client_app.masking import MaskingClient
 from client_app.state import ContextState
@@ -30,7 +30,6 @@ from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
 from strategies.masking import Masking
 
-Small = Callable[..., dict[str, Any]]
 QUICK = "masking.epochs=1 masking.batch=64"
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from federation import numbers, run
+from small import Small
 
 from client_app.moon import contrastive
 from common.storage import tensor_file
 from server_app.checkpoint import Checkpoint
-
-Small = Callable[..., dict[str, Any]]
 
 
 def test_the_contrast_by_hand() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
+from small import Small
 
 from common.config.loading import load
 from common.division import Division
@@ -22,8 +22,6 @@ from strategies.exchange import judging
 from strategies.exchange.judging import group_sizes
 from strategies.exchange.sending import exchange
 from strategies.exchange.serialising import Serialiser
-
-Small = Callable[..., dict[str, Any]]
 
 
 def test_a_device_works_when_its_reply_is_asked_for_and_the_last_reply_is_gone_by_then() -> None:

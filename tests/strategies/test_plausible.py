@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from statistics import median_low
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from federation import TamperedGrid, numbers, run
 from flwr.app import Message
+from small import Small
 from tampering import with_arrays
 
 from common.sites import Site
@@ -21,8 +21,6 @@ from server_app.checkpoint import Checkpoint
 from strategies.exchange.judging import TOGETHER
 from strategies.exchange.replies import Upload, read_upload
 from strategies.plausible import length_of, own_length, too_long
-
-Small = Callable[..., dict[str, Any]]
 
 SETTINGS = "fedsynth.rate=5 fedsynth.iterations=2 fedsynth.steps=2 fedsynth.real_batch=32"
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from federation import run
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from small import Small
 
 from common.errors import FederationError
 from nectar.engines.local_grid import LocalGrid
-
-Small = Callable[..., dict[str, Any]]
 
 #: no site of these tests is worth waiting for
 QUICK = "federation.join_deadline=0.3"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from federation import PromptGrid
 from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
+from small import Small
 
 from client_app.app import app as client_app
 from common.errors import FederationError
@@ -16,8 +17,6 @@ from common.privacy.head import Head
 from strategies.exchange import roll_call
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.roll_call import Question
-
-Small = Callable[..., dict[str, Any]]
 
 NODES = 40
 

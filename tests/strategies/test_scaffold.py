@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from federation import TamperedGrid, numbers, run
+from small import Small
 from tampering import with_arrays
 from tiny import Tiny
 
@@ -22,8 +22,6 @@ from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 
 def control(tiny: Tiny) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import torch
 from federation import TamperedGrid, numbers, run
 from flwr.app import ArrayRecord, Message, RecordDict
+from small import Small
 
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
@@ -28,7 +28,6 @@ from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
 from strategies.topk import TopK
 
-Small = Callable[..., dict[str, Any]]
 QUICK = "topk.epochs=1 topk.batch=64"
 
 
