@@ -29,6 +29,8 @@ from nectar.export.names import folder_names, labels_by_folder
 from nectar.export.standalone import join
 from nectar.export.synthetic import write_synthetic
 from nectar.records.past_run import PastRun
+from nectar.records.recorded_run import RecordedRun
+from server_app.checkpoint import Checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -337,3 +339,37 @@ def test_modules_that_one_file_cannot_hold_are_refused(
     one = module("one", '"""One."""\nimport math\n\nX = math.pi\n', tmp_path)
     with pytest.raises(ValueError, match=said):
         join((one, module("two", second, tmp_path)), "A title.")
+
+
+# ---- models of other architectures than the run's own ------------------------------------------------
+
+
+DGM = (
+    "data.images=200 model.depth=1 feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=1 feddgm.inner_epochs=1 "
+    "feddgm.global_epochs=1 feddgm.surrogate_epochs=0 feddgm.generator=pixels"
+)
+
+
+def test_the_only_global_model_is_the_runs_and_need_not_be_named(
+    small: Small, tmp_path: Path
+) -> None:
+    record = run(small(method="feddgm", rounds=1, set=f"{DGM} feddgm.global_models=mlp"))
+    past = PastRun.open(record.directory)
+    written = export(past, tmp_path / "out").folder
+    assert json.loads((written / "model.json").read_text())["model"]["name"] == "mlp"
+    network = RecordedRun(past).model
+    assert type(network).__name__ == "MLP"
+    learned = Checkpoint.load(record.last).model("mlp")
+    assert all(torch.equal(t, learned[n]) for n, t in network.state_dict().items())
+
+
+def test_of_several_one_is_named_and_is_exported_as_what_it_is(
+    small: Small, tmp_path: Path
+) -> None:
+    record = run(small(method="feddgm", rounds=1, set=f"{DGM} feddgm.global_models=mlp,convnet"))
+    past = PastRun.open(record.directory)
+    with pytest.raises(ConfigError, match=r"learned 2 models, .* name one of mlp, convnet"):
+        export(past, tmp_path / "none")
+    for name in ("mlp", "convnet"):
+        written = export(past, tmp_path / name, model=name).folder
+        assert json.loads((written / "model.json").read_text())["model"]["name"] == name

@@ -27,7 +27,8 @@ from common.wire.synthetic_images import SyntheticImages
 from nectar.export.synthetic import write_synthetic
 from nectar.records.past_run import PastRun
 from nectar.report import neighbours, pictures
-from nectar.report.neighbours import Control, Likest, RealImages
+from nectar.report.neighbours import Control, Likest, RealImages, real_images
+from nectar.report.view import View
 from server_app.pictures import grid
 from server_app.record import Record
 from server_app.screen import hard, in_bytes, on_screen
@@ -310,3 +311,43 @@ def test_what_was_sent_in_place_of_text_is_no_picture(asked: Callable[..., Any])
     check(document)
     assert "The data are text: what was sent in its place is no picture" in document.text
     assert not document.all("img")
+
+
+# ---- FedDPMS' decoded means in the report ------------------------------------------------------------
+
+
+DPMS = (
+    "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1 fedvae.epochs=1 "
+    "feddpms.smallest=1 feddpms.copies=4 feddpms.classes=2"
+)
+
+
+@pytest.mark.extended
+def test_each_is_beside_the_senders_and_the_receivers_nearest(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = RealImages.nearest
+
+    def noted(self: RealImages, site: str, images: Any) -> Any:
+        asked.append(site)
+        return real(self, site, images)
+
+    monkeypatch.setattr(RealImages, "nearest", noted)
+    record = run(small(method="feddpms", rounds=3, set=DPMS))
+    document = written(record)
+    check(document)
+    view = View(PastRun.open(record.directory))
+    assert len(view.matches) == 3
+    helped: dict[str, str] = {}
+    for _, site, helper, _ in view.matches:
+        helped.setdefault(helper, site)
+    expected = []
+    for sender in view.past.synthetic()[1]:
+        expected += [sender, *([helped[sender]] if sender in helped else [])]
+    assert asked == expected
+    for helper, site in helped.items():
+        assert f"the nearest real one and its distance at {site}, which it helped" in document.text
+        alternatives = [image["alt"] for image in document.all("img")]
+        assert any(a.startswith(helper) and a.endswith(f"each at {site}") for a in alternatives)
+    assert isinstance(real_images(view), RealImages)

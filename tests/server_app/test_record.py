@@ -23,6 +23,7 @@ from common.errors import ConfigError, FederationError
 from common.learning.task import Evaluation
 from common.samples.inputs import Samples
 from common.wire.weights import Weights
+from nectar.cli import main as nectar
 from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import make_strategy
@@ -202,3 +203,20 @@ def test_a_client_says_which_settings_it_needs(small: Small) -> None:
         match="method=real has RealSettings where a part of it needs FedAvgSettings",
     ):
         client.train(Weights.of(made.build_model()))
+
+
+# ---- the command -------------------------------------------------------------------------------------
+
+
+def test_the_record_states_what_was_typed(small: Small, tmp_path: Path) -> None:
+    settings = [f"output-dir={tmp_path / 'runs'}", "method=fedavg", "rounds=1"]
+    words = [*settings, *small()["set"].split(), "--note-record", str(tmp_path / "note")]
+    assert nectar(["run", *words]) == 0
+    directory = Path((tmp_path / "note").read_text().rstrip("\n"))
+    provenance = json.loads((directory / "provenance.json").read_text())
+    assert provenance["command"] == ["nectar", "run", *words]
+    assert "typed" not in provenance["run-config"]
+    from_python = run(small(method="fedavg", rounds=1))
+    stated = json.loads((from_python.directory / "provenance.json").read_text())
+    assert stated["command"] == ["python"]
+    assert stated["configuration"] == provenance["configuration"]
