@@ -14,10 +14,8 @@ A case is drawn from the seed and its own number, so that ``--first N --payloads
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
-import logging
 import sys
 import time
 import traceback
@@ -38,7 +36,7 @@ from flwr.clientapp import ClientApp
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from fuzzing_rounds import CASES
+from fuzzing_rounds import CASES, command
 from inflating import Edit, content, deflated, inflated, npz, of_kind, parts
 from travelling import travelling
 
@@ -949,21 +947,6 @@ def fuzz(first: int, payloads: int, seed: int, kinds: Sequence[Kind] = KINDS) ->
     return fuzzer.tally
 
 
-def main() -> int:
-    """Fuzz, and print what became of it; 1 if anything but a PayloadError came out."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--payloads", type=int, default=100_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    logging.getLogger("flwr").setLevel("CRITICAL")
-    kinds = [*KINDS, *kinds_of_methods()]
-    begun = time.monotonic()
-    tally = fuzz(asked.first, asked.payloads, asked.seed, kinds)
-    print(f"{asked.payloads} payloads from {asked.first} on, {time.monotonic() - begun:.0f} s")
-    print("\n".join(tally.lines()))
-    return 1 if tally.failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    every = [*KINDS, *kinds_of_methods()]
+    sys.exit(command(__doc__, "payloads", 100_000, partial(fuzz, kinds=every)))
