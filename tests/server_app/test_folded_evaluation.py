@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from federation import numbers, run
+from federation import numbers, resumed, run
 from flwr.app import Message
 from small import Small
 
@@ -18,7 +18,6 @@ from common.errors import FederationError
 from common.specs.names import EVALUATION
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.recorder import Recorder
@@ -158,7 +157,7 @@ def test_a_run_that_stops_anywhere_continues_to_the_same_numbers(
     (record,) = _records(part)
     lines = [line["round"] for line in record.metrics()]
     assert lines == ([0, 1] if when == "with its checkpoint" else [0, 1, 2])
-    continued = run(with_recorded({"resume": str(record.directory)}))
+    continued = resumed(record)
     assert numbers(continued) == numbers(whole)
 
 
@@ -190,7 +189,7 @@ def test_more_rounds_continue_a_finished_run(small: Small) -> None:
     whole = run(small(method="fedavg", rounds=3, set=AT_SITES))
     part = run(small(method="fedavg", rounds=2, set=AT_SITES))
     before = part.metrics()
-    continued = run(with_recorded({"resume": str(part.directory), "rounds": 3}))
+    continued = resumed(part, 3)
     assert continued.metrics()[:3] == before
     assert figures(continued) == figures(whole)
 

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from federation import TamperedGrid, numbers, run
+from federation import TamperedGrid, numbers, resumed, run, same_end
 from fedsynth_sites import QUICK, Small, by_torch, client, made, prepared, upload
 from flwr.app import ArrayRecord, Message, RecordDict
 
@@ -17,7 +17,6 @@ from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
-from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.synthetic_sets import load_sets
 from strategies.fedsynth import FedSynth
@@ -186,9 +185,8 @@ def test_a_run_learns_is_the_same_twice_and_continues_where_it_stopped(small: Sm
     figures = {"train-loss", "synthesis-loss", "cosine", "norm-error"}
     assert set(lines[1]["train"]) == figures
     part = run(small(**{**keys, "rounds": 1}))
-    continued = run(with_recorded({"resume": str(part.directory), "rounds": 2}))
-    ends = [Checkpoint.load(r.last).weights for r in (one, continued)]
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    continued = resumed(part, 2)
+    assert same_end(one, continued)
 
 
 def test_a_run_in_bfloat16_trains_its_reference_in_it_and_replays_in_float32(small: Small) -> None:
