@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from data_files import fresh_cache, fresh_data  # noqa: F401 - fixtures
 from hypothesis import settings
 from small import SMALL, Small
 from standing_clock import clock  # noqa: F401 - a fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import forget_loaded
 from private_method import MULTIPLIER
 from real_site import RECORD, Site
 from small import Small
@@ -23,17 +22,13 @@ from common.privacy.ledger import LEDGER, Ledger
 from common.privacy.told import Told
 from nectar.operate.privacy_plan import rounds_left
 
+pytestmark = pytest.mark.usefixtures("fresh_data")
+
+
 METHOD = "private_method:METHOD"
 EVENT = Event("noisy", MULTIPLIER)
 BUDGET = 1.2
 FITS = rounds_left([], [EVENT], BUDGET, 1e-5)
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_loaded(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
 
 
 @pytest.fixture

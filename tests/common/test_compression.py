@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from damaging import Arrays, with_header
 from federation import numbers, run
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,8 +27,6 @@ MODEL = build("convnet", (1, 8, 8), 10, depth=1, width=16)
 SPEC = WeightsSpec.of(MODEL)
 IMAGES = SyntheticImagesSpec(shape=(3, 8, 8), classes=7, ipc=20)
 
-Arrays = list[np.ndarray[Any, Any]]
-
 
 def images(codec: str = "float32", n: int = 60) -> SyntheticImages:
     rng = torch.Generator().manual_seed(1)
@@ -38,11 +37,6 @@ def images(codec: str = "float32", n: int = 60) -> SyntheticImages:
 def header(arrays: Arrays) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(arrays[0].tobytes())
     return content
-
-
-def with_header(sent: Arrays, /, **fields: object) -> Arrays:
-    text = json.dumps(header(sent) | fields).encode()
-    return [np.frombuffer(text, np.uint8), *sent[1:]]
 
 
 def as_bytes(content: bytes) -> np.ndarray[Any, Any]:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from federation import run
+from seeds import rng
 from small import Small
 from torch import Tensor, nn
 
@@ -17,10 +18,6 @@ from common.models.building import outline
 from common.models.initial import initialise
 from common.models.vgg import VGG11
 from common.models.vit import Layer
-
-
-def rng(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def images(*shape: int) -> Tensor:

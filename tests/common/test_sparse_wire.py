@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from damaging import Damage, with_header
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,17 +28,9 @@ from synth.sparse_updates import (
 
 MLP = 159_010  # numbers of a multilayer perceptron 784-200-10
 
-Arrays = list[np.ndarray[Any, Any]]
-Damage = Callable[[Arrays], Arrays]
-
 
 def update(total: int, seed: int = 3) -> torch.Tensor:
     return torch.randn(total, generator=torch.Generator().manual_seed(seed))
-
-
-def with_header(body: Arrays, /, **fields: object) -> Arrays:
-    header = {**json.loads(body[0].tobytes()), **fields}
-    return [np.frombuffer(json.dumps(header).encode(), np.uint8), *body[1:]]
 
 
 # ---- the mask -----------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from damaging import Arrays
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -72,7 +73,6 @@ from strategies.exchange.sending import exchange
 from strategies.exchange.spending import Spending, told_with
 
 Draw = np.random.Generator
-Arrays = list[np.ndarray[Any, Any]]
 
 EXAMPLES = 7
 

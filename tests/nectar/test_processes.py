@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import psutil
 import pytest
+from waiting import until
 
 from nectar.engines import processes
 
@@ -35,13 +34,6 @@ while True:
     except KeyboardInterrupt:
         pass
 """
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def lives(pid: int) -> bool:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor
 
 from nectar.quadratics import (
@@ -21,10 +22,6 @@ from synth.dissimilarity import distribution_shift, gradient_dissimilarity
 
 TARGET = 1.1e-6
 START = torch.ones(25, dtype=torch.float64)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def paper(seed: int = 0, zeta: float = 100, sigma: float = 0) -> LeastSquares:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor, nn
 
 from synth.feature_generator import (
@@ -25,10 +26,6 @@ from synth.feature_generator import (
 )
 from synth.generators.latents import ImageGenerator, Latents
 from synth.generators.pixels import Pixels
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def doubles(*rows: object) -> Tensor:
