@@ -171,9 +171,7 @@ def test_noise_that_nothing_was_charged_for_is_not_drawn(site: Callable[..., Sit
     assert "noise for which nothing was charged" in str(reply.error.reason)
 
 
-def test_a_site_without_a_place_for_a_ledger_takes_no_part_in_what_is_private(
-    small: Small,
-) -> None:
+def test_a_site_without_a_place_for_a_ledger_takes_no_part_in_what_is_private(small: Small) -> None:
     run = small(method=METHOD, set="privacy.noise=system")
     reply = Site(run, **{"allow-imports": "private_method"}).train("train")
     assert "names a state-dir" in str(reply.error.reason)

@@ -227,9 +227,7 @@ def test_methods_that_need_no_running_variances_say_so(
         run(small(method=method, set=f"{CONV} masking.rate=2"))
 
 
-def test_it_learns_texts_whose_modules_may_have_any_name(
-    asked: Small,
-) -> None:
+def test_it_learns_texts_whose_modules_may_have_any_name(asked: Small) -> None:
     """A submodule called embed is not taken for the method of that name."""
     config = asked("model.name=a_users_models:Texts") | {"rounds": 1}
     record = run(config)

@@ -243,10 +243,7 @@ def test_what_has_no_sensitivity(wrong: tuple[int, int, float]) -> None:
 
 
 #: one kind of event each, for which the PRV accountant's grid alone has some 50 and 100 million places
-DEAR = [
-    Event("dp-sgd", 4.0, 1e-4, 10**5),
-    Event("dp-sgd", 50.0, 1e-4, 10**5),
-]
+DEAR = [Event("dp-sgd", 4.0, 1e-4, 10**5), Event("dp-sgd", 50.0, 1e-4, 10**5)]
 
 
 @pytest.mark.parametrize("event", DEAR, ids=str)

@@ -17,14 +17,7 @@ from hypothesis import strategies as st
 from common.errors import PayloadError
 from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
 from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec, k_for, largest_rate, payload_bytes
-from synth.sparse_updates import (
-    as_bitmap,
-    largest,
-    mask,
-    pack_places,
-    places_bytes,
-    unpack_places,
-)
+from synth.sparse_updates import as_bitmap, largest, mask, pack_places, places_bytes, unpack_places
 
 MLP = 159_010  # numbers of a multilayer perceptron 784-200-10
 

@@ -204,12 +204,7 @@ def key_in_use(done: Done, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [
-        (other_key, NOT_THIS_KEY),
-        (key_in_use, NOT_THIS_KEY),
-        (no_key, NO_KEY),
-        (other_ca, WRONG_CA),
-    ],
+    [(other_key, NOT_THIS_KEY), (key_in_use, NOT_THIS_KEY), (no_key, NO_KEY), (other_ca, WRONG_CA)],
 )
 def test_who_is_turned_away_and_with_which_words(
     done: Done, tmp_path: Path, how: Callable[[Done, Path], dict[str, Any]], said: str

@@ -37,10 +37,7 @@ def the_record(directory: Path) -> Record:
 
 
 def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_leaves_no_token(
-    small: Small,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kill -9 in round 3 of 4; the wrapper says so, and what continues equals an unbroken run in this process.
 

@@ -144,10 +144,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         federation.kill(STRUCK)
         (first,) = (directory / "runs").iterdir()
         story = Story(
-            directory,
-            Record(first),
-            Ledger(ledger.parent).read(),
-            answers_of(directory, STRUCK),
+            directory, Record(first), Ledger(ledger.parent).read(), answers_of(directory, STRUCK)
         )
         federation.start(STRUCK)
         _end(federation, "first", submitted)

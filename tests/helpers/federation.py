@@ -100,11 +100,7 @@ class MissingGrid(LocalGrid):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        absent: set[tuple[str, int]],
-        lost: set[tuple[str, int]],
-        **kwargs: Any,
+        self, *args: Any, absent: set[tuple[str, int]], lost: set[tuple[str, int]], **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self._absent, self._lost = absent, lost

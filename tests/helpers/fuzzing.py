@@ -110,9 +110,7 @@ def _kinds() -> list[Kind]:
     trained = SyntheticBatchesSpec(2, 3, (1, 4, 4), (), 5, True, True, 10.0)
     text = SyntheticBatchesSpec(2, 3, (6, 4), (6,), 5, False, False, 10.0)
     counted = WeightsSpec(
-        ("w", "count", "scalar"),
-        ((3, 2), (), ()),
-        (torch.float64, torch.int64, torch.float32),
+        ("w", "count", "scalar"), ((3, 2), (), ()), (torch.float64, torch.int64, torch.float32)
     )
     counts = {
         "w": torch.randn(3, 2, dtype=torch.float64),
@@ -423,8 +421,7 @@ def _entry(draw: Draw) -> Any:
     lengths = [0, 1, 2, 3, 4, 9, 10**6, 10**9, 2**63, 10**30, -1, True, 1.5]
     shape = [_pick(draw, lengths) for _ in range(int(draw.integers(6)))]
     return _pick(
-        draw,
-        [[_pick(draw, _DTYPES), shape], ["float32", shape], ["float32", [0] * 5000], *_ODD],
+        draw, [[_pick(draw, _DTYPES), shape], ["float32", shape], ["float32", [0] * 5000], *_ODD]
     )
 
 

@@ -68,13 +68,7 @@ def plain_python(folder: Path, script: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "model.norm=batch model.depth=1",
-        "model.norm=group",
-        "model.norm=none",
-    ],
+    "words", ["", "model.norm=batch model.depth=1", "model.norm=group", "model.norm=none"]
 )
 def test_plain_pytorch_gives_the_models_logits_bit_for_bit(
     small: Small, tmp_path: Path, words: str

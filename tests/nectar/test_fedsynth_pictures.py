@@ -186,11 +186,7 @@ def test_the_likest_image_is_found_by_correlation_and_the_control_at_the_site_mo
     assert found.usual == pytest.approx(float(np.median(np.abs(among).max(1))), abs=1e-5)
 
 
-@given(
-    gain=st.floats(0.01, 100),
-    shift=st.floats(-5, 5),
-    sign=st.sampled_from([1, -1]),
-)
+@given(gain=st.floats(0.01, 100), shift=st.floats(-5, 5), sign=st.sampled_from([1, -1]))
 def test_no_change_of_contrast_or_brightness_moves_the_figures(
     gain: float, shift: float, sign: int
 ) -> None:

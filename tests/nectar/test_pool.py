@@ -175,9 +175,7 @@ def test_what_workers_log_and_warn_of_is_said_here(
 
 
 @pytest.mark.extended
-def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(
-    small: Small,
-) -> None:
+def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(small: Small) -> None:
     words = "feddm.start=noise feddm.warm=on compute.workers="
     whole = run(small(rounds=4, set="feddm.start=noise feddm.warm=on"))
     for before, behind in ((2, 1), (1, 2)):

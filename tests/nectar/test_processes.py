@@ -67,9 +67,7 @@ def test_a_child_dies_with_its_parent_however_that_ends(before: str, number: str
 def test_one_whose_parent_is_gone_already_ends_at_once() -> None:
     code = "import sys; from nectar.engines import processes; processes.end_with(1); print('alive')"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | processes.import_path(),
-        capture_output=True,
+        [sys.executable, "-c", code], env=os.environ | processes.import_path(), capture_output=True
     )
     assert (done.returncode, done.stdout) == (1, b"")
 

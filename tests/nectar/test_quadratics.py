@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from seeds import rng
 from torch import Tensor
 
-from nectar.quadratics import (
-    LeastSquares,
-    exchanged,
-    federated_averaging,
-    quadratics,
-    rounds_to,
-)
+from nectar.quadratics import LeastSquares, exchanged, federated_averaging, quadratics, rounds_to
 from synth.dissimilarity import distribution_shift, gradient_dissimilarity
 
 TARGET = 1.1e-6

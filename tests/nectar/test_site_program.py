@@ -179,8 +179,7 @@ def test_when_the_program_is_killed_its_supernode_ends(
     left = one.left()
     assert len(left) == 1
     again = subprocess.run(
-        [sys.executable, "-c", DRIVER, "exit 4"],
-        env=os.environ | {"TMPDIR": str(one.temporary)},
+        [sys.executable, "-c", DRIVER, "exit 4"], env=os.environ | {"TMPDIR": str(one.temporary)}
     )
     assert again.returncode == 4
     assert one.left() == [], "what a killed program left goes at the next start"

@@ -136,11 +136,7 @@ def test_with_too_few_left_the_run_stops_with_the_reasons(small: Small, method: 
 
 def test_the_record_of_a_stopped_run_says_why(small: Small, tmp_path: Any) -> None:
     with pytest.raises(FederationError):
-        run(
-            small(set="federation.min_replies=3"),
-            TamperedGrid,
-            tampers={0: with_arrays(garbage)},
-        )
+        run(small(set="federation.min_replies=3"), TamperedGrid, tampers={0: with_arrays(garbage)})
     (provenance,) = (tmp_path / "runs").glob("*/provenance.json")
     assert "failed: round 1 has 2 valid replies" in provenance.read_text()
 

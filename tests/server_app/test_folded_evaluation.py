@@ -206,7 +206,7 @@ def test_the_log_says_what_the_sites_found(small: Small, caplog: pytest.LogCaptu
         record = run(small(method="fedavg", rounds=2, set=AT_SITES))
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("round ")]
     assert [text.split(":")[0] for text in said] == [
-        *("round 0/2", "round 1/2", "round 1/2", "round 2/2", "round 2/2"),
+        *("round 0/2", "round 1/2", "round 1/2", "round 2/2", "round 2/2")
     ]
     accuracy = record.metrics()[1]["sites"]["accuracy"]
     assert said[2].startswith(f"round 1/2: at the sites accuracy {accuracy:.4f}")

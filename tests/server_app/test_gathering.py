@@ -27,12 +27,7 @@ class Busy(PromptGrid):
     """Three nodes, of which the last does not answer until it is free, and the second may come late."""
 
     def __init__(
-        self,
-        *args: Any,
-        clock: Any = time,
-        free_after: float = 1e9,
-        late: float = 0.0,
-        **kw: Any,
+        self, *args: Any, clock: Any = time, free_after: float = 1e9, late: float = 0.0, **kw: Any
     ) -> None:
         super().__init__(*args, **kw)
         self.clock, self.begun = clock, clock.monotonic()

@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 import torch
 from documents import written
-from federation import (
-    MissingGrid,
-    TamperedGrid,
-    losses,
-    numbers,
-    resumed,
-    run,
-    same,
-    same_end,
-)
+from federation import MissingGrid, TamperedGrid, losses, numbers, resumed, run, same, same_end
 from small import Small
 from tampering import nan
 from tampering import with_arrays as tampered

@@ -56,12 +56,7 @@ def test_trained_labels_are_refused_for_text(asked: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["fedsynth.rate=1e9"],
-        ["fedsynth.steps=100000"],
-        ["model.norm=batch"],
-    ],
+    "words", [["fedsynth.rate=1e9"], ["fedsynth.steps=100000"], ["model.norm=batch"]]
 )
 def test_an_impossible_run_ends_the_command_before_any_work(
     tmp_path: Any, capfd: pytest.CaptureFixture[str], words: list[str]

@@ -24,10 +24,7 @@ def test_the_contrast_by_hand() -> None:
     each = [math.log(1 + math.exp(-2)), math.log(1 + math.exp(2))]
     assert float(contrastive(z, positive, [earlier], 0.5)) == pytest.approx(sum(each) / 2, rel=1e-6)
     other = torch.tensor([[-1.0, 0.0], [0.0, -1.0]])
-    each = [
-        math.log(1 + math.exp(-2) + math.exp(-4)),
-        math.log(1 + math.exp(2) + math.exp(-2)),
-    ]
+    each = [math.log(1 + math.exp(-2) + math.exp(-4)), math.log(1 + math.exp(2) + math.exp(-2))]
     found = float(contrastive(z, positive, [earlier, other], 0.5))
     assert found == pytest.approx(sum(each) / 2, rel=1e-6)
 
