@@ -7,15 +7,15 @@ import random
 import re
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from data_files import fresh_cache, fresh_data  # noqa: F401 - fixtures
 from hypothesis import settings
-from small import SMALL
+from small import SMALL, Small
 from standing_clock import clock  # noqa: F401 - a fixture
 from texts import asked, texts  # noqa: F401 - fixtures
 from xdist.scheduler import LoadFileScheduling
@@ -123,7 +123,7 @@ def _as_alone() -> None:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def small(tmp_path: Path) -> Small:
     """Return a maker of run configs: ``small(method="fedavg", rounds=2, set="seed...")``."""
 
     def make(**keys: Any) -> dict[str, Any]:

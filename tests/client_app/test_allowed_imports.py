@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
 from real_site import Site as RealSite
+from small import Small
 
 from client_app.app import app as client_app
 from client_app.owner.allowed_imports import allowed_imports, judge_of
@@ -19,8 +20,6 @@ from common.errors import FederationError
 from common.sites import Site as Member
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.roll_call import Question, Refused, ask
-
-Small = Callable[..., dict[str, Any]]
 
 PARTS = """
 from torch import nn

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from federation import run
 from flwr.app import ConfigRecord, Message, RecordDict
+from small import Small
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -28,8 +28,6 @@ from common.specs.fedvae import start_decoder
 from common.specs.names import SECONDS_LEFT
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.sending import exchange
-
-Small = Callable[..., dict[str, Any]]
 
 ENDLESS = [
     ("fedavg", "fedavg.epochs=100000"),

@@ -6,13 +6,14 @@ from 0 to 0.1 mean in the first round, to 0.19 mean in the second. The weights a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from federation import run
+from federation import resumed, run, same_end
+from small import Small
 from tiny import TinyRun, tiny_run
 from torch import Tensor, nn
 
@@ -31,8 +32,6 @@ from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from nectar.export.learned import network_of
 from nectar.records.past_run import PastRun
-
-Small = Callable[..., dict[str, Any]]
 
 OWN = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
 AT_SITES = "model.statistics=local evaluation.on=sites data.site_holdout=0.2"
@@ -188,14 +187,10 @@ def test_one_site_alone_has_the_same_numbers_either_way(small: Small) -> None:
     assert one[-1]["floats_up"] == other[-1]["floats_up"] + 2 * 4
 
 
-def test_a_run_that_continues_has_the_numbers_of_an_unbroken_one(small: Small) -> None:
+def test_a_run_that_continues_has_the_weights_of_an_unbroken_one(small: Small) -> None:
     words = f"{AT_SITES} model.norm=batch model.depth=1 model.width=4"
-    config = small(method="fedavg", rounds=3, set=words)
-    whole = run(config)
-    begun = run(config | {"rounds": 1})
-    done = run(config | {"resume": str(begun.directory)})
-    ends = [PastRun.open(record.directory).checkpoint().weights for record in (whole, done)]
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    whole, begun = (run(small(method="fedavg", rounds=r, set=words)) for r in (3, 1))
+    assert same_end(whole, resumed(begun, 3))
 
 
 @pytest.mark.parametrize(

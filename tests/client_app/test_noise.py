@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from data_files import forget_loaded
 from flwr.app import Context, RecordDict
 from image_folders import CLASSES, paint
 from real_site import Site
+from small import Small
 from tiny import tiny_run
 
 from client_app.device import DeviceClient, phase
@@ -25,8 +25,6 @@ from common.errors import FederationError
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.wire.weights import Weights
-
-Small = Callable[..., dict[str, Any]]
 
 SEEDED = "privacy.noise=seeded"
 IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"

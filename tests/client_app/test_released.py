@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import forget_loaded
 from image_folders import CLASSES, paint
 from real_site import RECORD, Site
+from small import Small
 
 from client_app.app import NO_LOG
 from client_app.owner.private_files import for_the_owner_alone
 from common.errors import FederationError
 
-Small = Callable[..., dict[str, Any]]
+pytestmark = pytest.mark.usefixtures("fresh_data")
+
 
 HOSTILE = [
     "../../up",
@@ -28,13 +28,6 @@ HOSTILE = [
     "x" * 200,
     "a\nb",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_loaded(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
 
 
 def lines(state: Path) -> list[dict[str, Any]]:

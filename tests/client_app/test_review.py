@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from real_site import Site
+from small import Small
 
 import client_app.owner.review
 from client_app.owner.review import REFUSE, SEND, Review
@@ -26,8 +27,6 @@ from common.wire.numbers import Numbers
 from common.wire.pixels import Pixels
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.synthetic_images import SyntheticImages
-
-Small = Callable[..., dict[str, Any]]
 
 MEAN, STD = (0.5,), (0.25,)
 INFO = DatasetInfo("tiny", (1, 2, 2), ("a", "b"), MEAN, STD, 255.0)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from data_files import forget_loaded
 from federation import numbers, run
 from flwr.app import Context, RecordDict
 from image_folders import CLASSES, COLOURS, paint
+from small import Small
 
 from client_app.site import site_of, site_samples
 from common.config.loading import load
@@ -25,18 +24,12 @@ from nectar.engines.preflight import check
 from nectar.records.past_run import PastRun
 from server_app.record import Record
 
-Small = Callable[..., dict[str, Any]]
+pytestmark = pytest.mark.usefixtures("fresh_data")
+
 
 HELD = {"north": {"red": 12, "green": 8}, "south": {"blue": 15}, "east": {"green": 9, "blue": 6}}
 TEXT = f"images.classes={CLASSES} images.size=8 model.depth=2 federation.sites=3"
 ON_SITES = "evaluation.on=sites data.site_holdout=0.2"
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_loaded(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from data_files import forget_loaded, small_mnist, write_source
 from flwr.app import Context, RecordDict
 from image_folders import CLASSES, paint, paint_split
 from real_site import Site
+from small import Small
 
 from client_app.reasons import reason_of
 from client_app.site import division_of
@@ -24,8 +24,6 @@ from common.errors import DataError
 from common.methods import METHODS, settings_class
 from common.settings.base import setting
 from common.settings.describe import amounts
-
-Small = Callable[..., dict[str, Any]]
 
 IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"
 OWN_NET = """

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from data_files import forget_loaded
 from private_method import MULTIPLIER
 from real_site import RECORD, Site
+from small import Small
 
 import client_app.draws
 from client_app.owner.ledger import NO_BUDGET
@@ -22,19 +22,13 @@ from common.privacy.ledger import LEDGER, Ledger
 from common.privacy.told import Told
 from nectar.operate.privacy_plan import rounds_left
 
-Small = Callable[..., dict[str, Any]]
+pytestmark = pytest.mark.usefixtures("fresh_data")
+
 
 METHOD = "private_method:METHOD"
 EVENT = Event("noisy", MULTIPLIER)
 BUDGET = 1.2
 FITS = rounds_left([], [EVENT], BUDGET, 1e-5)
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_loaded(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
 
 
 @pytest.fixture
@@ -177,9 +171,7 @@ def test_noise_that_nothing_was_charged_for_is_not_drawn(site: Callable[..., Sit
     assert "noise for which nothing was charged" in str(reply.error.reason)
 
 
-def test_a_site_without_a_place_for_a_ledger_takes_no_part_in_what_is_private(
-    small: Small,
-) -> None:
+def test_a_site_without_a_place_for_a_ledger_takes_no_part_in_what_is_private(small: Small) -> None:
     run = small(method=METHOD, set="privacy.noise=system")
     reply = Site(run, **{"allow-imports": "private_method"}).train("train")
     assert "names a state-dir" in str(reply.error.reason)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,13 +11,12 @@ from data_files import forget_loaded
 from federation import TamperedGrid, run
 from flwr.app import ArrayRecord, Message
 from image_folders import paint
+from small import Small
 
 from common.errors import FederationError, PayloadError
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from nectar.records.past_run import PastRun
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 #: four sites of which most have a few images of some class
 FEW = "partition.alpha=0.05 partition.min_size=1 federation.sites=4 data.images=120 feddm.ipc=9 real.ipc=9"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from federation import run
+from small import Small
 from torch import Tensor, nn
 
 import common.learning.training
@@ -23,8 +23,6 @@ from common.learning.training import Local, evaluate, train
 from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
 from server_app.app import make_strategy
-
-Small = Callable[..., dict[str, Any]]
 
 
 def numbered(n: int, height: int, width: int) -> Tensor:

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from damaging import Arrays, with_header
 from federation import numbers, run
 from hypothesis import given
 from hypothesis import strategies as st
+from small import Small
 
 from common.errors import PayloadError
 from common.models import build
@@ -25,8 +27,6 @@ MODEL = build("convnet", (1, 8, 8), 10, depth=1, width=16)
 SPEC = WeightsSpec.of(MODEL)
 IMAGES = SyntheticImagesSpec(shape=(3, 8, 8), classes=7, ipc=20)
 
-Arrays = list[np.ndarray[Any, Any]]
-
 
 def images(codec: str = "float32", n: int = 60) -> SyntheticImages:
     rng = torch.Generator().manual_seed(1)
@@ -37,11 +37,6 @@ def images(codec: str = "float32", n: int = 60) -> SyntheticImages:
 def header(arrays: Arrays) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(arrays[0].tobytes())
     return content
-
-
-def with_header(sent: Arrays, /, **fields: object) -> Arrays:
-    text = json.dumps(header(sent) | fields).encode()
-    return [np.frombuffer(text, np.uint8), *sent[1:]]
 
 
 def as_bytes(content: bytes) -> np.ndarray[Any, Any]:
@@ -181,7 +176,7 @@ def test_damaged_compression_is_refused_by_name(
 @pytest.mark.parametrize("method", ["feddm", "fedavg", "flwr.serverapp.strategy:FedAdam"])
 @pytest.mark.parametrize("codec", ["float32", "uint8"])
 def test_a_compressed_run_has_the_same_numbers_and_fewer_bytes(
-    small: Callable[..., dict[str, Any]], method: str, codec: str
+    small: Small, method: str, codec: str
 ) -> None:
     """Also where sites evaluate, whose instructions carry weights too; a byte a pixel of noise may not shrink."""
     words = f"wire.images={codec} evaluation.on=both data.site_holdout=0.2"

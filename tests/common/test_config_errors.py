@@ -66,10 +66,7 @@ def test_a_key_like_no_other_is_answered_with_where_to_look() -> None:
             "feddm.start=nosie",
             "feddm.start='nosie' on the command line must be one of real, noise.",
         ),
-        (
-            "feddm.warm=1",
-            "feddm.warm=1 on the command line must be true or false (on or off).",
-        ),
+        ("feddm.warm=1", "feddm.warm=1 on the command line must be true or false (on or off)."),
         (
             "compute.device=gpu",
             "compute.device='gpu' on the command line must be auto, cpu, cuda or cuda:N.",

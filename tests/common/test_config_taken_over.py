@@ -131,10 +131,7 @@ def test_what_is_given_to_a_method_that_is_not_in_use_is_still_checked() -> None
             "narrow.batch=half",
             "narrow.batch='half' on the command line must be a whole number, at least 1.",
         ),
-        (
-            "fedavg.momentum=0.9",
-            "narrow: momentum and damping may not come to more than 1.25.",
-        ),
+        ("fedavg.momentum=0.9", "narrow: momentum and damping may not come to more than 1.25."),
     ],
 )
 def test_the_method_in_use_refuses_what_it_took_over_in_its_own_words(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_files import forget_loaded
 from numpy.typing import NDArray
 from real_data import data_directory
 from sprites import write_dsprites
@@ -19,13 +18,10 @@ from common.data.published.dsprites import SpritesSource, read_dsprites
 from common.division import Division
 from common.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
+
 Arrays = dict[str, NDArray[np.generic]]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_loaded(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def write_small(data_dir: Path) -> int:

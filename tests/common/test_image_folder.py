@@ -21,11 +21,7 @@ from common.samples.dataset import Dataset
 from common.samples.inputs import samples
 from common.settings.images import ImagesSettings
 
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_loaded(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 
 def settings(**values: object) -> ImagesSettings:

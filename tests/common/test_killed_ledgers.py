@@ -55,8 +55,7 @@ def killed_at_it(directory: Path, first: int, moment: float) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "ledgers",
-    [4, pytest.param(60, marks=[pytest.mark.extended, pytest.mark.faults])],
+    "ledgers", [4, pytest.param(60, marks=[pytest.mark.extended, pytest.mark.faults])]
 )
 def test_ledgers_killed_while_they_charge_count_all_that_was_told(
     tmp_path: Path, ledgers: int

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from damaging import Damage, with_header
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,19 +22,11 @@ from common.wire.npy import MAX_HEADER_BYTES
 SPEC = LatentMeansSpec(dimension=4, classes=5, each=3, kinds=2)
 LIST = ClassListSpec(classes=5, most=3)
 
-Arrays = list[np.ndarray[Any, Any]]
-Damage = Callable[[Arrays], Arrays]
-
 
 def made(labels: list[int], dimension: int = 4, codec: str = "float32") -> LatentMeans:
     rng = torch.Generator().manual_seed(len(labels))
     vectors = torch.randn(len(labels), dimension, generator=rng)
     return LatentMeans(vectors, torch.tensor(labels, dtype=torch.int64), codec)
-
-
-def with_header(body: Arrays, /, **fields: object) -> Arrays:
-    header = {**json.loads(body[0].tobytes()), **fields}
-    return [np.frombuffer(json.dumps(header).encode(), np.uint8), *body[1:]]
 
 
 @given(

@@ -27,15 +27,12 @@ from nectar import cli
 from nectar.dataset.account import partitioned
 from nectar.words import parse_words
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
+
 FEMNIST = "leaf/femnist/train/all_data_0.json"
 REDDIT = "leaf/reddit/train/reddit_0_train.json"
 Edit = Callable[[Any], None]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_loaded(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def image(**pixels: float) -> list[float]:

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from seeds import rng
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
@@ -17,10 +18,6 @@ from common.models.resnet import ResNet18, ResNet34
 from common.models.vgg import VGG11
 
 IMAGE, TEXT, CLASSES = (2, 16, 16), (3,), 5
-
-
-def rng(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 class ThinResNet18(ResNet18):

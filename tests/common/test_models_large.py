@@ -8,6 +8,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
+from federation import run
+from seeds import rng
+from small import Small
 from torch import Tensor, nn
 
 from common.models import build
@@ -15,10 +18,6 @@ from common.models.building import outline
 from common.models.initial import initialise
 from common.models.vgg import VGG11
 from common.models.vit import Layer
-
-
-def rng(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def images(*shape: int) -> Tensor:
@@ -247,3 +246,41 @@ def test_the_smallest_images_that_a_resnet_takes_decide_its_output(
     with torch.no_grad():
         one, other = model(torch.randn(2, *shape, generator=rng(1)))
     assert float((one - other).abs().max()) > 1e-3
+
+
+# ---- in whole runs -----------------------------------------------------------------------------------
+
+
+FEW = "data.images=60 feddm.real_batch=4 feddm.iterations=1 image_training.epochs=1 evaluation.batch=400"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "model.name=logistic",
+        "model.name=vit model.depth=1",
+        "model.name=resnet18 model.norm=group",
+        "model.name=vgg11",
+    ],
+)
+def test_a_round_of_feddm(small: Small, words: str) -> None:
+    lines = run(small(method="feddm", rounds=1, set=f"{FEW} {words}")).metrics()
+    first, last = (line["test"]["loss"] for line in lines)
+    assert math.isfinite(last)
+    assert last != first
+
+
+@pytest.mark.parametrize(
+    ("words", "above"),
+    [
+        ("model.name=logistic fedavg.lr=0.1", 0.85),
+        (
+            "model.name=vit model.width=32 model.depth=1 fedavg.local_optimizer=adam fedavg.lr=0.003",
+            0.4,
+        ),
+    ],
+)
+def test_fedavg_learns_digits(small: Small, words: str, above: float) -> None:
+    words += " fedavg.epochs=3 fedavg.batch=16"
+    lines = run(small(method="fedavg", rounds=2, set=words)).metrics()
+    assert lines[-1]["test"]["accuracy"] > above

@@ -27,13 +27,10 @@ from common.samples.dataset import Dataset
 from common.samples.inputs import samples
 from common.settings.datasets import kind_of, module_of
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
+
 Found = dict[str, Any]
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_loaded(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def arrays(n: int = 30, *, test: int = 6, side: int = 8) -> Found:

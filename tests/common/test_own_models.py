@@ -14,6 +14,7 @@ import pytest
 import torch
 from federation import numbers, run
 from flwr.app import Message
+from small import Small
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -24,8 +25,6 @@ from common.models import Classifier
 from common.models.own import adopt, make
 from nectar.engines.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
-
-Small = Callable[..., dict[str, Any]]
 
 MODULE = """
 import numpy as np
@@ -228,9 +227,7 @@ def test_methods_that_need_no_running_variances_say_so(
         run(small(method=method, set=f"{CONV} masking.rate=2"))
 
 
-def test_it_learns_texts_whose_modules_may_have_any_name(
-    asked: Callable[..., dict[str, Any]],
-) -> None:
+def test_it_learns_texts_whose_modules_may_have_any_name(asked: Small) -> None:
     """A submodule called embed is not taken for the method of that name."""
     config = asked("model.name=a_users_models:Texts") | {"rounds": 1}
     record = run(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event, parallel
+from common.privacy.head import Head
+from common.privacy.told import Told
 
 DELTA = 1e-5
 
@@ -253,3 +256,21 @@ def test_what_is_read_as_no_event(wrong: object) -> None:
 
 def test_numpys_numbers_are_numbers() -> None:
     assert cost(Event("a", float(np.float32(2)), 0.5)) == cost(Event("a", 2.0, 0.5))
+
+
+# ---- what a site tells of its charges ----------------------------------------------------------------
+
+
+TOLD = Told((Event("dp-sgd", 1.0, 0.5, 3),), head=Head())
+
+
+def test_what_was_written_is_read() -> None:
+    assert Told.read(TOLD.to_config()) == TOLD
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 10**400, -1, "1", None])
+def test_noise_that_is_no_finite_number_is_refused(number: Any) -> None:
+    """An infinite multiplier would stand in the record, where JSON has no such number."""
+    event = Event("dp-sgd", 1.0).to_dict() | {"noise_multiplier": number}
+    with pytest.raises(ValueError, match=r"noise|no event"):
+        Told.read({**TOLD.to_config(), "events": json.dumps([event])})

@@ -173,8 +173,7 @@ def test_images_are_augmented_within_their_own_clip() -> None:
         torch.Generator().manual_seed(1),
         local=Local(objective=spy, draw=draw),
         gradients=Gradients(
-            dp_sgd(by_clip(1.0), 2.0),
-            [torch.tensor([1, 4]), torch.zeros(0, dtype=torch.int64)],
+            dp_sgd(by_clip(1.0), 2.0), [torch.tensor([1, 4]), torch.zeros(0, dtype=torch.int64)]
         ),
     )
     assert [len(targets) for targets in seen] == [2, 0]

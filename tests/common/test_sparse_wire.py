@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from damaging import Damage, with_header
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PayloadError
 from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
 from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec, k_for, largest_rate, payload_bytes
-from synth.sparse_updates import (
-    as_bitmap,
-    largest,
-    mask,
-    pack_places,
-    places_bytes,
-    unpack_places,
-)
+from synth.sparse_updates import as_bitmap, largest, mask, pack_places, places_bytes, unpack_places
 
 MLP = 159_010  # numbers of a multilayer perceptron 784-200-10
-
-Arrays = list[np.ndarray[Any, Any]]
-Damage = Callable[[Arrays], Arrays]
 
 
 def update(total: int, seed: int = 3) -> torch.Tensor:
     return torch.randn(total, generator=torch.Generator().manual_seed(seed))
-
-
-def with_header(body: Arrays, /, **fields: object) -> Arrays:
-    header = {**json.loads(body[0].tobytes()), **fields}
-    return [np.frombuffer(json.dumps(header).encode(), np.uint8), *body[1:]]
 
 
 # ---- the mask -----------------------------------------------------------------------------------------

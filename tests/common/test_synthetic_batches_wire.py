@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from damaging import Damage, with_header
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ HARD = replace(SOFT, trained=False, learned_step=False)
 TEXT = SyntheticBatchesSpec(
     2, 3, (10, 8), (10,), 2000, trained=False, learned_step=False, max_step=1.0
 )
-Arrays = list[np.ndarray[Any, Any]]
 
 
 def made(spec: SyntheticBatchesSpec, codec: str = "float32", seed: int = 1) -> SyntheticBatches:
@@ -138,7 +137,6 @@ def test_batches_of_one_value_survive_a_byte_a_value() -> None:
     assert torch.equal(flat.as_sent(HARD).inputs, flat.inputs)
 
 
-Damage = Callable[[Arrays], Arrays]
 DAMAGES: list[tuple[Damage, str]] = [
     (lambda a: a[:-1], "2 arrays where 3"),
     (lambda a: [*a, a[3]], "4 arrays where 3"),
@@ -209,20 +207,14 @@ def test_a_step_size_that_nobody_asked_for_is_refused() -> None:
 )
 def test_bytes_without_a_usable_range_are_refused(bounds: object) -> None:
     arrays = made(HARD, "uint8").encode()
-    header = {**json.loads(arrays[0].tobytes()), "range": bounds}
     with pytest.raises(PayloadError, match="range of 3"):
-        SyntheticBatches.decode(
-            [np.frombuffer(json.dumps(header).encode(), np.uint8), *arrays[1:]], HARD
-        )
+        SyntheticBatches.decode(with_header(arrays, range=bounds), HARD)
 
 
 def test_a_range_beyond_float32_is_refused() -> None:
     arrays = made(HARD, "uint8").encode()
-    header = {**json.loads(arrays[0].tobytes()), "range": [[0] * 3, [1e300] * 3]}
     with pytest.raises(PayloadError, match="not finite"):
-        SyntheticBatches.decode(
-            [np.frombuffer(json.dumps(header).encode(), np.uint8), *arrays[1:]], HARD
-        )
+        SyntheticBatches.decode(with_header(arrays, range=[[0] * 3, [1e300] * 3]), HARD)
 
 
 @pytest.mark.parametrize("codec", ["float32", "float16", "uint8"])
@@ -245,12 +237,10 @@ def test_logits_beyond_half_precision_do_not_leave() -> None:
 def test_a_compressed_bomb_is_not_expanded() -> None:
     """The header claims a terabyte: the claim is compared with what is expected before a byte is expanded."""
     arrays = SyntheticBatches(torch.zeros(3, 2, 1, 4, 5), made(HARD).labels).encode("zlib")
-    header = json.loads(arrays[0].tobytes())
-    header["arrays"][0] = ["float32", [2**38]]
+    claims = json.loads(arrays[0].tobytes())["arrays"]
+    forged = with_header(arrays, arrays=[["float32", [2**38]], *claims[1:]])
     with pytest.raises(PayloadError, match="of shape"):
-        SyntheticBatches.decode(
-            [np.frombuffer(json.dumps(header).encode(), np.uint8), *arrays[1:]], HARD
-        )
+        SyntheticBatches.decode(forged, HARD)
 
 
 @pytest.mark.parametrize("which", ["weights", "images"])

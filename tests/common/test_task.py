@@ -80,12 +80,7 @@ def test_an_evaluation_of_padding_alone_is_refused() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.integers(1, 6),
-    st.integers(1, 5),
-    st.integers(1, 7),
-    st.integers(0, 2**31),
-)
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 7), st.integers(0, 2**31))
 def test_an_evaluation_of_texts_depends_on_no_batch_and_no_padding(
     n: int, length: int, batch: int, seed: int
 ) -> None:

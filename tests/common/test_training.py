@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from common.learning import compute
+from common.learning.pieces import pieces
 from common.learning.task import Classification, NextToken
 from common.learning.training import (
     Gradients,
@@ -355,3 +356,31 @@ def test_a_large_model_of_a_users_own_takes_whole_steps(monkeypatch: pytest.Monk
     before = model.last.weight.detach().clone()
     trained(model, settings(), Local())
     assert not torch.equal(model.last.weight, before)
+
+
+# ---- large tensors in pieces -------------------------------------------------------------------------
+
+
+LARGE = 3 * 2**18 + 7
+
+
+def test_a_small_tensor_is_one_piece_as_it_is() -> None:
+    small = torch.arange(6.0).reshape(2, 3)
+    ((piece,),) = pieces(small)
+    assert piece is small
+
+
+def test_what_is_done_to_the_pieces_is_done_to_the_tensor() -> None:
+    total, added = torch.zeros(LARGE, dtype=torch.float64), torch.rand(LARGE)
+    sizes = []
+    for part, values in pieces(total, added):
+        part.add_(values, alpha=3)
+        sizes.append(len(part))
+    assert sizes == [2**18, 2**18, 2**18, 7]
+    assert torch.equal(total, torch.zeros(LARGE, dtype=torch.float64).add_(added, alpha=3))
+
+
+def test_pieces_of_tensors_that_lie_otherwise_belong_together() -> None:
+    one = torch.rand(2**10, 2**9)
+    for left, right in pieces(one, one.T.contiguous().T):
+        assert torch.equal(left, right)

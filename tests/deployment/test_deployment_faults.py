@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 from data_files import forget_loaded
-from federation import SMALL_CLIENTS, MissingGrid, numbers, run, words_of
+from federation import SMALL_CLIENTS, MissingGrid, numbers, resumed, run, words_of
 from flwr.app import Error, Message
 from frail import Frail, lines_in, nobody_waits_on, until
 from image_folders import CLASSES, COLOURS, paint
-from small import SMALL
+from small import SMALL, Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -33,12 +33,9 @@ from common.errors import FederationError
 from common.settings.sections import FederationSettings
 from nectar.engines.local_grid import LocalGrid
 from nectar.records.past_run import PastRun
-from nectar.records.resume import with_recorded
 from server_app.app import make_strategy, serve
 from server_app.loop import update_membership
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 WARM = f"{SMALL} feddm.start=noise feddm.warm=on"
 HELD = {
@@ -428,7 +425,7 @@ def test_a_run_is_continued_by_the_release_that_began_it(
     monkeypatch.setattr("server_app.record.code_fingerprint", lambda config: "0123456789abcdef")
     said = "this is 0123456789abcdef: continue it with the release that began it"
     with pytest.raises(FederationError, match=said):
-        run(with_recorded({"resume": str(record.directory), "rounds": 2}))
+        resumed(record, 2)
     assert len(record.metrics()) == 2
 
 

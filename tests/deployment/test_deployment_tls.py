@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import Any
 import pytest
 from deployment import Secured, nectar
 from federation import numbers, run
+from places import contents
 from small import SMALL
+from waiting import until
 
 from server_app.record import Record
 
@@ -65,15 +66,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
 def the_record(directory: Path) -> Record:
     (found,) = directory.iterdir()
     return Record(found)
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    """Return a record's files; the lock of the process that writes it belongs to its machine."""
-    return {
-        p.relative_to(directory).as_posix(): p.read_bytes()
-        for p in directory.rglob("*")
-        if p.is_file() and not p.name.startswith(".writer.")
-    }
 
 
 def test_the_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> None:
@@ -212,12 +204,7 @@ def key_in_use(done: Done, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [
-        (other_key, NOT_THIS_KEY),
-        (key_in_use, NOT_THIS_KEY),
-        (no_key, NO_KEY),
-        (other_ca, WRONG_CA),
-    ],
+    [(other_key, NOT_THIS_KEY), (key_in_use, NOT_THIS_KEY), (no_key, NO_KEY), (other_ca, WRONG_CA)],
 )
 def test_who_is_turned_away_and_with_which_words(
     done: Done, tmp_path: Path, how: Callable[[Done, Path], dict[str, Any]], said: str
@@ -242,7 +229,7 @@ def test_a_sites_new_key_takes_the_old_ones_place(
     address, ca = federation.address, done.ca
     assert nectar("keys", "register", address, f"{new}.pub", *ca) == 0
     federation.supernode(name, log="rotated", key=new)
-    wait_for(lambda: "SuperNode ID" in federation.log("rotated"))
+    until(lambda: "SuperNode ID" in federation.log("rotated"))
     assert nectar("keys", "unregister", address, f"{old}.pub", *ca) == 0
     assert federation.supernodes[2].wait(PATIENCE) == 0
     said = federation.log(f"node-{name}")
@@ -253,10 +240,3 @@ def test_a_sites_new_key_takes_the_old_ones_place(
     capsys.readouterr()
     assert nectar("keys", "register", address, f"{old}.pub", *ca) == 2
     assert "was unregistered, and Flower takes no key twice" in capsys.readouterr().err
-
-
-def wait_for(met: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not met():
-        assert time.monotonic() < end
-        time.sleep(0.2)

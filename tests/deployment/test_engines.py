@@ -18,6 +18,7 @@ from deployment import Deployment
 from federation import SilentGrid, numbers, run, words_of
 from frail import until
 from places import HELPERS
+from small import Small
 
 from common.config.loading import load
 from nectar.cli import main as nectar
@@ -26,8 +27,6 @@ from nectar.records.resume import with_recorded
 from server_app.record import Record
 
 pytestmark = pytest.mark.extended
-
-Small = Callable[..., dict[str, Any]]
 
 WARM = "feddm.start=noise feddm.warm=on"
 
@@ -38,10 +37,7 @@ def the_record(directory: Path) -> Record:
 
 
 def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_leaves_no_token(
-    small: Small,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kill -9 in round 3 of 4; the wrapper says so, and what continues equals an unbroken run in this process.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from data_files import forget_loaded
 from deployment import Deployment
 from federation import numbers
 from image_folders import CLASSES, paint, paint_split
+from small import Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -21,16 +21,11 @@ from nectar.records.past_run import PastRun
 from server_app.app import serve
 from server_app.record import Record
 
-Small = Callable[..., dict[str, Any]]
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
 
 HELD = {"north": {"red": 12, "green": 8}, "south": {"blue": 15}, "east": {"green": 9, "blue": 6}}
 IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"
-
-
-@pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    forget_loaded(monkeypatch)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -8,18 +8,16 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deployment import Deployment
 from federation import numbers, run, words_of
 from frail import Frail, until
 from image_folders import CLASSES, COLOURS, paint
-from small import SMALL
+from small import SMALL, Small
 
 from client_app.owner.ledger import NO_BUDGET
 from common.learning.planned_steps import PrivateSteps
@@ -29,8 +27,6 @@ from common.privacy.ledger import HEAD, LEDGER, Ledger, Lines
 from server_app.record import Record
 
 pytestmark = [pytest.mark.extended, pytest.mark.long]
-
-Small = Callable[..., dict[str, Any]]
 
 DELTA = 1e-5
 PRIVATE = "privacy.noise_multiplier=1 privacy.counts=public evaluation.on=server"
@@ -148,10 +144,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         federation.kill(STRUCK)
         (first,) = (directory / "runs").iterdir()
         story = Story(
-            directory,
-            Record(first),
-            Ledger(ledger.parent).read(),
-            answers_of(directory, STRUCK),
+            directory, Record(first), Ledger(ledger.parent).read(), answers_of(directory, STRUCK)
         )
         federation.start(STRUCK)
         _end(federation, "first", submitted)

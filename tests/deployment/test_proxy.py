@@ -15,11 +15,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 from deployment import PLAIN, ROOT, Deployment, free_port, nectar
 from federation import numbers, run
+from small import Small
 
 from server_app.record import Record
 
@@ -186,7 +187,7 @@ def status(answer: bytes) -> int:
 
 
 def test_a_round_through_the_proxy_gives_the_numbers_of_this_process(
-    federation: Proxied, small: Callable[..., dict[str, Any]], tmp_path: Path
+    federation: Proxied, small: Small, tmp_path: Path
 ) -> None:
     settings = "feddm.start=noise feddm.warm=on federation.sites=2"
     here = run(small(rounds=1, set=settings))

@@ -40,12 +40,7 @@ class Browser:
     """A chromium of its own, with a profile below ``directory``; it ends with the context."""
 
     def __init__(self, binary: str, directory: Path) -> None:
-        self._command = [
-            binary,
-            *_FLAGS,
-            f"--user-data-dir={directory / 'profile'}",
-            "about:blank",
-        ]
+        self._command = [binary, *_FLAGS, f"--user-data-dir={directory / 'profile'}", "about:blank"]
         self._number = 0
         self._buffer = b""
         self.events: list[dict[str, Any]] = []

@@ -80,3 +80,16 @@ def small_mnist(train: int = 30, test: int = 10) -> list[bytes]:
 def forget_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make this process load as a new one would."""
     monkeypatch.setattr(loading, "_loaded", {})
+
+
+@pytest.fixture
+def fresh_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No data set is loaded, and a user's cache has no store."""
+    forget_loaded(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def fresh_data(fresh_cache: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Besides, the data directory is the test's own."""
+    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from client_app.app import app as client_app
 from common.config.loading import load
 from common.sites import site_name
 from nectar.engines.local_grid import LocalGrid
+from nectar.records.resume import with_recorded
 from server_app.app import serve
+from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
 SMALL_CLIENTS = 3
@@ -96,11 +100,7 @@ class MissingGrid(LocalGrid):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        absent: set[tuple[str, int]],
-        lost: set[tuple[str, int]],
-        **kwargs: Any,
+        self, *args: Any, absent: set[tuple[str, int]], lost: set[tuple[str, int]], **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self._absent, self._lost = absent, lost
@@ -127,6 +127,33 @@ def run(
     config = load(run_config)
     federation = grid(app, config.federation.sites, run_config, **grid_options)
     return serve(federation, config)
+
+
+def resumed(record: Record, rounds: int = 0) -> Record:
+    """Continue a run, to more rounds if that is said."""
+    return run(
+        with_recorded({"resume": str(record.directory)} | ({"rounds": rounds} if rounds else {}))
+    )
+
+
+def last(record: Record) -> Checkpoint:
+    """Return the newest checkpoint."""
+    return Checkpoint.load(record.last)
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Return whether both hold the same tensors, to the bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def same_end(one: Record, other: Record) -> bool:
+    """Return whether both runs ended with the same weights, to the bit."""
+    return same(last(one).weights, last(other).weights)
+
+
+def losses(record: Record) -> list[float]:
+    """Return the test loss of each round."""
+    return [line["test"]["loss"] for line in record.metrics()]
 
 
 def server_context(run_config: Mapping[str, Any]) -> Context:

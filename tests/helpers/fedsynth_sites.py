@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import torch
 import torch.nn.functional as F
 from flwr.app import RecordDict
+from small import Small
 from torch import Tensor
 
 from client_app.fedsynth import FedSynthClient
@@ -24,9 +22,6 @@ from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth
-
-Small = Callable[..., dict[str, Any]]
-
 
 #: 3,760 parameters, of which a 16th is 3 examples of 64 pixels and 10 logits
 QUICK = (

@@ -14,10 +14,8 @@ A case is drawn from the seed and its own number, so that ``--first N --payloads
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
-import logging
 import sys
 import time
 import traceback
@@ -33,12 +31,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from damaging import Arrays
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from fuzzing_rounds import CASES
+from fuzzing_rounds import CASES, command
 from inflating import Edit, content, deflated, inflated, npz, of_kind, parts
 from travelling import travelling
 
@@ -74,7 +73,6 @@ from strategies.exchange.sending import exchange
 from strategies.exchange.spending import Spending, told_with
 
 Draw = np.random.Generator
-Arrays = list[np.ndarray[Any, Any]]
 
 EXAMPLES = 7
 
@@ -112,9 +110,7 @@ def _kinds() -> list[Kind]:
     trained = SyntheticBatchesSpec(2, 3, (1, 4, 4), (), 5, True, True, 10.0)
     text = SyntheticBatchesSpec(2, 3, (6, 4), (6,), 5, False, False, 10.0)
     counted = WeightsSpec(
-        ("w", "count", "scalar"),
-        ((3, 2), (), ()),
-        (torch.float64, torch.int64, torch.float32),
+        ("w", "count", "scalar"), ((3, 2), (), ()), (torch.float64, torch.int64, torch.float32)
     )
     counts = {
         "w": torch.randn(3, 2, dtype=torch.float64),
@@ -425,8 +421,7 @@ def _entry(draw: Draw) -> Any:
     lengths = [0, 1, 2, 3, 4, 9, 10**6, 10**9, 2**63, 10**30, -1, True, 1.5]
     shape = [_pick(draw, lengths) for _ in range(int(draw.integers(6)))]
     return _pick(
-        draw,
-        [[_pick(draw, _DTYPES), shape], ["float32", shape], ["float32", [0] * 5000], *_ODD],
+        draw, [[_pick(draw, _DTYPES), shape], ["float32", shape], ["float32", [0] * 5000], *_ODD]
     )
 
 
@@ -949,21 +944,6 @@ def fuzz(first: int, payloads: int, seed: int, kinds: Sequence[Kind] = KINDS) ->
     return fuzzer.tally
 
 
-def main() -> int:
-    """Fuzz, and print what became of it; 1 if anything but a PayloadError came out."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--payloads", type=int, default=100_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    logging.getLogger("flwr").setLevel("CRITICAL")
-    kinds = [*KINDS, *kinds_of_methods()]
-    begun = time.monotonic()
-    tally = fuzz(asked.first, asked.payloads, asked.seed, kinds)
-    print(f"{asked.payloads} payloads from {asked.first} on, {time.monotonic() - begun:.0f} s")
-    print("\n".join(tally.lines()))
-    return 1 if tally.failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    every = [*KINDS, *kinds_of_methods()]
+    sys.exit(command(__doc__, "payloads", 100_000, partial(fuzz, kinds=every)))

@@ -28,7 +28,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -335,10 +335,13 @@ def fuzz(
     return fuzzer.tally
 
 
-def main() -> int:
-    """Fuzz, and print what became of it; 1 if anything was ruined."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sequences", type=int, default=2000)
+def command(doc: str | None, what: str, number: int, do: Callable[[int, int, int], Any]) -> int:
+    """Fuzz from the command line, and print what became of it; 1 if anything failed.
+
+    ``do(first, number, seed)`` does the cases and returns their tally.
+    """
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument(f"--{what}", type=int, default=number, dest="number")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
@@ -346,11 +349,11 @@ def main() -> int:
     torch.set_num_threads(1)
     os.fsync = lambda fd: None  # nobody cuts the power
     begun = time.monotonic()
-    tally = fuzz(asked.first, asked.sequences, asked.seed, lambda said: print(said, flush=True))
-    print(f"{asked.sequences} sequences from {asked.first} on, {time.monotonic() - begun:.0f} s")
+    tally = do(asked.first, asked.number, asked.seed)
+    print(f"{asked.number} {what} from {asked.first} on, {time.monotonic() - begun:.0f} s")
     print("\n".join(tally.lines()))
     return 1 if tally.failures else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, "sequences", 2000, partial(fuzz, tell=partial(print, flush=True))))

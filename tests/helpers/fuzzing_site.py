@@ -17,8 +17,6 @@ A case is drawn from the seed and its own number, so that ``--first N --instruct
 
 from __future__ import annotations
 
-import argparse
-import logging
 import os
 import resource
 import signal
@@ -34,13 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fuzzing import damaged
-from fuzzing_rounds import CASES, config_of
+from fuzzing_rounds import CASES, command, config_of
 from image_folders import CLASSES, paint
 from spoiling import pick
 
@@ -412,24 +409,5 @@ def fuzz(
         return fuzzer.tally
 
 
-def main() -> int:
-    """Fuzz, and print what became of it; 1 if a site did anything but its work, or refuse it in a sentence."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--instructions", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    logging.getLogger("flwr").setLevel("CRITICAL")
-    torch.set_num_threads(1)
-    os.fsync = lambda fd: None  # nobody cuts the power
-    begun = time.monotonic()
-    tally = fuzz(asked.first, asked.instructions, asked.seed)
-    print(
-        f"{asked.instructions} instructions from {asked.first} on, {time.monotonic() - begun:.0f} s"
-    )
-    print("\n".join(tally.lines()))
-    return 1 if tally.failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command(__doc__, "instructions", 10_000, fuzz))

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from damaging import Arrays
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 sys.path.append(str(Path(__file__).parents[2]))
@@ -34,8 +35,6 @@ from client_app.app import app as client_app
 from common.config import load
 from server_app.app import serve
 from server_app.record import Record
-
-Arrays = list[np.ndarray[Any, Any]]
 
 ROUNDS, SITES, HOSTILE = 5, 5, 1
 

@@ -6,9 +6,10 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable
 from logging import getLogger
 from pathlib import Path
+
+from waiting import until
 
 from client_app.device import phase
 from client_app.scaffold import ScaffoldClient
@@ -56,19 +57,11 @@ class OddClient(ScaffoldClient):
                 Path(odd.folder, "asleep").touch()
                 time.sleep(600)
             if odd.does == "gather":
-                _wait_for(lambda: len(list(Path(odd.folder).iterdir())) > 1)
+                until(lambda: len(list(Path(odd.folder).iterdir())) > 1)
             if odd.does == "stay":
                 Path(odd.folder, "there").touch()
-                _wait_for(Path(odd.folder, "go").exists)
+                until(Path(odd.folder, "go").exists)
         return super().train(given)
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 300
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError("what this device waits for did not come to be")
-        time.sleep(0.02)
 
 
 METHOD = Method(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small import Small
 
 TOKENS = 10
 WORDS = ("<PAD>", "<UNK>", "<BOS>", "<EOS>", "the", "bee", "finds", "a", "flower", "and", "flies")
@@ -54,7 +54,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, texts: Path) -> Callable[..., dict[str, Any]]:
+def asked(tmp_path: Path, texts: Path) -> Small:
     """Return a maker of run configs for the tiny Reddit."""
 
     def make(extra: str = "", method: str = "fedavg") -> dict[str, Any]:

@@ -22,9 +22,7 @@ from strategies.exchange import round as exchange
 ROUNDS, SITES = 4, 3
 
 
-def travelling(
-    cases: Sequence[tuple[str, str]] = CASES,
-) -> Iterator[tuple[str, Payload, Spec]]:
+def travelling(cases: Sequence[tuple[str, str]] = CASES) -> Iterator[tuple[str, Payload, Spec]]:
     """Yield (name, payload, what is expected) of all that travels under ``cases``, each form once."""
     seen: set[str] = set()
     for method, words in cases:

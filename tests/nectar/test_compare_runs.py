@@ -19,7 +19,7 @@ from comparing import asked
 from federation import numbers, run
 from filelock import FileLock
 from places import HELPERS, ROOT
-from small import SMALL
+from small import SMALL, Small
 
 from common.code.fingerprint import PACKAGES
 from common.code.import_closure import Sources
@@ -36,8 +36,6 @@ from nectar.records.archive import Archive
 from nectar.records.identity import Identity
 from nectar.records.resume import with_recorded
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 
 def compare(tmp_path: Path, *words: str) -> Results:

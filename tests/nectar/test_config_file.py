@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from federation import run
+from small import Small
 
 from common.config import layers
 from common.config.loading import load
@@ -19,8 +19,6 @@ from nectar.comparison.asked import Asked
 from nectar.comparison.plan import tasks_of
 from nectar.comparison.request import parse
 from nectar.words import parse_words
-
-Small = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture

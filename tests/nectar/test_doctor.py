@@ -21,11 +21,7 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from data_files import forget_loaded, small_mnist, write_source
 from deployment import nectar
 from flwr.app import Context, RecordDict
@@ -436,22 +432,15 @@ def test_a_sites_ledger_is_looked_into(doctor: Doctor, own: Path, tmp_path: Path
     [
         ("privacy-epsilon=3", "", "names no state-dir, where the ledger of it lies"),
         ("privacy-epsilon=3 state-dir='/s'", "", "sends what no differential privacy covers"),
-        ("privacy-epsilon='3'", "", "privacy-epsilon='3': give a number above 0"),
-        ("allow-method='fedavg'", "", "the key 'allow-method', which means nothing: did you mean"),
-        ("allow-methods='fedavgg'", "", "'fedavgg' is unknown, the nearest is fedavg"),
         ("allow-methods='fedavg'", "method=feddm", "allow-methods='fedavg', and the run asks for"),
         ("allow-start='real'", "feddm.start=noise", "that began as noise"),
         ("allow-imports='a b-c'", "", "'b-c' is no module"),
-        ("allow-download='yes'", "", "allow-download='yes': write true or false"),
-        ("data-root='images'", "", "data-root 'images' is relative: give an absolute path"),
-        ("state-dir='state'", "", "state-dir 'state' is relative: give an absolute path"),
         ("max-iterations=10", "feddm.iterations=11", "max-iterations=10, and the run asks for"),
         ("max-epochs=2.5", "", "max-epochs=2.5: give a whole number"),
         ("max-parameters=100", "", "max-parameters=100, and the run asks for a model of"),
         ("max-size=4", "", "images.size=8"),
         ("max-cores=0", "", "compute.client_cores=1"),
         ("min-class=3", "", "min-class=3, and the run asks for examples of every class"),
-        ("min-class=-1", "", "min-class=-1: give a whole number, 0 or more"),
         ("device='gpu'", "", "device='gpu': choose auto, cpu, cuda or cuda:N"),
         ("site='a b'", "", "the site name 'a b' is not allowed"),
         ("partition-id=0 num-partitions=2", "", "images of the site's own (data) and a partition"),

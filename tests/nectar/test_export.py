@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import math
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,8 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from data_files import idx_bytes
 from federation import run
 from PIL import Image
+from places import ROOT
+from small import Small
 from torchvision.datasets import ImageFolder
 
 from common.data.published.catalogue import describe
@@ -29,8 +34,8 @@ from nectar.export.names import folder_names, labels_by_folder
 from nectar.export.standalone import join
 from nectar.export.synthetic import write_synthetic
 from nectar.records.past_run import PastRun
-
-Small = Callable[..., dict[str, Any]]
+from nectar.records.recorded_run import RecordedRun
+from server_app.checkpoint import Checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -68,13 +73,7 @@ def plain_python(folder: Path, script: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "model.norm=batch model.depth=1",
-        "model.norm=group",
-        "model.norm=none",
-    ],
+    "words", ["", "model.norm=batch model.depth=1", "model.norm=group", "model.norm=none"]
 )
 def test_plain_pytorch_gives_the_models_logits_bit_for_bit(
     small: Small, tmp_path: Path, words: str
@@ -339,3 +338,96 @@ def test_modules_that_one_file_cannot_hold_are_refused(
     one = module("one", '"""One."""\nimport math\n\nX = math.pi\n', tmp_path)
     with pytest.raises(ValueError, match=said):
         join((one, module("two", second, tmp_path)), "A title.")
+
+
+# ---- models of other architectures than the run's own ------------------------------------------------
+
+
+DGM = (
+    "data.images=200 model.depth=1 feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=1 feddgm.inner_epochs=1 "
+    "feddgm.global_epochs=1 feddgm.surrogate_epochs=0 feddgm.generator=pixels"
+)
+
+
+def test_the_only_global_model_is_the_runs_and_need_not_be_named(
+    small: Small, tmp_path: Path
+) -> None:
+    record = run(small(method="feddgm", rounds=1, set=f"{DGM} feddgm.global_models=mlp"))
+    past = PastRun.open(record.directory)
+    written = export(past, tmp_path / "out").folder
+    assert json.loads((written / "model.json").read_text())["model"]["name"] == "mlp"
+    network = RecordedRun(past).model
+    assert type(network).__name__ == "MLP"
+    learned = Checkpoint.load(record.last).model("mlp")
+    assert all(torch.equal(t, learned[n]) for n, t in network.state_dict().items())
+
+
+def test_of_several_one_is_named_and_is_exported_as_what_it_is(
+    small: Small, tmp_path: Path
+) -> None:
+    record = run(small(method="feddgm", rounds=1, set=f"{DGM} feddgm.global_models=mlp,convnet"))
+    past = PastRun.open(record.directory)
+    with pytest.raises(ConfigError, match=r"learned 2 models, .* name one of mlp, convnet"):
+        export(past, tmp_path / "none")
+    for name in ("mlp", "convnet"):
+        written = export(past, tmp_path / name, model=name).folder
+        assert json.loads((written / "model.json").read_text())["model"]["name"] == name
+
+
+# ---- the lines of docs/compare.md that train another network on an export ----------------------------
+
+
+PAGE = ROOT / "docs" / "compare.md"
+RAW = Path("MNIST") / "raw"
+HEADING = "Train any network on the synthetic images"
+
+
+def snippet(text: str) -> str:
+    """Return the first Python block below the heading."""
+    _, found, rest = text.partition(f"{HEADING}\n")
+    assert found, f"docs/compare.md has no heading {HEADING!r}"
+    block = re.search(r"^```python\n(.*?)^```$", rest, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    return block[1]
+
+
+def shortened(raw: Path, to: Path) -> None:
+    """Lay out MNIST with the first 2,000 of its test images, which judge as well."""
+    to.mkdir(parents=True)
+    for path in raw.iterdir():
+        if path.name.startswith("train"):
+            (to / path.name).symlink_to(path)
+    for name, shape in (("images-idx3", (2000, 28, 28)), ("labels-idx1", (2000,))):
+        content = (raw / f"t10k-{name}-ubyte").read_bytes()
+        values = np.frombuffer(content, np.uint8, math.prod(shape), offset=4 + 4 * len(shape))
+        (to / f"t10k-{name}-ubyte").write_bytes(idx_bytes(values.reshape(shape)))
+
+
+@pytest.mark.long
+@pytest.mark.extended
+def test_the_page_s_lines_train_another_network(tmp_path: Path) -> None:
+    """On a smaller run than the page's; with chance at a tenth, a network that learned nothing shows."""
+    data = Path(os.environ.get("NECTAR_DATA", "/nowhere"))
+    if not (data / RAW / "t10k-images-idx3-ubyte").is_file():
+        pytest.skip("MNIST is not below NECTAR_DATA")
+    record = run(
+        {
+            "experiment": "feddm-mnist-alpha0.1-small",
+            "rounds": 1,
+            "output-dir": str(tmp_path / "runs"),
+            "data-dir": str(data),
+            "set": "federation.sites=2 partition.alpha=1 data.images=2000 feddm.iterations=10 "
+            "image_training.epochs=5 evaluation.on=none",
+        }
+    )
+    export(PastRun.open(record.directory), tmp_path / "mnist-export")
+    shortened(data / RAW, tmp_path / "data" / RAW)
+    done = subprocess.run(
+        [sys.executable, "-c", snippet(PAGE.read_text(encoding="utf-8"))],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    accuracy = float(done.stdout.rpartition("test accuracy ")[2])
+    assert accuracy > 0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from documents import written
 from federation import run
 from places import ROOT
+from small import Small
 
 from common.config.loading import load
 from common.errors import ConfigError
@@ -21,7 +21,6 @@ from nectar.report.facts import Facts, Given, facts_of
 from nectar.report.facts.plain import PLAIN
 from nectar.report.view import View
 
-Small = Callable[..., dict[str, Any]]
 ADAM = "flwr.serverapp.strategy:FedAdam"
 
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save_file
+from small import Small
 
 from common.data.published.catalogue import describe
 from common.errors import FederationError
@@ -26,13 +27,12 @@ from common.wire.synthetic_images import SyntheticImages
 from nectar.export.synthetic import write_synthetic
 from nectar.records.past_run import PastRun
 from nectar.report import neighbours, pictures
-from nectar.report.neighbours import Control, Likest, RealImages
+from nectar.report.neighbours import Control, Likest, RealImages, real_images
+from nectar.report.view import View
 from server_app.pictures import grid
 from server_app.record import Record
 from server_app.screen import hard, in_bytes, on_screen
 from server_app.synthetic_sets import contrast_of, load_sets, save_sets
-
-Small = Callable[..., dict[str, Any]]
 
 INFO = DatasetInfo("x", (1, 2, 2), ("a", "b"), (0.5,), (0.25,), 1.0)
 COLOUR = replace(INFO, shape=(3, 2, 2), mean=(0.5, 0.4, 0.3), std=(0.25, 0.1, 0.2))
@@ -186,11 +186,7 @@ def test_the_likest_image_is_found_by_correlation_and_the_control_at_the_site_mo
     assert found.usual == pytest.approx(float(np.median(np.abs(among).max(1))), abs=1e-5)
 
 
-@given(
-    gain=st.floats(0.01, 100),
-    shift=st.floats(-5, 5),
-    sign=st.sampled_from([1, -1]),
-)
+@given(gain=st.floats(0.01, 100), shift=st.floats(-5, 5), sign=st.sampled_from([1, -1]))
 def test_no_change_of_contrast_or_brightness_moves_the_figures(
     gain: float, shift: float, sign: int
 ) -> None:
@@ -311,3 +307,43 @@ def test_what_was_sent_in_place_of_text_is_no_picture(asked: Callable[..., Any])
     check(document)
     assert "The data are text: what was sent in its place is no picture" in document.text
     assert not document.all("img")
+
+
+# ---- FedDPMS' decoded means in the report ------------------------------------------------------------
+
+
+DPMS = (
+    "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1 fedvae.epochs=1 "
+    "feddpms.smallest=1 feddpms.copies=4 feddpms.classes=2"
+)
+
+
+@pytest.mark.extended
+def test_each_is_beside_the_senders_and_the_receivers_nearest(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    real = RealImages.nearest
+
+    def noted(self: RealImages, site: str, images: Any) -> Any:
+        asked.append(site)
+        return real(self, site, images)
+
+    monkeypatch.setattr(RealImages, "nearest", noted)
+    record = run(small(method="feddpms", rounds=3, set=DPMS))
+    document = written(record)
+    check(document)
+    view = View(PastRun.open(record.directory))
+    assert len(view.matches) == 3
+    helped: dict[str, str] = {}
+    for _, site, helper, _ in view.matches:
+        helped.setdefault(helper, site)
+    expected = []
+    for sender in view.past.synthetic()[1]:
+        expected += [sender, *([helped[sender]] if sender in helped else [])]
+    assert asked == expected
+    for helper, site in helped.items():
+        assert f"the nearest real one and its distance at {site}, which it helped" in document.text
+        alternatives = [image["alt"] for image in document.all("img")]
+        assert any(a.startswith(helper) and a.endswith(f"each at {site}") for a in alternatives)
+    assert isinstance(real_images(view), RealImages)

@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 from deployment import nectar
 from federation import run, server_context
+from places import contents
+from small import Small
 
 from common.config.loading import load
 from common.config.own_file import SCHEMA
@@ -31,8 +33,6 @@ from server_app.sending.packing import pack
 from server_app.sending.request import Request
 from server_app.sending.send import send
 from server_app.writer import Writer
-
-Small = Callable[..., dict[str, Any]]
 
 
 def stated(outcome: str = "running") -> str:
@@ -69,14 +69,6 @@ def joined(lines: Iterable[str]) -> Arrival:
 def names(content: bytes) -> list[str]:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return archive.namelist()
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {
-        p.relative_to(directory).as_posix(): p.read_bytes()
-        for p in directory.rglob("*")
-        if p.is_file()
-    }
 
 
 FILES = [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from federation import run
+from small import Small
 
 import nectar
 from common.errors import ConfigError
@@ -15,8 +14,6 @@ from nectar import cli
 from nectar.records.named_record import record_at
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words
-
-Small = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture

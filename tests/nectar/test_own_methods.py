@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from federation import numbers, run
-from small import SMALL
+from small import SMALL, Small
 
 from common.config.loading import load
 from common.errors import ConfigError
@@ -23,8 +23,6 @@ from nectar.comparison.request import parse
 from nectar.comparison.variants import Variant, read_variant
 from nectar.records.past_run import PastRun
 from nectar.report.view import View
-
-Small = Callable[..., dict[str, Any]]
 
 METHOD = '''
 """Weights drawn towards the round's start by a share that is a setting."""

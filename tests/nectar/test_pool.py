@@ -9,27 +9,23 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from federation import MissingGrid, numbers, run
+from federation import MissingGrid, numbers, run, same_end
 from places import HELPERS, ROOT
+from small import Small
 from tiers import only_these_first
+from waiting import until
 
 from common.methods import METHODS
 from nectar.engines.local_run import run_here
 from nectar.engines.pool import forecast, grid, worker
 from nectar.engines.pool.pool import WorkerPool
 from nectar.records.resume import with_recorded
-from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1 fedvae.epochs=1"
 
@@ -81,9 +77,7 @@ def workers_of(parent: int) -> list[int]:
 
 def assert_same(one: Record, other: Record) -> None:
     assert numbers(one) == numbers(other)
-    first, second = (Checkpoint.load(record.last).weights for record in (one, other))
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert same_end(one, other)
 
 
 @pytest.fixture
@@ -181,9 +175,7 @@ def test_what_workers_log_and_warn_of_is_said_here(
 
 
 @pytest.mark.extended
-def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(
-    small: Small,
-) -> None:
+def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(small: Small) -> None:
     words = "feddm.start=noise feddm.warm=on compute.workers="
     whole = run(small(rounds=4, set="feddm.start=noise feddm.warm=on"))
     for before, behind in ((2, 1), (1, 2)):
@@ -274,10 +266,3 @@ def test_nothing_is_left_behind_by_a_run_that_is_ended(tmp_path: Path, how: sign
     outcome = json.loads((directory / "provenance.json").read_text())["outcome"]
     assert outcome == ("interrupted" if how is signal.SIGINT else "running")
     assert how is signal.SIGINT or "Traceback" not in said
-
-
-def until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.05)

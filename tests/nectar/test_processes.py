@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import psutil
 import pytest
+from waiting import until
 
 from nectar.engines import processes
 
@@ -35,13 +34,6 @@ while True:
     except KeyboardInterrupt:
         pass
 """
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def lives(pid: int) -> bool:
@@ -75,9 +67,7 @@ def test_a_child_dies_with_its_parent_however_that_ends(before: str, number: str
 def test_one_whose_parent_is_gone_already_ends_at_once() -> None:
     code = "import sys; from nectar.engines import processes; processes.end_with(1); print('alive')"
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | processes.import_path(),
-        capture_output=True,
+        [sys.executable, "-c", code], env=os.environ | processes.import_path(), capture_output=True
     )
     assert (done.returncode, done.stdout) == (1, b"")
 

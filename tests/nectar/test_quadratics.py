@@ -8,23 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor
 
-from nectar.quadratics import (
-    LeastSquares,
-    exchanged,
-    federated_averaging,
-    quadratics,
-    rounds_to,
-)
+from nectar.quadratics import LeastSquares, exchanged, federated_averaging, quadratics, rounds_to
 from synth.dissimilarity import distribution_shift, gradient_dissimilarity
 
 TARGET = 1.1e-6
 START = torch.ones(25, dtype=torch.float64)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def paper(seed: int = 0, zeta: float = 100, sigma: float = 0) -> LeastSquares:

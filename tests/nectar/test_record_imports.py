@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from federation import run
+from small import Small
 
 from common.errors import ConfigError
 from nectar.api import open_record
 from nectar.cli import main
-
-Small = Callable[..., dict[str, Any]]
 
 PARTS = """
 from torch import nn

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from documents import check, written
 from federation import TamperedGrid, run
 from PIL import Image
+from small import Small
 from tampering import nan, with_arrays
 
 from common.wire.synthetic_images import SyntheticImages
@@ -28,8 +28,6 @@ from nectar.report.view import View, groups
 from server_app.record import Record
 from server_app.screen import on_screen
 from server_app.synthetic_sets import save_sets
-
-Small = Callable[..., dict[str, Any]]
 
 
 def test_a_report_says_what_the_run_did(small: Small) -> None:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from deployment import ROOT, signal_session
+from waiting import until
 
 from nectar.cli import main as nectar
 from nectar.engines.site.place import Place
@@ -86,13 +86,6 @@ def site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
         signal_session(one.process.pid, signal.SIGKILL)
         one.process.wait()
         shutil.rmtree(one.temporary)
-
-
-def until(met: Callable[[], object], seconds: float = 300.0) -> None:
-    end = time.monotonic() + seconds
-    while not met():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def alive(pid: int) -> bool:
@@ -186,8 +179,7 @@ def test_when_the_program_is_killed_its_supernode_ends(
     left = one.left()
     assert len(left) == 1
     again = subprocess.run(
-        [sys.executable, "-c", DRIVER, "exit 4"],
-        env=os.environ | {"TMPDIR": str(one.temporary)},
+        [sys.executable, "-c", DRIVER, "exit 4"], env=os.environ | {"TMPDIR": str(one.temporary)}
     )
     assert again.returncode == 4
     assert one.left() == [], "what a killed program left goes at the next start"

@@ -177,10 +177,7 @@ def test_a_site_that_is_online_and_does_not_answer_is_said_to_be_silent(
     ],
 )
 def test_words_are_checked(
-    flower: Callable[..., Flower],
-    words: list[str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
+    flower: Callable[..., Flower], words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flower([], [])
     assert nectar("status", *words) == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from waiting import until
 
 from nectar.engines.local_grid import LocalGrid, identify
 from nectar.engines.pool import pool as pools
@@ -67,14 +67,6 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
     yield made
     made.close()
     assert all(player.ended for player in STAGE.players)
-
-
-def until(condition: Any) -> None:
-    for _ in range(12000):
-        if condition():
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError("it did not come to be")
 
 
 def put(pool: WorkerPool, *nodes: int) -> list[Message]:

@@ -77,8 +77,7 @@ def test_a_stated_figure_has_no_verdict_and_its_own_unit():
 
 
 @pytest.mark.parametrize(
-    ("claims", "code"),
-    [((Claim(), Claim(at_most=3.0)), 0), ((Claim(), Claim(at_most=2.0)), 1)],
+    ("claims", "code"), [((Claim(), Claim(at_most=3.0)), 0), ((Claim(), Claim(at_most=2.0)), 1)]
 )
 def test_a_figure_that_is_stated_alone_fails_no_run(monkeypatch, capsys, claims, code):
     made = [measure.Row(f"row {i}", 1.0, 2.5, (2.5,), claim) for i, claim in enumerate(claims)]

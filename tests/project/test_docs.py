@@ -6,8 +6,10 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
+import believed
 import pytest
 from federation import run
 from places import ROOT
@@ -115,3 +117,90 @@ def _records(folder: Path) -> list[Path]:
     own = [path.parent for path in found if "-clipped-" in path.parent.name]
     assert len(own) == 2
     return own
+
+
+# ---- what is believed of what a site sends -----------------------------------------------------------
+
+
+def test_the_table_is_made_from_the_code() -> None:
+    page = believed.PAGE.read_text(encoding="utf-8")
+    assert page.count(believed.BEGIN) == page.count(believed.END) == 1
+    assert believed.replaced(page) == page
+
+
+def test_every_method_that_sends_something_has_a_row() -> None:
+    named = {m for line in believed.table().splitlines() for m in line.split("|")[1].split()}
+    assert {f"`{method}`" for method in believed.METHODS} - named == {"`central`"}
+
+
+# ---- the page of promises: every row names a test that is there, or a command that is ----------------
+
+
+PROMISES = (ROOT / "docs" / "promised.md").read_text(encoding="utf-8")
+PROMISES_HEAD = "| promise | before | now | shown by |"
+PROMISES_ROWS = [
+    line
+    for line in PROMISES.splitlines()
+    if line.startswith("| ") and line != PROMISES_HEAD and not line.startswith("|---")
+]
+
+
+@pytest.mark.parametrize("row", PROMISES_ROWS)
+def test_a_promise_names_what_shows_it(row: str) -> None:
+    *_, shown_by, _ = re.split(r"(?<!\\)\|", row)
+    named = re.findall(r"`([^`]+)`", shown_by)
+    assert named, "the row names no test and no command"
+    for name in named:
+        path, _, test = name.partition("::")
+        if not path.startswith("tests/"):
+            continue
+        assert (ROOT / path).is_file(), path
+        if test:
+            assert re.search(rf"def {re.escape(test)}\b", (ROOT / path).read_text("utf-8")), name
+
+
+# ---- the README's commands: they are what CI runs, and name only what exists -------------------------
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```bash\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+UV = "python3 -m pip install -q --upgrade --target .uv uv && .uv/bin/uv run "
+
+
+def test_nothing_is_left_to_fill_in() -> None:
+    assert "@@" not in README
+
+
+def test_the_first_two_blocks_are_the_job_and_the_tests() -> None:
+    assert BLOCKS[0] == f"{UV}--extra simulation nectar simulate\n"
+    assert BLOCKS[1] == f"{UV}--group dev pytest\n"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_ci_runs_the_blocks_themselves(number: int) -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    function = re.search(r"^readme_command\(\) \{\n.*?^\}$", script, re.DOTALL | re.MULTILINE)
+    assert function is not None
+    said = subprocess.run(
+        ["bash", "-euc", f"{function[0]}\nreadme_command {number}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == BLOCKS[number - 1]
+
+
+def test_ci_uses_no_other_command_of_ours() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "pytest" not in re.sub(r"#.*", "", script)
+    assert "nectar simulate" not in script
+    assert 'bash -euc "$main"' in script
+    assert 'bash -euc "$tests"' in script
+
+
+def test_the_commands_extras_and_groups_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "nectar" in project["project"]["scripts"]
+    assert "simulation" in project["project"]["optional-dependencies"]
+    assert "dev" in project["dependency-groups"]

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from closures import closure
 from places import ROOT
+
+from common.code.import_closure import Sources
 
 PACKAGES = ("client_app", "common", "nectar", "server_app", "strategies", "synth")
 OUTSIDE = {"tests", "benchmarks", "docker", "docs"}
@@ -156,3 +159,21 @@ def test_a_broken_rule_is_seen(path, source):
 )
 def test_what_is_allowed_passes(path, source):
     assert broken(path, source) == []
+
+
+# ---- a method's file drags in what a method needs ----------------------------------------------------
+
+
+def test_scaffolds_strategy_reaches_at_most_ninety_files_and_ten_thousand_lines() -> None:
+    files, lines = closure("strategies.scaffold")
+    assert files <= 90
+    assert lines <= 10_000
+
+
+def test_no_strategy_but_central_reaches_a_reader_of_data_sets() -> None:
+    sources = Sources()
+    for module in ("strategies.scaffold", "strategies.fedssyn", "strategies.feddm"):
+        found = sources.closure([module], windows=True)
+        readers = {name for name in found if name.startswith("common.data.")}
+        if module != "strategies.fedssyn":  # which trains as central does where it stands around it
+            assert readers == set()

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from federation import run
+from federation import resumed, run
+from small import Small
 
 import server_app.app
 import strategies.fedavg
 from common.errors import FederationError
 from common.wire.weights import Weights
-from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 
 def diverging(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:
@@ -71,7 +68,7 @@ def test_weights_that_are_not_finite_end_the_run_and_touch_no_checkpoint(
     assert [line["round"] for line in record.metrics()] == [0, 1]
     outcome = json.loads((record.directory / "provenance.json").read_text())["outcome"]
     assert outcome == f"failed: {error.value}"
-    assert len(run(with_recorded({"resume": str(record.directory)})).metrics()) == 4
+    assert len(resumed(record).metrics()) == 4
 
 
 def test_a_test_loss_that_is_not_finite_leaves_the_checkpoint_before_it(
@@ -87,7 +84,7 @@ def test_a_test_loss_that_is_not_finite_leaves_the_checkpoint_before_it(
     assert [line["round"] for line in record.metrics()] == [0, 1, 2, 3]
     assert f"is kept in {record.finite}" in caplog.text
     diverging(monkeypatch, 0, 1)
-    run(with_recorded({"resume": str(record.directory), "rounds": 4}))
+    resumed(record, 4)
     assert Checkpoint.load(record.finite).server_round == 1
 
 

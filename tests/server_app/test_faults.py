@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from federation import SilentGrid, TamperedGrid, numbers, run
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from small import Small
 from tampering import nan, with_arrays
 
 import client_app.feddm
@@ -20,8 +21,6 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from strategies.feddm import FedDM
-
-Small = Callable[..., dict[str, Any]]
 
 
 def garbage(arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -137,11 +136,7 @@ def test_with_too_few_left_the_run_stops_with_the_reasons(small: Small, method: 
 
 def test_the_record_of_a_stopped_run_says_why(small: Small, tmp_path: Any) -> None:
     with pytest.raises(FederationError):
-        run(
-            small(set="federation.min_replies=3"),
-            TamperedGrid,
-            tampers={0: with_arrays(garbage)},
-        )
+        run(small(set="federation.min_replies=3"), TamperedGrid, tampers={0: with_arrays(garbage)})
     (provenance,) = (tmp_path / "runs").glob("*/provenance.json")
     assert "failed: round 1 has 2 valid replies" in provenance.read_text()
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from documents import written
 from federation import numbers, run
+from small import Small
 
 import client_app.fedavg
 from nectar.records.past_run import PastRun
 from strategies.plausible import absurd_losses
-
-Small = Callable[..., dict[str, Any]]
 
 AT_SITES = "evaluation.on=sites data.site_holdout=0.2"
 

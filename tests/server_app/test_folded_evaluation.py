@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from federation import numbers, run
+from federation import numbers, resumed, run
 from flwr.app import Message
+from small import Small
 
 import client_app.fedavg
 import server_app.loop
@@ -17,12 +18,9 @@ from common.errors import FederationError
 from common.specs.names import EVALUATION
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.recorder import Recorder
-
-Small = Callable[..., dict[str, Any]]
 
 AT_SITES = "evaluation.on=both data.site_holdout=0.2"
 
@@ -159,7 +157,7 @@ def test_a_run_that_stops_anywhere_continues_to_the_same_numbers(
     (record,) = _records(part)
     lines = [line["round"] for line in record.metrics()]
     assert lines == ([0, 1] if when == "with its checkpoint" else [0, 1, 2])
-    continued = run(with_recorded({"resume": str(record.directory)}))
+    continued = resumed(record)
     assert numbers(continued) == numbers(whole)
 
 
@@ -191,7 +189,7 @@ def test_more_rounds_continue_a_finished_run(small: Small) -> None:
     whole = run(small(method="fedavg", rounds=3, set=AT_SITES))
     part = run(small(method="fedavg", rounds=2, set=AT_SITES))
     before = part.metrics()
-    continued = run(with_recorded({"resume": str(part.directory), "rounds": 3}))
+    continued = resumed(part, 3)
     assert continued.metrics()[:3] == before
     assert figures(continued) == figures(whole)
 
@@ -208,7 +206,7 @@ def test_the_log_says_what_the_sites_found(small: Small, caplog: pytest.LogCaptu
         record = run(small(method="fedavg", rounds=2, set=AT_SITES))
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("round ")]
     assert [text.split(":")[0] for text in said] == [
-        *("round 0/2", "round 1/2", "round 1/2", "round 2/2", "round 2/2"),
+        *("round 0/2", "round 1/2", "round 1/2", "round 2/2", "round 2/2")
     ]
     accuracy = record.metrics()[1]["sites"]["accuracy"]
     assert said[2].startswith(f"round 1/2: at the sites accuracy {accuracy:.4f}")

@@ -5,22 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from federation import numbers, run
-from small import SMALL
+from small import SMALL, Small
 
 from common.errors import FederationError
 from nectar.cli import main as nectar
 from nectar.records.resume import with_recorded
 from nectar.records.run_list import runs_below
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 WARM = "feddm.start=noise feddm.warm=on"
 

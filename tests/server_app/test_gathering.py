@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from federation import PromptGrid, run
 from flwr.app import Error, Message
 from flwr.proto.node_pb2 import NodeInfo
+from small import Small
 from standing_clock import StandingClock
 
 from client_app.app import app as client_app
@@ -21,19 +22,12 @@ from strategies.exchange import gathering
 from strategies.exchange.gathering import wait_for_sites
 from strategies.exchange.roll_call import Question
 
-Small = Callable[..., dict[str, Any]]
-
 
 class Busy(PromptGrid):
     """Three nodes, of which the last does not answer until it is free, and the second may come late."""
 
     def __init__(
-        self,
-        *args: Any,
-        clock: Any = time,
-        free_after: float = 1e9,
-        late: float = 0.0,
-        **kw: Any,
+        self, *args: Any, clock: Any = time, free_after: float = 1e9, late: float = 0.0, **kw: Any
     ) -> None:
         super().__init__(*args, **kw)
         self.clock, self.begun = clock, clock.monotonic()

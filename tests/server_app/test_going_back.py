@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from federation import numbers, run
+from small import Small
 
 from client_app.state import KEPT
 from common.config.loading import load
@@ -21,8 +21,6 @@ from nectar.words import parse_words
 from server_app.checkpoint import Checkpoint
 from server_app.going_back import REMEMBERED
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 
 def again(record: Record, told: str, **more: Any) -> Record:

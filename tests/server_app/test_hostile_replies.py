@@ -14,15 +14,13 @@ import pytest
 from federation import TamperedGrid, run
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from inflating import ObjectGrid, dropped, npz, repeated, retyped, rewritten
-from small import SMALL
+from small import SMALL, Small
 from tampering import with_arrays
 
 from common.errors import REASON_LENGTH
 from common.privacy.events import Event
 from common.privacy.told import Told
 from nectar.engines.local_grid import LocalGrid
-
-Small = Callable[..., dict[str, Any]]
 
 
 def saved(array: np.ndarray[Any, Any], *, pickles: bool = False) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small import Small
 
 from client_app.state import KEPT
 from common.config.loading import load
@@ -25,8 +26,6 @@ from server_app.record import Record
 from server_app.spent import lines_of
 from server_app.unlisted import MOST_LISTED, unlisted
 from strategies.exchange.spending import Spending
-
-Small = Callable[..., dict[str, Any]]
 
 NODES, ASKED, ROUNDS = 1200, 6, 3
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from federation import SMALL_CLIENTS, run
+from small import Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -17,8 +17,6 @@ from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from server_app.loop import update_membership
 from strategies.base import Strategy
-
-Small = Callable[..., dict[str, Any]]
 
 QUICK = FederationSettings(join_deadline=0.1, round_deadline=5.0)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from small import Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -19,8 +18,6 @@ from server_app import loop
 from server_app.app import make_strategy, with_nodes_there_are
 from server_app.loop import update_membership
 from strategies.base import Strategy
-
-Small = Callable[..., dict[str, Any]]
 
 QUICK = FederationSettings(join_deadline=0.1, round_deadline=5.0)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from federation import numbers, run
+from small import Small
 
 from common.config.loading import load as load_config
 from common.division import Division
@@ -22,8 +22,6 @@ from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.run_directory import KnownRun
 from strategies.fedavg import FedAvg
-
-Asked = Callable[..., dict[str, Any]]
 
 
 def by_hand(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> tuple[float, float, int]:
@@ -44,7 +42,7 @@ def by_hand(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> tuple[f
     return right / places, loss / places, places
 
 
-def test_a_language_model_is_learned_from_the_texts_of_natural_clients(asked: Asked) -> None:
+def test_a_language_model_is_learned_from_the_texts_of_natural_clients(asked: Small) -> None:
     config = asked()
     record = run(config)
     lines = record.metrics()
@@ -60,7 +58,7 @@ def test_a_language_model_is_learned_from_the_texts_of_natural_clients(asked: As
     assert last["per_class"] == []
 
 
-def test_each_client_is_one_user_of_whom_the_server_held_back_its_share(asked: Asked) -> None:
+def test_each_client_is_one_user_of_whom_the_server_held_back_its_share(asked: Small) -> None:
     """A quarter of 6, 10, 20 and 4 texts, by largest remainders, ties to the lower: 2, 2, 5, 1."""
     content = json.loads((run(asked()).directory / "partition.json").read_text(encoding="utf-8"))
     held = {name: row["examples"] for name, row in content["sites"].items()}
@@ -70,7 +68,7 @@ def test_each_client_is_one_user_of_whom_the_server_held_back_its_share(asked: A
     assert all(list(row) == ["examples"] for row in content["sites"].values())
 
 
-def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(asked: Asked) -> None:
+def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(asked: Small) -> None:
     record = run(asked("evaluation.on=sites data.site_holdout=0.5"))
     last = record.metrics()[-1]
     assert last["test"] is None
@@ -78,12 +76,12 @@ def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(asked: Aske
     assert 0 < last["sites"]["accuracy"] <= 1
 
 
-def test_the_same_command_gives_the_same_language_model(asked: Asked) -> None:
+def test_the_same_command_gives_the_same_language_model(asked: Small) -> None:
     one, other = run(asked()), run(asked())
     assert numbers(one) == numbers(other)
 
 
-def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: Asked) -> None:
+def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: Small) -> None:
     record = run(asked())
     assert main(["report", str(record.directory)]) == 0
     page = (record.directory / "report.html").read_text(encoding="utf-8")
@@ -96,7 +94,7 @@ def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: A
     assert len(page) < 300_000
 
 
-def test_a_comparison_reads_a_language_models_run(asked: Asked) -> None:
+def test_a_comparison_reads_a_language_models_run(asked: Small) -> None:
     record = run(asked())
     found = read_run(_entry(record), 2)
     assert found.completed
@@ -109,28 +107,28 @@ def _entry(record: Record) -> KnownRun:
     return KnownRun(record.directory, provenance)
 
 
-def test_a_language_model_is_not_exported(asked: Asked) -> None:
+def test_a_language_model_is_not_exported(asked: Small) -> None:
     record = run(asked())
     with pytest.raises(ConfigError, match="language model of reddit2k, which cannot be exported"):
         export(PastRun.open(record.directory))
     assert not (record.directory / "export").exists()
 
 
-def test_a_method_of_images_is_refused_for_text(asked: Asked) -> None:
+def test_a_method_of_images_is_refused_for_text(asked: Small) -> None:
     setup = Division(load_config(asked(method="feddm"))).run
     with pytest.raises(ConfigError, match="method=feddm learns from images of each class"):
         _ = setup.image_shape
     assert Division(load_config({"dataset": "digits"})).run.image_shape == (1, 8, 8)
 
 
-def test_a_model_of_images_is_refused_for_text_before_anything_is_asked(asked: Asked) -> None:
+def test_a_model_of_images_is_refused_for_text_before_anything_is_asked(asked: Small) -> None:
     config = asked("model.name=mlp")
     with pytest.raises(ConfigError, match=r"model\.name=mlp takes images, this data set is text"):
         run(config)
 
 
 def test_a_device_says_that_text_has_no_classes_to_count(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+    asked: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FedAvg, "needs_class_counts", True)
     with pytest.raises(FederationError, match="reddit2k has no classes to count"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from data_files import forget_loaded
 from federation import MissingGrid, numbers, run
 from flwr.app import ConfigRecord, Message
 from private_method import MULTIPLIER
+from small import Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -28,8 +29,6 @@ from nectar.report.view import View
 from server_app.app import serve
 from server_app.ledger_heads import FILE, seen
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 METHOD = "private_method:METHOD"
 

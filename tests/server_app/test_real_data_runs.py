@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from data_files import cifar_bytes, forget_loaded, write_source
 from federation import run
 from real_data import data_directory
+from small import Small
 
 from nectar.records.past_run import PastRun
-
-Small = Callable[..., dict[str, Any]]
 
 #: seconds a round, not minutes
 QUICK = (

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +12,7 @@ import yaml
 from federation import numbers, run
 from flwr.app import ArrayRecord, RecordDict
 from PIL import Image
+from small import Small
 
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
@@ -24,6 +23,7 @@ from common.errors import ConfigError, FederationError
 from common.learning.task import Evaluation
 from common.samples.inputs import Samples
 from common.wire.weights import Weights
+from nectar.cli import main as nectar
 from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import make_strategy
@@ -34,8 +34,6 @@ from server_app.record import Record
 from strategies import foreign
 from strategies.base import GLOBAL
 from strategies.exchange.sending import content_bytes
-
-Small = Callable[..., dict[str, Any]]
 
 
 def test_a_record_holds_what_the_run_did(small: Small) -> None:
@@ -205,3 +203,20 @@ def test_a_client_says_which_settings_it_needs(small: Small) -> None:
         match="method=real has RealSettings where a part of it needs FedAvgSettings",
     ):
         client.train(Weights.of(made.build_model()))
+
+
+# ---- the command -------------------------------------------------------------------------------------
+
+
+def test_the_record_states_what_was_typed(small: Small, tmp_path: Path) -> None:
+    settings = [f"output-dir={tmp_path / 'runs'}", "method=fedavg", "rounds=1"]
+    words = [*settings, *small()["set"].split(), "--note-record", str(tmp_path / "note")]
+    assert nectar(["run", *words]) == 0
+    directory = Path((tmp_path / "note").read_text().rstrip("\n"))
+    provenance = json.loads((directory / "provenance.json").read_text())
+    assert provenance["command"] == ["nectar", "run", *words]
+    assert "typed" not in provenance["run-config"]
+    from_python = run(small(method="fedavg", rounds=1))
+    stated = json.loads((from_python.directory / "provenance.json").read_text())
+    assert stated["command"] == ["python"]
+    assert stated["configuration"] == provenance["configuration"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from federation import numbers, run
+from places import contents
 from small import SMALL
 
 from common.errors import FederationError, NectarError
@@ -36,14 +37,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def record(recorded: Path, tmp_path: Path) -> Path:
     return shutil.copytree(recorded, tmp_path / recorded.name)
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {
-        p.relative_to(directory).as_posix(): p.read_bytes()
-        for p in directory.rglob("*")
-        if p.is_file() and not p.name.startswith(".writer.")
-    }
 
 
 def more(record: Path, rounds: int = ROUNDS + 1) -> dict[str, Any]:

@@ -7,21 +7,19 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from federation import run
+from small import Small
 
 from common.errors import FederationError
 from nectar.cli import main as nectar
 from nectar.records.resume import with_recorded
 from nectar.records.run_list import read_run
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 #: a process that opens a record to write it, says so, and holds it until its input ends
 HOLD = """

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from federation import numbers, run
+from federation import last, numbers, resumed, run, same, same_end
 from places import HELPERS
+from small import SMALL, Small
 
 from client_app.state import ContextState, DirectoryState
 from common.errors import ConfigError, FederationError
@@ -20,36 +21,87 @@ from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
-Small = Callable[..., dict[str, Any]]
-
 WARM = "feddm.start=noise feddm.warm=on"
 
+FEDGEN = "fedgen.hidden=8 fedgen.noise=4 fedgen.generator_steps=3 fedgen.generator_batch=16"
+DENSE = (
+    "dense.server_iterations=2 dense.generator_steps=2 dense.generator_batch=8 dense.student_batch=8 dense.width=4 "
+    "dense.noise=4 dense.padding=1 dense.distil=every"
+)
+#: two global models, and a surrogate of another depth
+FEDDGM = (
+    "feddgm.together=2 data.images=200 model.depth=2 feddgm.epochs=2 feddgm.ipc=2 feddgm.iterations=3 "
+    "feddgm.inner_epochs=3 feddgm.global_epochs=2 feddgm.surrogate_epochs=2 feddgm.global_models=mlp,convnet "
+    "feddgm.generator=pixels feddgm.depths=partition-1:1"
+)
+FEDSSYN = (
+    "data.images=200 fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
+    "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order "
+    "fedssyn.inner=scaffold federation.participation=0.67"
+)
+FEDDPMS = (
+    "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=2 fedvae.epochs=1 feddpms.smallest=1 "
+    "feddpms.copies=4 feddpms.classes=2"
+)
+
+#: method, settings, behind which round it stands still, and all its rounds
 STATEFUL = [
-    ("feddm", WARM),
-    ("feddm", f"{WARM} feddm.keep=2"),
-    ("feddm", f"{WARM} feddm.keep=0 feddm.weighting=counts"),
-    ("real", "real.redraw=on"),
-    ("fedavg", "federation.participation=0.67"),
-    ("flwr.serverapp.strategy:FedAdam", "strategy.eta=0.05"),
-    ("flwr.serverapp.strategy:FedYogi", ""),
-    ("flwr.serverapp.strategy:FedAdagrad", ""),
-    ("flwr.serverapp.strategy:FedAvgM", "strategy.server_momentum=0.9"),
-    ("flwr.serverapp.strategy:FedTrimmedAvg", ""),
-    ("flwr.serverapp.strategy:FedMedian", ""),
-    ("flwr.serverapp.strategy:Krum", ""),
+    ("feddm", WARM, 2, 4),
+    ("feddm", f"{WARM} feddm.keep=2", 2, 4),
+    ("feddm", f"{WARM} feddm.keep=0 feddm.weighting=counts", 2, 4),
+    ("feddm", "feddm.global_models=mlp,convnet feddm.global_epochs=3", 1, 3),
+    ("real", "real.redraw=on", 2, 4),
+    ("fedavg", "federation.participation=0.67", 2, 4),
+    ("flwr.serverapp.strategy:FedAdam", "strategy.eta=0.05", 2, 4),
+    ("flwr.serverapp.strategy:FedYogi", "", 2, 4),
+    ("flwr.serverapp.strategy:FedAdagrad", "", 2, 4),
+    ("flwr.serverapp.strategy:FedAvgM", "strategy.server_momentum=0.9", 2, 4),
+    ("flwr.serverapp.strategy:FedTrimmedAvg", "", 2, 4),
+    ("flwr.serverapp.strategy:FedMedian", "", 2, 4),
+    ("flwr.serverapp.strategy:Krum", "", 2, 4),
+    ("fedgen", FEDGEN, 2, 4),
+    ("fedgen", f"{FEDGEN} federation.participation=0.67", 2, 4),
+    ("dense", DENSE, 1, 3),
+    ("feddgm", f"{FEDDGM} feddgm.warm=on", 1, 3),
+    ("feddgm", f"{FEDDGM} feddgm.warm=off", 1, 3),
+    # behind round 1 the images are shuffled, behind 2 the shares are out and control variates have moved
+    *(("fedssyn", FEDSSYN, stood, 4) for stood in (1, 2, 3)),
+    # in each stage; T_p stays 2, which two fifths of the longer run would not be
+    *(("feddpms", FEDDPMS, stood, 6) for stood in (1, 2, 3, 4)),
 ]
 
 
-@pytest.mark.parametrize(("method", "settings"), STATEFUL)
-def test_continued_equals_unbroken(small: Small, method: str, settings: str) -> None:
-    whole = run(small(method=method, rounds=4, set=settings))
-    part = run(small(method=method, rounds=2, set=settings))
-    more = with_recorded({"resume": str(part.directory), "rounds": 4})
-    continued = run(more)
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, int], Record]:
+    """Return a maker of runs that never stood still; each is made once."""
+
+    @cache
+    def make(method: str, settings: str, rounds: int) -> Record:
+        output = str(tmp_path_factory.mktemp("unbroken"))
+        keys = {"method": method, "rounds": rounds, "output-dir": output}
+        return run({**keys, "set": f"{SMALL} {settings}"})
+
+    return make
+
+
+@pytest.mark.parametrize(("method", "settings", "stood", "rounds"), STATEFUL)
+def test_continued_equals_unbroken(
+    small: Small,
+    unbroken: Callable[[str, str, int], Record],
+    method: str,
+    settings: str,
+    stood: int,
+    rounds: int,
+) -> None:
+    whole = unbroken(method, settings, rounds)
+    part = run(small(method=method, rounds=stood, set=settings))
+    continued = resumed(part, rounds)
     assert continued.directory == part.directory
     assert numbers(continued) == numbers(whole)
-    ends = [Checkpoint.load(r.last).weights for r in (whole, continued)]
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    assert same_end(whole, continued)
+    one, other = last(whole).models, last(continued).models
+    assert one.keys() == other.keys()
+    assert all(same(one[name], other[name]) for name in one)
 
 
 def test_devices_that_had_gone_a_round_further_go_back(small: Small) -> None:
@@ -58,7 +110,7 @@ def test_devices_that_had_gone_a_round_further_go_back(small: Small) -> None:
     part = run(small(rounds=3, set=WARM))
     second = run(small(rounds=2, set=WARM))
     part.last.write_bytes(second.last.read_bytes())
-    continued = run(with_recorded({"resume": str(part.directory), "rounds": 4}))
+    continued = resumed(part, 4)
     assert numbers(continued) == numbers(whole)
 
 
@@ -93,7 +145,7 @@ def test_a_killed_process_resumes(small: Small, tmp_path: Path, how: str) -> Non
 def test_a_run_killed_before_its_first_checkpoint_begins_again(small: Small) -> None:
     whole = run(small(rounds=1))
     whole.last.unlink()
-    again = run(with_recorded({"resume": str(whole.directory)}))
+    again = resumed(whole)
     assert len(again.metrics()) == 2
 
 
@@ -122,7 +174,7 @@ def test_a_damaged_checkpoint_is_named(small: Small) -> None:
     record = run(small(rounds=1))
     record.last.write_bytes(record.last.read_bytes()[:100])
     with pytest.raises(FederationError, match=r"last.safetensors cannot be read"):
-        run(with_recorded({"resume": str(record.directory), "rounds": 2}))
+        resumed(record, 2)
 
 
 @pytest.mark.parametrize("kind", ["directory", "context"])

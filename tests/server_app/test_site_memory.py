@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from federation import TamperedGrid, numbers, run
 from flwr.app import Message
+from small import Small
 from tampering import nan, with_arrays
 
 from client_app.state import DirectoryState
 from common.errors import FederationError
 from nectar.records.resume import with_recorded
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 WARM = "feddm.start=noise feddm.warm=on"
 

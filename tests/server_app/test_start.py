@@ -6,15 +6,15 @@ import hashlib
 import json
 import logging
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torchvision
-from federation import run
+from federation import run, same_end
 from safetensors.torch import save_file
+from small import Small
 from torch import Tensor
 
 from common.config.loading import load
@@ -27,8 +27,6 @@ from nectar.records.identity import Identity
 from nectar.records.past_run import PastRun
 from nectar.words import parse_words
 from server_app.start import starting_weights
-
-Small = Callable[..., dict[str, Any]]
 
 NARROW = "model.width=4 model.depth=2"
 
@@ -65,8 +63,7 @@ def test_a_run_that_continues_needs_the_file_no_more(small: Small, tmp_path: Pat
     begun = run(config | {"rounds": 1})
     path.unlink()
     done = run(config | {"resume": str(begun.directory)})
-    ends = [PastRun.open(record.directory).checkpoint().weights for record in (whole, done)]
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    assert same_end(whole, done)
 
 
 def test_a_last_layer_for_other_classes_keeps_the_runs_own_draw_and_that_is_said(

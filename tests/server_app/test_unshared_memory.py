@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from federation import TamperedGrid, numbers, run
 from flwr.app import Message
+from small import Small
 
 from common.errors import FederationError
 from common.sites import RAY, SUPERLINK, Site
@@ -21,8 +21,6 @@ from nectar.records.resume import with_recorded
 from server_app.record import Record
 from strategies.exchange.replies import Upload
 from strategies.members import Members
-
-Small = Callable[..., dict[str, Any]]
 
 WARM = "feddm.start=noise feddm.warm=on"
 

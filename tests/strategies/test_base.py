@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 import torch
 from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord
+from small import Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -21,8 +21,6 @@ from strategies.base import Instruction
 from strategies.exchange.replies import Outcome, Upload
 from strategies.fedavg import FedAvg
 from strategies.parcels import Parcels
-
-Small = Callable[..., dict[str, Any]]
 
 
 class Apart(FedAvg):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +12,7 @@ import pytest
 import torch
 from federation import numbers, run
 from safetensors.torch import load_file
+from small import Small
 from tiny import Tiny
 
 from common.config.loading import load
@@ -26,8 +26,6 @@ from nectar.records.past_run import PastRun
 from nectar.records.recorded_run import RecordedRun
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
-
-Small = Callable[..., dict[str, Any]]
 
 
 def test_local_sites_go_on_from_their_own_models_by_hand(tmp_path: Path) -> None:

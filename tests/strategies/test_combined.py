@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from federation import run
+from small import Small
 from tiny import Tiny
 from torch import Tensor, nn
 
 from client_app import local_training
 from common.learning.training import Gradients, Objective
 from server_app.checkpoint import Checkpoint
-
-Small = Callable[..., dict[str, Any]]
 
 
 def test_fedproxs_pull_with_scaffolds_control_variates_by_hand(tmp_path: Path) -> None:
@@ -99,3 +97,24 @@ def test_moons_objective_under_a_rule_of_single_examples(
     apart = max(float((by_example[name] - plain[name]).abs().max()) for name in plain)
     assert max(rule.norms) > 1
     assert (apart < 1e-6) == (longest == math.inf), apart
+
+
+# ---- FedProx -----------------------------------------------------------------------------------------
+
+
+def test_two_rounds_by_hand(tmp_path: Path) -> None:
+    """g = (w - a) + mu (w - w_r), mu = 1, eta = 1/2.
+
+    Round 1: w_k = a/2, and there g = -a/2 + a/2 = 0; the mean of 1/2 and 3/2 is 1.
+    Round 2: as round 1 in coordinates around 1: w_k = 1 + (a - 1)/2; the mean of 1 and 2 is 3/2.
+    """
+    tiny = Tiny(tmp_path, "fedprox", "mu=1.0")
+    assert [tiny.round(1), tiny.round(2)] == [1.0, 1.5]
+
+
+@pytest.mark.parametrize("settings", ["", "momentum=0.5", "weight_decay=0.25"])
+def test_without_mu_it_is_fedavg_to_the_bit(tmp_path: Path, settings: str) -> None:
+    prox = Tiny(tmp_path / "prox", "fedprox", f"mu=0.0 {settings}", wants=(1, 3, 7))
+    plain = Tiny(tmp_path / "plain", "fedavg", settings, wants=(1, 3, 7))
+    for number in (1, 2, 3):
+        assert prox.round(number) == plain.round(number)

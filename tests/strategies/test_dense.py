@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from documents import written
-from federation import MissingGrid, TamperedGrid, numbers, run
+from federation import MissingGrid, TamperedGrid, losses, numbers, resumed, run, same, same_end
+from small import Small
 from tampering import nan
 from tampering import with_arrays as tampered
 from torch import Tensor, nn
@@ -25,14 +25,10 @@ from common.sites import Site
 from common.wire.weights import Weights
 from nectar.cli import main as nectar
 from nectar.records.past_run import PastRun
-from nectar.records.resume import with_recorded
 from server_app.app import make_strategy
-from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
 from synth.ensemble import Ensemble
 from synth.ensemble_distillation import Plan
-
-Small = Callable[..., dict[str, Any]]
 
 #: two iterations of two steps, on 8 images each
 TINY = (
@@ -43,25 +39,13 @@ TINY = (
 AS_FEDAVG = "dense.momentum=0.0"
 
 
-def last(record: Any) -> dict[str, Tensor]:
-    return dict(Checkpoint.load(record.last).weights)
-
-
-def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return all(torch.equal(t, other[name]) for name, t in one.items())
-
-
-def losses(record: Any) -> list[float]:
-    return [line["test"]["loss"] for line in record.metrics()]
-
-
 # ---- what equals FedAvg -----------------------------------------------------------------------------------
 
 
 def test_without_an_iteration_it_is_fedavg_to_the_bit(small: Small) -> None:
     settings = f"{TINY} {AS_FEDAVG} dense.server_iterations=0 dense.distil=every"
     distilled = run(small(method="dense", rounds=2, set=settings))
-    assert equal(last(distilled), last(run(small(method="fedavg", rounds=2))))
+    assert same_end(distilled, run(small(method="fedavg", rounds=2)))
     assert [line.get("notes") for line in distilled.metrics()] == [None] * 3
 
 
@@ -116,8 +100,8 @@ def test_what_is_distilled(
     uploads = (Upload(Site(n, 1, 5), all_of(v), 5, {}) for n, v in (("a", 1.0), ("b", 3.0)))
     new = make_strategy(made).update(1, all_of(0.0), uploads)
     assert seen["ensemble"] == [1.0, 3.0]
-    assert equal(seen["student"], dict(all_of(value).tensors))
-    assert equal(dict(new.tensors), dict(all_of(value).tensors))
+    assert same(seen["student"], all_of(value).tensors)
+    assert same(new.tensors, all_of(value).tensors)
 
 
 def test_the_images_that_a_model_sees_are_normalised_as_the_data(small: Small) -> None:
@@ -169,8 +153,8 @@ def test_the_ensemble_is_of_the_models_that_were_accepted(
     spoilt = run(config, TamperedGrid, tampers={1: tampered(nan)})
     whole = run(config)
     assert sizes == [2, 2, 3]
-    assert equal(last(lost), last(spoilt))
-    assert not equal(last(lost), last(whole))
+    assert same_end(lost, spoilt)
+    assert not same_end(lost, whole)
 
 
 # ---- what there is to see -----------------------------------------------------------------------------------
@@ -240,14 +224,13 @@ class Dropping(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("model", ["convnet", f"{__name__}:Dropping"])
-def test_continued_equals_unbroken(small: Small, model: str) -> None:
-    settings = f"{TINY} dense.distil=every model.name={model}"
+def test_students_that_draw_draw_on_where_a_continued_run_stood(small: Small) -> None:
+    """The plain run is in test_resume.py."""
+    settings = f"{TINY} dense.distil=every model.name={__name__}:Dropping"
     whole = run(small(method="dense", rounds=3, set=settings))
-    part = run(small(method="dense", rounds=1, set=settings))
-    continued = run(with_recorded({"resume": str(part.directory), "rounds": 3}))
+    continued = resumed(run(small(method="dense", rounds=1, set=settings)), 3)
     assert numbers(continued) == numbers(whole)
-    assert equal(last(continued), last(whole))
+    assert same_end(continued, whole)
 
 
 @pytest.mark.parametrize("whose", ["generator", "student"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from federation import run
 from real_site import Site
+from small import Small
 from torch import Tensor, nn
 
 from client_app import local_training
@@ -29,8 +29,6 @@ from nectar.report.view import View
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from synth.private_release import Gaussian
-
-Small = Callable[..., dict[str, Any]]
 
 PRIVATE = "privacy.noise_multiplier=1 privacy.counts=public"
 CUT = "model.depth=2 data.images=300 fedavg.batch=16 fedavg.lr=0.1"

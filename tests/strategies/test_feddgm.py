@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from federation import TamperedGrid, numbers, run
+from federation import TamperedGrid, last, run
 from flwr.app import Message
+from small import Small
 from tampering import with_arrays
 
 from common.config.loading import load
@@ -19,17 +19,12 @@ from common.learning.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.wire.weights import Weights
-from nectar.records.resume import with_recorded
-from server_app.checkpoint import Checkpoint
-from server_app.record import Record
 from strategies import global_models
 from strategies.exchange.judging import Led
 from strategies.exchange.replies import Upload
 from strategies.feddgm import FedDGM
 from strategies.global_models import SURROGATE
 from strategies.plausible import own_length
-
-Small = Callable[..., dict[str, Any]]
 
 #: what runs in a moment: two images a class, three steps of a student of three, two global models
 TINY = (
@@ -40,10 +35,6 @@ TINY = (
 DEPTHS = "feddgm.depths=partition-1:1"
 #: bytes of an array that travels besides its numbers: NumPy's header
 HEADER = 128
-
-
-def last(record: Record) -> Checkpoint:
-    return Checkpoint.load(record.last)
 
 
 def test_the_first_global_model_gives_the_figures_and_the_others_stand_beside(small: Small) -> None:
@@ -71,19 +62,6 @@ def test_each_site_trains_the_surrogate_of_its_depth(small: Small) -> None:
 
 def shapes_of(a_run: Run) -> list[tuple[int, ...]]:
     return [tuple(t.shape) for t in a_run.build_model().state_dict().values()]
-
-
-@pytest.mark.parametrize("warm", ["on", "off"])
-def test_resumed_it_is_an_unbroken_run(small: Small, warm: str) -> None:
-    """Two global models, a surrogate of another depth and, where they are kept, the latents."""
-    text = f"{TINY} {DEPTHS} feddgm.warm={warm}"
-    whole = run(small(method="feddgm", rounds=3, set=text))
-    part = run(small(method="feddgm", rounds=1, set=text))
-    run(with_recorded({"resume": str(part.directory), "rounds": 3}))
-    assert numbers(part) == numbers(whole)
-    one, other = last(part), last(whole)
-    for name in one.models:
-        assert all(torch.equal(t, other.models[name][n]) for n, t in one.models[name].items())
 
 
 def test_matching_is_noted_by_site_and_falls(small: Small) -> None:

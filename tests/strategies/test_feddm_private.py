@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -11,6 +11,7 @@ import pytest
 import torch
 from federation import numbers, run
 from flwr.app import RecordDict
+from small import Small
 from torch import Tensor
 
 from client_app.draws import Draws
@@ -24,7 +25,6 @@ from common.samples.inputs import Samples
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 
-Small = Callable[..., dict[str, Any]]
 PUBLIC = "privacy.counts=public"
 MECHANISMS = ("gradient", "feature")
 

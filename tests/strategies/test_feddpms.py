@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from federation import MissingGrid, TamperedGrid, numbers, run
-from small import SMALL
+from federation import MissingGrid, TamperedGrid, run, same_end
+from small import Small
 from tampering import with_arrays
 
 import common.learning.training
@@ -23,11 +23,8 @@ from common.privacy.events import Event
 from common.specs.feddpms import MECHANISM
 from common.specs.fedvae import decoder_spec, shared_spec, start_decoder
 from common.storage import tensor_file
-from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 #: T_p = 2 of 6 rounds; every mean is sent, and the copies around it are taken whatever they look like
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=2 fedvae.epochs=1"
@@ -117,8 +114,7 @@ def test_without_a_class_large_enough_it_is_fedvae_to_the_bit(small: Small, weig
     both = run(
         small(method="feddpms", rounds=5, set=f"{text}{given} feddpms.weighting={weighting}")
     )
-    one, other = (Checkpoint.load(r.last).weights for r in (alone, both))
-    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert same_end(alone, both)
     assert not any(notes(both))
 
 
@@ -276,23 +272,6 @@ def test_with_partial_participation_each_helps_once_and_is_helped_once(small: Sm
     helped = [site for n in notes(record) for site in n.get("matches", {})]
     assert len(shared) == len(set(shared)) >= 4
     assert len(helped) == len(set(helped)) >= 3
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    output = str(tmp_path_factory.mktemp("unbroken"))
-    keys = {"method": "feddpms", "rounds": 6, "output-dir": output, "set": f"{SMALL} {DPMS}"}
-    return run(keys)
-
-
-@pytest.mark.parametrize("stood", [1, 2, 3, 4])
-def test_resumed_in_each_stage_it_is_an_unbroken_run(
-    small: Small, unbroken: Record, stood: int
-) -> None:
-    """T_p stays 2, which two fifths of the longer run would not be."""
-    part = run(small(method="feddpms", rounds=stood, set=DPMS))
-    again = run(with_recorded({"resume": str(part.directory), "rounds": 6}))
-    assert numbers(again) == numbers(unbroken)
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------

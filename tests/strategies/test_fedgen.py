@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from federation import MissingGrid, TamperedGrid, numbers, run
+from federation import MissingGrid, TamperedGrid, numbers, run, same_end
+from small import Small
 from tampering import nan
 from tampering import with_arrays as tampered
 from torch import Tensor, nn
@@ -25,12 +25,8 @@ from common.specs.fedgen import CLASSES, GENERATOR, head_of, new_generator
 from common.wire.bundle import Bundle
 from common.wire.class_list import ClassList
 from common.wire.weights import Weights
-from nectar.records.resume import with_recorded
 from server_app.app import make_strategy
-from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
-
-Small = Callable[..., dict[str, Any]]
 
 TINY = "fedgen.hidden=8 fedgen.noise=4 fedgen.generator_steps=3 fedgen.generator_batch=16"
 
@@ -58,10 +54,6 @@ class Corners(nn.Module):
 
     def forward(self, eps: Tensor, labels: Tensor) -> Tensor:
         return torch.eye(2)[labels]
-
-
-def last(record: Any) -> dict[str, Tensor]:
-    return dict(Checkpoint.load(record.last).weights)
 
 
 def bytes_down(record: Any) -> list[int]:
@@ -150,8 +142,7 @@ def test_latents_end_with_their_epochs(small: Small) -> None:
 
 def test_without_strength_it_is_fedavg_to_the_bit(small: Small) -> None:
     generated = run(small(method="fedgen", rounds=3, set=f"{TINY} fedgen.strength=0.0"))
-    plain = last(run(small(method="fedavg", rounds=3)))
-    assert all(torch.equal(t, plain[name]) for name, t in last(generated).items())
+    assert same_end(generated, run(small(method="fedavg", rounds=3)))
 
 
 def test_latents_change_rounds_from_the_second_on(small: Small) -> None:
@@ -213,17 +204,6 @@ def test_the_generator_that_travels_is_the_one_that_was_trained(small: Small) ->
 # ---- what goes wrong --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", ["", "federation.participation=0.67"])
-def test_continued_equals_unbroken(small: Small, given: str) -> None:
-    settings = f"{TINY} {given}"
-    whole = run(small(method="fedgen", rounds=4, set=settings))
-    part = run(small(method="fedgen", rounds=2, set=settings))
-    continued = run(with_recorded({"resume": str(part.directory), "rounds": 4}))
-    assert numbers(continued) == numbers(whole)
-    ends = [last(r) for r in (whole, continued)]
-    assert all(torch.equal(t, ends[1][name]) for name, t in ends[0].items())
-
-
 def test_the_generator_learns_from_the_heads_that_were_accepted(small: Small) -> None:
     """A reply that is lost and one that is spoilt leave the run as it is without either."""
     absent = {"absent": {("partition-1", 1)}, "lost": set()}
@@ -240,11 +220,8 @@ def test_the_generator_learns_from_the_heads_that_were_accepted(small: Small) ->
     ]
     lines = [record.metrics() for record in records]
     assert [list(line[1]["rejected"]) for line in lines] == [["partition-1"]] * 3
-    ends = [last(record) for record in records]
-    whole = last(run(config))
-    for end in ends[1:]:
-        assert all(torch.equal(t, end[name]) for name, t in ends[0].items())
-    assert any(not torch.equal(t, whole[name]) for name, t in ends[0].items())
+    assert all(same_end(records[0], record) for record in records[1:])
+    assert not same_end(records[0], run(config))
 
 
 def test_a_generator_that_diverges_ends_the_run_by_a_sentence(small: Small) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from federation import MissingGrid, TamperedGrid, numbers, run
+from federation import MissingGrid, TamperedGrid, last, losses, numbers, run, same, same_end
+from small import Small
 from tampering import with_arrays
 
 import client_app.generators
@@ -26,11 +26,8 @@ from common.settings.central import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
 from common.storage import tensor_file
 from common.wire.pixels import Pixels
-from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 #: a generator that is trained in a moment and draws nothing that anybody would know
 TINY = (
@@ -38,10 +35,6 @@ TINY = (
     "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order"
 )
 LOSS, UP, DOWN = "loss", "up", "down"
-
-
-def losses(record: Record) -> list[float]:
-    return [line["test"]["loss"] for line in record.metrics()]
 
 
 def bytes_of(record: Record, way: str, server_round: int) -> dict[str, int]:
@@ -52,10 +45,6 @@ def bytes_of(record: Record, way: str, server_round: int) -> dict[str, int]:
 def held(record: Record) -> dict[str, int]:
     sites = json.loads((record.directory / "partition.json").read_text())["sites"]
     return {name: site["examples"] for name, site in sites.items()}
-
-
-def last(record: Record) -> dict[str, torch.Tensor]:
-    return dict(Checkpoint.load(record.last).weights)
 
 
 # ---- what equals the inner method -------------------------------------------------------------------------
@@ -73,8 +62,7 @@ def test_around_any_method_nothing_shared_is_that_method_to_the_bit(
     text = f"data.images=200 {({'fedvae': vae, 'feddpms': vae, 'feddgm': brief}).get(inner, '')}"
     alone = run(small(method=inner, set=text))
     around = run(small(method="fedssyn", set=f"{text} fedssyn.inner={inner} fedssyn.images=none"))
-    one, other = last(alone), last(around)
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same_end(alone, around)
     for a, b in zip(numbers(alone)[1:], numbers(around)[1:], strict=True):
         assert (a["test"], a.get("notes"), a["floats_up"]) == (
             b["test"],
@@ -243,8 +231,7 @@ def test_the_central_bound_trains_on_all_synthetic_images_and_asks_nobody(small:
     settings = here.config.settings
     assert isinstance(settings, CentralSettings)
     train(model, everything, settings, here.task, draws, server_round=2, steps=steps)
-    found = last(record)
-    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+    assert same(last(record).weights, model.state_dict())
 
 
 @pytest.mark.parametrize("inner", ["fedavg", "scaffold"])
@@ -439,16 +426,6 @@ def test_a_share_is_sent_again_to_a_site_that_lost_its_own(
     sent = [bytes_of(record, DOWN, r)["partition-0"] for r in (2, 3, 4)]
     assert sent[0] == pytest.approx(sent[2], abs=64)
     assert sent[1] < sent[0] - 3_000
-
-
-@pytest.mark.parametrize("stood", [1, 2, 3])
-def test_resumed_it_is_an_unbroken_run(small: Small, stood: int) -> None:
-    """Behind round 1 the images are shuffled, behind 2 the shares are out and control variates have moved."""
-    text = f"{TINY} fedssyn.inner=scaffold federation.participation=0.67"
-    whole = run(small(method="fedssyn", rounds=4, set=text))
-    part = run(small(method="fedssyn", rounds=stood, set=text))
-    run(with_recorded({"resume": str(part.directory), "rounds": 4}))
-    assert numbers(part) == numbers(whole)
 
 
 def test_partial_participation_asks_everybody_for_images(small: Small) -> None:

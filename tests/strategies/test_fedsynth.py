@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from typing import cast
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
-from federation import TamperedGrid, numbers, run
+from federation import TamperedGrid, numbers, resumed, run, same_end
 from fedsynth_sites import QUICK, Small, by_torch, client, made, prepared, upload
-from flwr.app import ArrayRecord, Message, RecordDict
+from hypothesis import example as for_one
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from tampering import with_arrays
+from torch import nn
 
 from client_app.fedsynth import parameters
-from common.errors import FederationError
+from common.config.loading import load
+from common.data.published.catalogue import describe
+from common.division import Division
+from common.errors import ConfigError, FederationError
+from common.learning.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
-from nectar.records.resume import with_recorded
+from nectar import cli
+from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from server_app.synthetic_sets import load_sets
+from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth
 from synth.synthetic_updates import loss_of, replay
 
@@ -110,12 +127,8 @@ def test_the_update_of_two_sites_by_hand(small: Small, weighting: str) -> None:
 # -- a run, and sites that send what leads nowhere --------------------------------------------------
 
 
-def beyond(instruction: Message, reply: Message) -> Message:
-    """Send numbers that are finite, and whose steps are not."""
-    arrays = reply.content["arrays"].to_numpy_ndarrays()  # type: ignore[union-attr]
-    arrays[1] = np.full_like(arrays[1], 3e38)
-    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": reply.content["metrics"]})
-    return Message(content, reply_to=instruction)
+#: numbers that are finite, and whose steps are not
+beyond = with_arrays(lambda a: [a[0], np.full_like(a[1], 3e38), *a[2:]])
 
 
 def test_replaying_together_gives_the_same_run_and_rejects_the_same_site(small: Small) -> None:
@@ -186,9 +199,8 @@ def test_a_run_learns_is_the_same_twice_and_continues_where_it_stopped(small: Sm
     figures = {"train-loss", "synthesis-loss", "cosine", "norm-error"}
     assert set(lines[1]["train"]) == figures
     part = run(small(**{**keys, "rounds": 1}))
-    continued = run(with_recorded({"resume": str(part.directory), "rounds": 2}))
-    ends = [Checkpoint.load(r.last).weights for r in (one, continued)]
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    continued = resumed(part, 2)
+    assert same_end(one, continued)
 
 
 def test_a_run_in_bfloat16_trains_its_reference_in_it_and_replays_in_float32(small: Small) -> None:
@@ -201,3 +213,186 @@ def test_a_run_in_bfloat16_trains_its_reference_in_it_and_replays_in_float32(sma
     assert one.round.figures["train-loss"] == pytest.approx(
         other.round.figures["train-loss"], rel=0.05
     )
+
+
+# ---- what cannot be is refused before any work -------------------------------------------------------
+
+
+# -- what cannot be ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "fedsynth.rate=51",
+            "fedsynth.rate=51 leaves no example in each of fedsynth.steps=1 batches, at 74 floats an example",
+        ),
+        ("fedsynth.rate=1 fedsynth.steps=51", "no rate would: lower fedsynth.steps or take a larg"),
+        ("model.width=1 fedsynth.learn_step=on fedsynth.rate=2", "the largest possible rate is 1."),
+        ("model.name=convnet model.norm=batch", "choose model.norm=instance, group or none"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_with_what_to_do(
+    small: Small, words: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_strategy(made(small, words))
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_trained_labels_are_refused_for_text(asked: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"2000 numbers for every token of reddit2k: set feds"):
+        make_strategy(Division(load(asked(method="fedsynth"))).run)
+
+
+@pytest.mark.parametrize(
+    "words", [["fedsynth.rate=1e9"], ["fedsynth.steps=100000"], ["model.norm=batch"]]
+)
+def test_an_impossible_run_ends_the_command_before_any_work(
+    tmp_path: Any, capfd: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    output = tmp_path / "runs"
+    assert cli.main(["run", "method=fedsynth", *words, f"output-dir={output}"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("nectar: ")
+    assert line.endswith(".")
+    assert not output.exists()
+
+
+def budget(parameters_: int, example: int, **settings: Any) -> Run:
+    """Return what ``spec_of`` reads of a run whose model has so many parameters, and inputs of so many floats."""
+    model = nn.Linear(parameters_, 1, bias=False, device="meta")
+    model.continuous_shape = (example, 1, 1)
+    made_ = SimpleNamespace(
+        info=replace(describe("digits"), shape=(example, 1, 1)),
+        build_model=lambda: model,
+        settings=lambda _: FedSynthSettings(**settings),
+        config=SimpleNamespace(dataset="made-up"),
+    )
+    return cast(Run, made_)
+
+
+sizes = st.integers(1, 20_000_000), st.integers(1, 3000), st.integers(1, 60)
+kinds = st.sampled_from(["trained", "fixed"]), st.booleans()
+
+
+@hypothesis_settings(deadline=None)
+@given(*sizes, st.floats(1, 1000), *kinds)
+@for_one(504_972, 159, 18, 8.3, "trained", False)  # 20 examples, of which floats lose one
+def test_as_many_examples_are_sent_as_the_rate_pays_for_and_no_fewer(
+    total: int, example: int, m: int, rate: float, labels: str, learn: bool
+) -> None:
+    run_ = budget(total, example, rate=rate, steps=m, labels=labels, learn_step=learn)
+    room = Fraction(total) / Fraction(str(rate))
+    each = example + (10 if labels == "trained" else 0)
+    try:
+        b = spec_of(run_).b
+    except ConfigError:
+        b = 0
+    assert b == 0 or m * b * each + learn <= room
+    assert m * (b + 1) * each + learn > room
+
+
+@hypothesis_settings(deadline=None)
+@given(*sizes, *kinds)
+@for_one(26_202_306, 2369, 5, "trained", False)  # 2202.8, at which floats leave no example
+def test_the_largest_rate_that_a_refusal_names_is_possible_and_a_tenth_more_is_not(
+    total: int, example: int, m: int, labels: str, learn: bool
+) -> None:
+    given_ = {"steps": m, "labels": labels, "learn_step": learn}
+    with pytest.raises(ConfigError) as refused:
+        spec_of(budget(total, example, rate=1e9, **given_))
+    said = str(refused.value)
+    each = example + (10 if labels == "trained" else 0)
+    if m * each + learn > total:
+        assert "no rate would" in said
+        return
+    named = said.removesuffix(".").rpartition(" ")[2]
+    assert spec_of(budget(total, example, rate=float(named), **given_)).b == 1
+    more = float(Fraction(named) + Fraction(1, 10))
+    with pytest.raises(ConfigError):
+        spec_of(budget(total, example, rate=more, **given_))
+
+
+def test_the_training_it_is_held_against_is_the_one_that_files_tell_fedavg(small: Small) -> None:
+    given_ = small(method="fedsynth", set=f"{QUICK} fedavg.momentum=0.5 fedavg.lr=0.7")
+    settings = load(given_).settings
+    assert isinstance(settings, FedSynthSettings)
+    assert (settings.momentum, settings.lr, settings.weighting) == (0.5, 0.1, "uniform")
+
+
+# ---- text: vectors in place of tokens ----------------------------------------------------------------
+
+
+# -- text -------------------------------------------------------------------------------------------
+
+TEXT = (
+    "fedsynth.labels=fixed fedsynth.rate=20 fedsynth.iterations=5 fedsynth.epochs=1 fedsynth.batch=5 "
+    "fedsynth.lr=5 fedsynth.step_size=5"
+)
+
+
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """Collect what is logged."""
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Keep()
+    logging.getLogger("flwr").addHandler(handler)
+    yield lines
+    logging.getLogger("flwr").removeHandler(handler)
+
+
+def text_config(asked: Callable[..., Any], words: str = "") -> dict[str, Any]:
+    keys = asked(method="fedsynth")
+    plain = " ".join(w for w in keys["set"].split() if not w.startswith("fedavg."))
+    return {**keys, "set": f"{plain} {TEXT} {words}"}
+
+
+def test_a_language_model_learns_from_sequences_of_vectors(
+    asked: Callable[..., Any], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a tied output every parameter moves; the targets are tokens that the site's texts hold, never PAD."""
+    sets: list[SyntheticBatches] = []
+    plain = FedSynth.prepare
+
+    def keep(self: FedSynth, server_round: int, weights: Weights, arrived: Upload) -> Upload:
+        sets.append(cast(SyntheticBatches, arrived.payload))
+        return plain(self, server_round, weights, arrived)
+
+    monkeypatch.setattr(FedSynth, "prepare", keep)
+    config = text_config(asked)
+    record = run(config)
+    losses = [line["test"]["loss"] for line in record.metrics()]
+    assert losses[2] < losses[1] < losses[0]
+    setup = Division(load(config)).run
+    held = set(np.unique(Division(setup.config).dataset.train.labels).tolist()) - {0}
+    assert len(sets) == 8
+    for sent in sets:
+        assert sent.inputs.shape[2:] == (10, 8)
+        assert sent.labels.shape[2:] == (10,)
+        assert set(sent.labels.unique().tolist()) <= held
+        assert sent.floats == sent.inputs.numel() <= Weights.of(setup.build_model()).floats / 20
+    start, end = setup.build_model().state_dict(), Checkpoint.load(record.last).weights
+    assert all(not torch.equal(start[name], end[name]) for name in start)
+    assert not any("no synthetic batch moved" in line for line in said)
+    assert json.loads((record.directory / "partition.json").read_text())["classes"] == []
+
+
+def test_vectors_cannot_move_an_embedding_of_its_own_and_the_log_says_so_once(
+    asked: Callable[..., Any], said: list[str]
+) -> None:
+    config = text_config(asked, "model.tied=off")
+    record = run(config)
+    start = Division(load(config)).run.build_model().state_dict()
+    end = Checkpoint.load(record.last).weights
+    stayed = [name for name in start if torch.equal(start[name], end[name])]
+    assert stayed == ["embedding.weight"]
+    (warning,) = [line for line in said if "no synthetic batch moved" in line]
+    assert "no synthetic batch moved embedding.weight:" in warning

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from federation import numbers, run
+from federation import numbers, resumed, run
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
+from small import Small
 from tiny import HALVES, Tiny, tiny_run
 
 from client_app.foreign import ForeignClient
@@ -28,8 +29,6 @@ from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.exchange.serialising import weights_from
 from strategies.foreign import ForeignStrategy
-
-Small = Callable[..., dict[str, Any]]
 
 HERE = __name__
 PATH = "flwr.serverapp.strategy"
@@ -328,10 +327,9 @@ class EverySecond(flower.FedAvg):
 
 
 def test_one_round_with_an_update_is_enough_also_where_the_run_goes_on_later(small: Small) -> None:
-    from nectar.records.resume import with_recorded
 
     record = run(small(method=f"{HERE}:EverySecond", rounds=1))
-    run(with_recorded({"resume": str(record.directory), "rounds": 2}))
+    resumed(record, 2)
     assert record._provenance()["outcome"] == "completed"
     assert numbers(record) == numbers(run(small(method=f"{HERE}:EverySecond")))
     assert [line.get("updated", True) for line in record.metrics()] == [True, True, False]

@@ -6,29 +6,26 @@ import hashlib
 import os
 import pickle
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stylegan_repository
 import torch
-from federation import numbers, run
+from federation import numbers, resumed, run
 from real_site import Site
+from small import Small
 from stylegan_repository import Standin, standin
 
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
 from nectar.engines.preflight import check
-from nectar.records.resume import with_recorded
 from strategies.image_generators import image_generator
 from synth.generators.feature_space import FeatureSpace
 from synth.generators.style import Form, start
 from synth.generators.style_weights import encoded
 from synth.generators.stylegan_xl import StyleganXL
-
-Small = Callable[..., dict[str, Any]]
 
 TINY = (
     "data.images=200 model.depth=2 feddgm.epochs=2 feddgm.ipc=2 feddgm.iterations=3 feddgm.inner_epochs=3 "
@@ -137,7 +134,7 @@ def test_resumed_it_is_an_unbroken_run(small: Small, official: Standin) -> None:
     text = f"{TINY} feddgm.warm=on {official.settings()}"
     whole = run(small(method="feddgm", rounds=2, set=text))
     part = run(small(method="feddgm", rounds=1, set=text))
-    run(with_recorded({"resume": str(part.directory), "rounds": 2}))
+    resumed(part, 2)
     assert numbers(part) == numbers(whole)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
-from federation import numbers, run
+from federation import last, run
+from small import Small
 from torch import nn
 
 from common.config.loading import load
@@ -20,20 +18,11 @@ from common.settings.global_models import GlobalModelsSettings
 from common.sites import Site
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from nectar.records.resume import with_recorded
-from server_app.checkpoint import Checkpoint
-from server_app.record import Record
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
 from strategies.global_models import SURROGATE, GlobalModels
 
-Small = Callable[..., dict[str, Any]]
-
 TWO = "feddm.global_models=mlp,convnet feddm.global_epochs=3"
-
-
-def last(record: Record) -> Checkpoint:
-    return Checkpoint.load(record.last)
 
 
 @pytest.mark.parametrize("method", ["feddm", "real"])
@@ -50,16 +39,6 @@ def test_the_first_gives_the_figures_and_what_travels_is_what_it_would_be_withou
     assert set(last(record).models) == {"mlp", "convnet"}
     weights = last(alone).weights
     assert all(torch.equal(t, weights[name]) for name, t in last(record).weights.items())
-
-
-def test_resumed_it_is_an_unbroken_run(small: Small) -> None:
-    whole = run(small(rounds=3, set=TWO))
-    part = run(small(rounds=1, set=TWO))
-    run(with_recorded({"resume": str(part.directory), "rounds": 3}))
-    assert numbers(part) == numbers(whole)
-    one, other = last(part), last(whole)
-    for name in one.models:
-        assert all(torch.equal(t, other.models[name][n]) for n, t in one.models[name].items())
 
 
 def test_its_step_is_of_the_loss_by_the_real_images_that_each_stands_for() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from federation import SilentGrid, TamperedGrid, numbers, run
+from small import Small
 from tampering import away_from_start, with_arrays, with_part
 
 from common.config.loading import load
@@ -27,8 +28,6 @@ from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from strategies.plausible import shares_kept
 from strategies.sparse import SparseAverage
-
-Small = Callable[..., dict[str, Any]]
 
 HOSTILE = "partition-1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,10 +12,9 @@ import pytest
 from federation import PromptGrid, run
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
+from small import Small
 
 from strategies.exchange import inbox, sending
-
-Small = Callable[..., dict[str, Any]]
 
 
 class Uploading(PromptGrid):

@@ -39,9 +39,7 @@ def test_two_rounds_with_partial_participation_and_a_spoilt_reply() -> None:
     assert [exchange.match(site) for site in ("a", "b", "c")] == [None, None, None]
     assert [exchange.ask(site) for site in ("a", "b", "c")] == [False, True, True]
     exchange.settle(
-        outcome("b", "c"),
-        {"b": means(2, 3), "c": means(2, 4)},
-        {"b": (0, 1), "c": (0, 5)},
+        outcome("b", "c"), {"b": means(2, 3), "c": means(2, 4)}, {"b": (0, 1), "c": (0, 5)}
     )
     assert exchange.asked == {"a": 1, "b": 2, "c": 1}  # b's first means have left it all the same
 

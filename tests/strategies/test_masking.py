@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from federation import TamperedGrid, numbers, run
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import RecordDict
+from small import Small
+from tampering import with_arrays
 
 from client_app.masking import MaskingClient
 from client_app.state import ContextState
@@ -30,7 +31,6 @@ from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
 from strategies.masking import Masking
 
-Small = Callable[..., dict[str, Any]]
 QUICK = "masking.epochs=1 masking.batch=64"
 
 
@@ -124,30 +124,19 @@ def test_masks_differ_by_site_and_by_round(small: Small) -> None:
     assert len(seeds) == 4
 
 
-def other_byte_order(instruction: Message, reply: Message) -> Message:
-    arrays = reply.content["arrays"].to_numpy_ndarrays()  # type: ignore[union-attr]
-    arrays[1] = arrays[1].astype(np.dtype(">f4"))
-    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": reply.content["metrics"]})
-    return Message(content, reply_to=instruction)
-
-
 @pytest.mark.parametrize("method", ["masking", "fedavg", "feddm"])
 def test_floats_of_another_byte_order_are_one_sites_fault_and_no_end_of_the_run(
     small: Small, method: str
 ) -> None:
-    record = run(small(method=method, rounds=1), TamperedGrid, tampers={1: other_byte_order})
+    other = with_arrays(lambda a: [a[0], a[1].astype(np.dtype(">f4")), *a[2:]])
+    record = run(small(method=method, rounds=1), TamperedGrid, tampers={1: other})
     line = record.metrics()[1]
     assert line["accepted"] == ["partition-0", "partition-2"]
     assert "byte order" in line["rejected"]["partition-1"]
 
 
 def test_a_value_that_the_rate_makes_infinite_is_one_sites_fault(small: Small) -> None:
-    def huge(instruction: Message, reply: Message) -> Message:
-        arrays = reply.content["arrays"].to_numpy_ndarrays()  # type: ignore[union-attr]
-        arrays[1] = np.full_like(arrays[1], 3e38)
-        content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": reply.content["metrics"]})
-        return Message(content, reply_to=instruction)
-
+    huge = with_arrays(lambda a: [a[0], np.full_like(a[1], 3e38), *a[2:]])
     record = run(small(method="masking", rounds=1, set=QUICK), TamperedGrid, tampers={0: huge})
     assert "times the rate" in record.metrics()[1]["rejected"]["partition-0"]
 

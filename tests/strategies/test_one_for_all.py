@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from federation import numbers, run
 from flwr.app import ConfigRecord, Message, RecordDict
 from real_site import Site as RealSite
+from small import Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -21,7 +22,6 @@ from server_app.app import make_strategy
 from strategies.exchange.gathering import Attendance, wait_for_sites
 from strategies.exchange.roll_call import Question
 
-Small = Callable[..., dict[str, Any]]
 Config = Mapping[str, Any]
 
 EACH, ALL = "query.roll_call", "query.partitions"
@@ -103,7 +103,7 @@ def test_a_run_is_what_it_is_with_nodes_that_are_asked_one_by_one(
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_texts_count_the_places_that_have_a_target(asked: Callable[..., dict[str, Any]]) -> None:
+def test_texts_count_the_places_that_have_a_target(asked: Small) -> None:
     config = asked("evaluation.on=sites data.site_holdout=0.4")
     question = asked_by(config)
     together, messages = attendance(config, question, one_for_all=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import random
 import weakref
-from collections.abc import Callable
 from statistics import median_low
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 from federation import TamperedGrid, numbers, run
 from flwr.app import Message
+from small import Small
 from tampering import with_arrays
 
 from common.sites import Site
@@ -20,9 +21,7 @@ from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.judging import TOGETHER
 from strategies.exchange.replies import Upload, read_upload
-from strategies.plausible import length_of, own_length, too_long
-
-Small = Callable[..., dict[str, Any]]
+from strategies.plausible import _median_of_the_others, length_of, own_length, too_long
 
 SETTINGS = "fedsynth.rate=5 fedsynth.iterations=2 fedsynth.steps=2 fedsynth.real_batch=32"
 
@@ -155,3 +154,24 @@ def test_the_bounds_change_no_number_of_an_honest_run(small: Small, method: str)
         "partition.alpha=0.05 partition.min_size=1 federation.max_update=0 federation.max_pixel=0"
     )
     assert numbers(bounded) == numbers(run(small(method=method, rounds=2, set=free)))
+
+
+# ---- what is usual among many updates ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 7, 16, 33])
+def test_it_is_the_lower_median_of_the_others(number: int) -> None:
+    draw = random.Random(number)
+    values = [draw.choice([0.5, 1.0, 2.0, 2.0, 7.0, float("inf")]) for _ in range(number)]
+    for i, value in enumerate(values):
+        others = [*values[:i], *values[i + 1 :]]
+        assert _median_of_the_others(sorted(values), value) == median_low(others)
+
+
+def test_it_is_said_from_the_first_that_is_asked_about() -> None:
+    lengths = [1.0, 1.0, 1.0, 500.0, 2.0]
+    assert (
+        too_long(lengths, own=1.0, factor=100.0, known=3)
+        == (too_long(lengths, own=1.0, factor=100.0)[3:])
+    )
+    assert [bool(said) for said in too_long(lengths, 1.0, 100.0)] == [0, 0, 0, 1, 0]

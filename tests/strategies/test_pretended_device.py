@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ import torch
 from federation import run
 from places import ROOT
 from pretended_rounds import PLANTED, figures_of
+from small import Small
 
 from common.methods import METHODS
-
-Small = Callable[..., dict[str, Any]]
 
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
 OTHERS = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from federation import TamperedGrid, numbers, run
+from federation import TamperedGrid, numbers, run, same_end
+from small import Small
 from tampering import with_arrays
 from tiny import Tiny
 
@@ -22,8 +22,6 @@ from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-
-Small = Callable[..., dict[str, Any]]
 
 
 def control(tiny: Tiny) -> float:
@@ -160,8 +158,7 @@ def test_with_no_layer_fedpvr_is_fedavg_weighted_uniformly_to_the_bit(small: Sma
     without = run(small(method="fedpvr", rounds=3, set="fedpvr.layers=none"))
     plain = run(small(method="fedavg", rounds=3, set="fedavg.weighting=uniform"))
     assert [n["test"] for n in numbers(without)] == [n["test"] for n in numbers(plain)]
-    one, other = (Checkpoint.load(r.last).weights for r in (without, plain))
-    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert same_end(without, plain)
 
 
 def test_with_all_layers_fedpvr_is_scaffold(small: Small) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from federation import numbers, run
+from small import Small
 from tiny import Tiny
 
 from server_app.checkpoint import Checkpoint
-
-Small = Callable[..., dict[str, Any]]
 
 OURS_AND_FLOWERS = {
     "avgm": (

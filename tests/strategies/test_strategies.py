@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from federation import numbers, run
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from small import Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -28,8 +28,6 @@ from strategies.fedavg import FedAvg
 from strategies.feddm import FedDM
 from strategies.foreign import ForeignStrategy
 from strategies.site_grid import SiteGrid
-
-Small = Callable[..., dict[str, Any]]
 
 
 def upload(run: Run, name: str, value: float, examples: int) -> Upload:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from federation import TamperedGrid, numbers, run
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import RecordDict
+from small import Small
+from tampering import with_arrays
 
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
@@ -28,7 +29,6 @@ from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
 from strategies.topk import TopK
 
-Small = Callable[..., dict[str, Any]]
 QUICK = "topk.epochs=1 topk.batch=64"
 
 
@@ -105,12 +105,8 @@ def test_a_run_learns_is_the_same_twice_and_pays_what_its_rate_says(small: Small
     ],
 )
 def test_a_bad_part_is_one_sites_fault(small: Small, damage: Any, said: str) -> None:
-    def tamper(instruction: Message, reply: Message) -> Message:
-        arrays = damage(reply.content["arrays"].to_numpy_ndarrays())  # type: ignore[union-attr]
-        content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": reply.content["metrics"]})
-        return Message(content, reply_to=instruction)
-
-    record = run(small(method="topk", rounds=1, set=QUICK), TamperedGrid, tampers={1: tamper})
+    tampers = {1: with_arrays(damage)}
+    record = run(small(method="topk", rounds=1, set=QUICK), TamperedGrid, tampers=tampers)
     line = record.metrics()[1]
     assert line["accepted"] == ["partition-0", "partition-2"]
     assert said in line["rejected"]["partition-1"]

@@ -10,17 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.augmentation import (
-    TRANSFORMS,
-    Draw,
-    apply,
-    color,
-    cutout,
-    draws,
-    parse,
-    shift,
-    warp,
-)
+from synth.augmentation import TRANSFORMS, Draw, apply, color, cutout, draws, parse, shift, warp
 
 ALL = "color_crop_cutout_flip_scale_rotate"
 uniforms = st.tuples(*[st.floats(0, 1, exclude_max=True)] * 3)

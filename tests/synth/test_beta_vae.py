@@ -6,15 +6,12 @@ import math
 
 import pytest
 import torch
+from seeds import rng
 from sprites import ELLIPSE, SQUARE, sprites
 from torch import Tensor, nn
 
 from synth.beta_vae import BetaVAE, Training, codes, draw_images, negative_elbo, start
 from synth.latent_sharing import class_means
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_the_network_is_that_of_burgess_et_al() -> None:

@@ -8,15 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor, nn
 
 from synth.diffusion import Schedule, denoising_loss, denoising_losses, noised
 from synth.moving_average import MovingAverage
 from synth.unet import UNet
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def woken(dtype: torch.dtype) -> UNet:

@@ -11,15 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor
 
 from synth.diffusion import Schedule
 from synth.diffusion_samplers import SAMPLERS, labels_like, sample
 from synth.unet import UNet
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from seeds import rng
 from torch import Tensor
 
 from synth.diffusion import Schedule, denoising_losses
@@ -15,10 +16,6 @@ from synth.diffusion_training import Plan, Training, flipped
 from synth.unet import UNet
 
 SCHEDULE = Schedule.cosine(100)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def tiny(**sizes: Any) -> UNet:

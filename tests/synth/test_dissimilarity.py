@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor, nn
 
 from common.models import build
@@ -17,10 +18,6 @@ from synth.dissimilarity import (
     site_gradient,
     stochastic_noise,
 )
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def network(norm: str = "instance") -> nn.Module:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor, nn
 
 from common.data.published.digits import read_digits
@@ -28,10 +29,6 @@ from synth.ensemble_distillation import (
 
 #: a few steps of a few images
 SMALL = Plan(steps=3, batch=6, student_batch=4, padding=1)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def logs(*rows: list[float]) -> Tensor:

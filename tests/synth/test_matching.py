@@ -8,16 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor
 
 from common.models import Classifier, build
 from synth.ball import project_ball, sample_ball
 from synth.class_batches import ClassBatches
 from synth.distribution_matching import matching_loss, noise_start, real_start
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def network(norm: str = "instance", dtype: torch.dtype = torch.float64) -> Classifier:

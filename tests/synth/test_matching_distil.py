@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from matching import distil
+from seeds import rng
 from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -19,11 +20,6 @@ from common.models import Classifier, build
 from synth import augmentation
 from synth.class_batches import ClassBatches
 from synth.distribution_matching import matching_loss, real_start, sample_ball
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
 
 SETTINGS: dict[str, Any] = {
     "iterations": 3,

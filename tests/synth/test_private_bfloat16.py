@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from matching import distil_privately
+from seeds import rng
 from torch import Tensor, nn
 
 from common.draws.row_draws import SeededRows
@@ -34,10 +35,6 @@ from synth.unet import UNet
 
 CLIP = 0.7
 CPU = torch.device("cpu")
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def network() -> nn.Module:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from seeds import rng
 from torch import Tensor
 
 from common.draws.row_draws import SeededRows
@@ -18,10 +19,6 @@ from synth.private_release import Gaussian
 from synth.unet import UNet
 
 SCHEDULE = Schedule.cosine(100)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def tiny() -> UNet:

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from seeds import rng
 from torch import Tensor, nn
 
 from common.models import build
@@ -20,10 +21,6 @@ from synth.private_release import Gaussian
 from synth.vae import auto_encoding_loss, sampled
 
 IMAGE, TEXT, CLASSES, N = (2, 16, 16), (6,), 5, 7
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 class ThinResNet18(ResNet18):

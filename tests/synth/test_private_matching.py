@@ -11,6 +11,7 @@ import pytest
 import torch
 from matching import distil, distil_privately
 from scipy.stats import binom, chi2
+from seeds import rng
 from torch import Tensor, nn
 
 from common.models import Classifier, build
@@ -27,10 +28,6 @@ MECHANISMS: tuple[Mechanism, ...] = ("gradient", "feature")
 
 ROUNDED = 1e-12
 """What float64 may leave of a difference of two sums of nine clipped rows whose products were grouped otherwise."""
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def silence(shape: Sequence[int]) -> Tensor:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from seeds import rng
+from slopes import require_slopes
 
 from synth.generators.feature_space import FeatureSpace
-from synth.generators.latents import ImageGenerator
 from synth.generators.style import Form, StyleNetwork, modulated, start
 
 LABELS = torch.tensor([3, 0, 3, 1])
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def network(shape: tuple[int, int, int] = (1, 8, 8), seed: int = 1) -> StyleNetwork:
@@ -154,26 +150,9 @@ def test_a_gradient_reaches_all_of_every_latent_and_is_its_finite_difference(
     n: int, seed: int
 ) -> None:
     """Of these draws no unit of a leaky ReLU changes its side within the step, which would bend the difference."""
-    model = network().double()
-    space: ImageGenerator = FeatureSpace(model, n)
-    start_at = space.latents(LABELS, rng(seed))
-    latents = start_at.holding([t.double() for t in start_at.tensors]).leaves()
+    space = FeatureSpace(network().double(), n)
     target = torch.randn(4, 1, 8, 8, dtype=torch.float64, generator=rng(seed + 1))
-
-    def loss(tensors: list[Tensor]) -> Tensor:
-        return (space.images(latents.holding(tensors)) - target).square().sum()
-
-    slopes = torch.autograd.grad(loss(list(latents.tensors)), latents.tensors)
-    step = 1e-8
-    for i, slope in enumerate(slopes):
-        assert bool((slope.flatten(1).abs().sum(1) > 0).all()), "every image's"
-        way = torch.randn(slope.shape, dtype=torch.float64, generator=rng(seed + 2))
-        up, down = (
-            loss([t + sign * step * way if j == i else t for j, t in enumerate(latents.tensors)])
-            for sign in (1, -1)
-        )
-        expected = float(up.detach() - down.detach()) / (2 * step)
-        assert float((slope * way).sum()) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    require_slopes(space, space.latents(LABELS, rng(seed)), target, step=1e-8, seed=seed + 2, per=1)
 
 
 @pytest.mark.parametrize("n", [0, 2, 4])

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from seeds import rng
 from style_training import Encoder, Plan, negative_bound, train_prior
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
@@ -15,10 +16,6 @@ from synth.generators.style import Form
 
 FORM = Form((1, 4, 4), 2, width=8, depth=1, latent=4)
 BRIEF = Plan(steps=3, batch=8)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def halves(n: int) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import stylegan_repository
 import torch
+from seeds import rng
+from slopes import require_slopes
 from torch import Tensor
 
 from synth.generators.latents import ImageGenerator
@@ -17,10 +19,6 @@ LABELS = torch.tensor([2, 0, 2, 1])
 #: which of the network's seven classes labels 0, 1 and 2 are
 CLASSES = (6, 1, 3)
 LAYERS = 5
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture(scope="module")
@@ -77,24 +75,8 @@ def test_a_gradient_reaches_all_of_every_latent_and_is_its_finite_difference(
     code = stylegan_repository.repository(tmp_path)
     double = stylegan_repository.network(code, (3, 16, 16), 7, LAYERS).double()
     space = StyleganXL(double, n, CLASSES)
-    drawn = space.latents(LABELS, rng(n))
-    latents = drawn.holding([t.double() for t in drawn.tensors]).leaves()
     target = torch.randn(4, 3, 16, 16, dtype=torch.float64, generator=rng(1))
-
-    def loss(tensors: list[Tensor]) -> Tensor:
-        return (space.images(latents.holding(tensors)) - target).square().sum()
-
-    slopes = torch.autograd.grad(loss(list(latents.tensors)), latents.tensors)
-    step = 1e-6
-    for i, slope in enumerate(slopes):
-        assert bool((slope.flatten(2).abs().sum(2) > 0).all()), "every image's, every layer's"
-        way = torch.randn(slope.shape, dtype=torch.float64, generator=rng(2))
-        up, down = (
-            loss([t + sign * step * way if j == i else t for j, t in enumerate(latents.tensors)])
-            for sign in (1, -1)
-        )
-        expected = float(up.detach() - down.detach()) / (2 * step)
-        assert float((slope * way).sum()) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    require_slopes(space, space.latents(LABELS, rng(n)), target, step=1e-6, seed=2, per=2)
 
 
 def test_images_hang_on_their_own_latents_alone_and_on_no_other_draw(network: Any) -> None:

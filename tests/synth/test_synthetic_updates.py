@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor, nn
 
 from synth.batch_starts import class_means, draw_labels, label_logits, noise
@@ -28,10 +29,6 @@ from synth.synthetic_updates import (
 )
 
 CLASSES, PIXELS = 4, 6
-
-
-def rng(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def network(activation: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:

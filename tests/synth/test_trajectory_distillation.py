@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from seeds import rng
 from torch import Tensor
 
 from common.data.published.digits import read_digits
@@ -16,10 +17,6 @@ from synth.trajectory_matching import Segment
 
 LABELS = torch.zeros(1, dtype=torch.int64)
 TWO_STEPS = InnerTraining(2)
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def numbers(*values: float) -> Tensor:

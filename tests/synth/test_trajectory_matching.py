@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor
 
 from common.models import Classifier, build
@@ -22,10 +23,6 @@ SHAPE, CLASSES, IPC = (2, 8, 8), 3, 2
 N = CLASSES * IPC
 ETA = 0.3
 DSA = augmentation.parse("color_crop_cutout_flip_scale_rotate")
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def normal(shape: Sequence[int], seed: int) -> Tensor:

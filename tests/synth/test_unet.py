@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from seeds import rng
 from torch import Tensor
 
 from synth.unet import UNet, sinusoids
@@ -17,10 +18,6 @@ from synth.unet_blocks import Attention, attended
 
 SMALL: dict[str, Any] = {"width": 16, "multipliers": (1, 2, 2), "blocks": 1}
 TINY: dict[str, Any] = {"width": 4, "multipliers": (1, 2), "blocks": 1, "attention": (1,)}
-
-
-def rng(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def woken(model: UNet, seed: int = 1) -> UNet:
