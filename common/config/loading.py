@@ -35,7 +35,7 @@ from common.config.own_parts import Judge, chosen_method, judge_all, model_probl
 from common.config.problems import COMMAND_LINE, fail, show, unknown, where_phrase
 from common.config.resolved import Config
 from common.config.schema import build, section_classes, taken_over, unknown_problems
-from common.config.strategy import check_arguments, check_strategy
+from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
 from common.errors import ConfigError
@@ -191,7 +191,7 @@ def _resolve(
     run = cast(RunSettings, sections[""])
     foreign = is_import_path(run.method) and own is None
     if foreign and judge is not None:
-        strategy = _strategy_leaves(leaves)
+        strategy = {name: leaf.value for name, leaf in stated_arguments(leaves).items()}
     else:
         strategy = _method_arguments(run.method, leaves, foreign)
     chosen = sections[section(run.method)]
@@ -241,16 +241,6 @@ def _used(method: str, sections: Mapping[str, Settings]) -> list[str]:
         found += fresh
         open_ends += fresh
     return found
-
-
-def _strategy_leaves(leaves: dict[str, Leaf]) -> dict[str, Scalar]:
-    """Return the arguments of a strategy as they were given."""
-    prefix = f"{STRATEGY}."
-    return {
-        key.removeprefix(prefix): cast(Scalar, leaf.value)
-        for key, leaf in leaves.items()
-        if key.startswith(prefix)
-    }
 
 
 def _method_arguments(method: str, leaves: dict[str, Leaf], foreign: bool) -> dict[str, Scalar]:

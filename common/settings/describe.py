@@ -1,7 +1,8 @@
 """What a setting permits, in words: for the sentence of an error and for the help."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -10,8 +11,9 @@ from common.settings.base import Settings
 _KINDS = {
     int: "a whole number",
     float: "a number",
-    bool: "true or false (on or off)",
+    bool: "true or false",
     str: "a text",
+    NoneType: "null",
 }
 
 
@@ -52,11 +54,18 @@ def allowed(field: FieldInfo) -> str:
     """Say which values a field takes: ``"a whole number, at least 1"``."""
     if stated := notes(field).get("allowed"):
         return str(stated)
-    if get_origin(field.annotation) is Literal:
-        return "one of " + ", ".join(str(choice) for choice in get_args(field.annotation))
-    kind = _KINDS[field.annotation] if field.annotation in _KINDS else str(field.annotation)
+    kind = kind_words(field.annotation) + (" (on or off)" if field.annotation is bool else "")
     bounds = _bounds(field)
     return f"{kind}, {bounds}" if bounds else kind
+
+
+def kind_words(kind: Any) -> str:
+    """Say which values a type has: ``"a whole number"``, ``"one of a, b"``, ``"a text or null"``."""
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(kind_words, get_args(kind)))
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    return _KINDS.get(kind, str(kind))
 
 
 def describe(settings: type[Settings]) -> list[Description]:
