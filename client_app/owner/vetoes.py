@@ -99,11 +99,11 @@ class Vetoes:
         if (count := len(config.images.names)) > self.classes:
             raise _refusal(f"{count} classes", f"max-classes={self.classes}", "name fewer")
         most = dict(self.most)
-        for section, settings in config.sections().items():
-            for name, amount in amounts(type(settings)).items():
+        for section, values in config.sections().items():
+            for name, amount in amounts(type(values)).items():
                 value, asked = (
-                    getattr(settings, name),
-                    f"{section}.{name}={getattr(settings, name)}",
+                    getattr(values, name),
+                    f"{section}.{name}={getattr(values, name)}",
                 )
                 if value > most.get(amount, value):
                     raise _refusal(asked, f"max-{amount}={most[amount]}", "lower it")
@@ -112,7 +112,7 @@ class Vetoes:
                         f"this site allows {amount} up to {bound} unless its owner names another max-{amount}, and the "
                         f"run asks for {asked}: lower it, or run without this site"
                     )
-                if amount in most and value == left_open(type(settings), name):
+                if amount in most and value == left_open(type(values), name):
                     raise _refusal(
                         f"{asked}, as many as the server says",
                         f"max-{amount}={most[amount]}",

@@ -11,25 +11,26 @@ from pydantic import ValidationError
 from common.code.imports import is_import_path
 from common.config.keys import RUN_KEYS, STRATEGY, Leaf
 from common.config.own_parts import model_problems
-from common.config.problems import fail, nearest_key, show, unknown, where_phrase
+from common.config.problems import fail, nearest, nearest_key, show, unknown, where_phrase
 from common.methods import FOREIGN_CLIENT, METHODS, Method, path_of, section, settings_of
 from common.settings.base import Settings
 from common.settings.describe import allowed
 from common.settings.image_training import ImageTrainingSettings
+from common.settings.section import Section
 from common.settings.sections import SECTIONS, RunSettings
 
 _RUN = ""
 """Stands for the section of the run's own keys."""
 
 
-def section_class(name: str, own: Method | None = None) -> type[Settings] | None:
+def section_class(name: str, own: Method | None = None) -> type[Section] | None:
     """Import a section's class; None where there is no such section. ``own`` is a user's own method, if chosen."""
     if own is not None and name == own.name:
         return settings_of(own)
     return settings_of(METHODS[name]) if name in METHODS else SECTIONS.get(name)
 
 
-def section_classes(own: Method | None = None) -> dict[str, type[Settings]]:
+def section_classes(own: Method | None = None) -> dict[str, type[Section]]:
     """Import every section's class: the run-wide ones, then one for each method."""
     known = METHODS if own is None else {**METHODS, own.name: own}
     return SECTIONS | {name: settings_of(method) for name, method in known.items()}
@@ -53,7 +54,7 @@ class Sections:
     ----------
     run : RunSettings
         The run's own keys.
-    shared : mapping of str to Settings
+    shared : mapping of str to Section
         The run-wide sections, by name.
     method : Settings
         The chosen method's.
@@ -64,7 +65,7 @@ class Sections:
     """
 
     run: RunSettings
-    shared: Mapping[str, Settings]
+    shared: Mapping[str, Section]
     method: Settings
     inner: Mapping[str, Settings]
     leaves: Mapping[str, Leaf]
@@ -99,16 +100,13 @@ def read_sections(given: Mapping[str, Leaf], own: Method | None = None) -> Secti
     if chosen not in METHODS and own is None:
         others = ", and any Flower strategy or method of your own as package.module:NAME"
         raise unknown("method", run.method, given["method"].where, list(METHODS), others)
-    if not any(built[name].trains_on_images for name in (chosen, *inner)):
+    inner_settings = {name: cast(Settings, built[name]) for name in inner}
+    method = cast(Settings, built[chosen])
+    if not any(each.trains_on_images for each in (method, *inner_settings.values())):
         # What a data set's file says of it is nothing to a method that does not train so.
         built["image_training"] = ImageTrainingSettings()
-    return Sections(
-        run,
-        {name: built[name] for name in SECTIONS},
-        built[chosen],
-        {name: built[name] for name in inner},
-        reading.leaves,
-    )
+    shared = {name: built[name] for name in SECTIONS}
+    return Sections(run, shared, method, inner_settings, reading.leaves)
 
 
 def _chosen_section(given: Mapping[str, Leaf], own: Method | None) -> str:
@@ -125,7 +123,7 @@ class _Reading:
     def __init__(self, given: Mapping[str, Leaf], own: Method | None) -> None:
         self.given, self.own = given, own
         self.leaves = dict(given)
-        self.sections: dict[str, Settings] = {}
+        self.sections: dict[str, Section] = {}
         self._problems: dict[str, list[str]] = {}
         self._build(_RUN, RunSettings, given)
         for name, cls in SECTIONS.items():
@@ -142,7 +140,8 @@ class _Reading:
                 continue
             self.leaves = _taken_over(name, cls, self.given, self.own) | self.leaves
             self._build(name, cls, self.leaves)
-            used = self.sections[name].uses() if name in self.sections else ()
+            settings = self.sections.get(name)
+            used = settings.uses() if isinstance(settings, Settings) else ()
             fresh = [each for each in map(section, used) if each not in (chosen, *inner)]
             inner += fresh
             open_ends += fresh
@@ -158,10 +157,12 @@ class _Reading:
             if name in self._problems:
                 self._build(name, cls, self.given)
 
-    def _build(self, name: str, cls: type[Settings], leaves: Mapping[str, Leaf]) -> None:
+    def _build(self, name: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> None:
         self._problems.pop(name, None)
         built = build(name, cls, leaves)
         if isinstance(built, Settings):
+            built = _unknown_inner(name, built, leaves) or built
+        if isinstance(built, Section):
             self.sections[name] = built
         else:
             self._problems[name] = built
@@ -174,8 +175,22 @@ class _Reading:
         return [sentence for sentence in said if (sentence.partition("=")[0] in over) is taken]
 
 
+def _unknown_inner(name: str, settings: Settings, leaves: Mapping[str, Leaf]) -> list[str]:
+    """Say of each method that this one uses and there is not, or that is this one itself, which one it may be."""
+    known = [other for other in METHODS if other != name]
+    problems = []
+    for used in settings.uses():
+        if used not in known:
+            guess = nearest(used, known)
+            said = f"it is one of {', '.join(known)}" + (f", such as {guess}" if guess else "")
+            field = next((field for field, value in settings if value == used), "")
+            leaf = leaves.get(f"{name}.{field}")
+            problems.append(_problem(f"{name}.", field, leaf, type(settings), said))
+    return problems
+
+
 def _taken_over(
-    name: str, cls: type[Settings], given: Mapping[str, Leaf], own: Method | None
+    name: str, cls: type[Section], given: Mapping[str, Leaf], own: Method | None
 ) -> dict[str, Leaf]:
     """Return what a method takes over from those whose settings classes its own inherits, by its own dotted keys.
 
@@ -233,21 +248,21 @@ def _is_known(key: str, own: Method | None) -> bool:
     return cls is not None and field in cls.model_fields
 
 
-def build(section: str, cls: type[Settings], leaves: Mapping[str, Leaf]) -> Settings | list[str]:
+def build(section: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> Section | list[str]:
     """Build a section from the values given for it.
 
     Parameters
     ----------
     section : str
         The section's name; empty for the run-wide keys.
-    cls : type[Settings]
+    cls : type[Section]
         Its class.
     leaves : mapping of str to Leaf
         Every value given, by dotted key; unknown keys are passed over.
 
     Returns
     -------
-    Settings or list of str
+    Section or list of str
         The section, or a sentence for each value that its class refuses.
     """
     prefix = f"{section}." if section else ""
@@ -277,7 +292,7 @@ def _by_field(error: ValidationError) -> dict[str, str]:
     return found
 
 
-def _problem(prefix: str, name: str, leaf: Leaf | None, cls: type[Settings], said: str) -> str:
+def _problem(prefix: str, name: str, leaf: Leaf | None, cls: type[Section], said: str) -> str:
     """Say what is wrong with one field, or with several that a class does not take together."""
     if name not in cls.model_fields:
         return f"{prefix.rstrip('.')}: {said}."

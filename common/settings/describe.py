@@ -6,7 +6,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from common.settings.base import Settings
+from common.settings.section import Section
 
 _KINDS = {
     int: "a whole number",
@@ -31,7 +31,7 @@ class Description:
 
 
 def notes(field: FieldInfo) -> dict[str, Any]:
-    """Return what :func:`common.settings.base.setting` noted beside the bounds."""
+    """Return what :func:`common.settings.section.setting` noted beside the bounds."""
     extra = field.json_schema_extra
     return dict(extra) if isinstance(extra, dict) else {}
 
@@ -68,7 +68,7 @@ def kind_words(kind: Any) -> str:
     return _KINDS.get(kind, str(kind))
 
 
-def describe(settings: type[Settings]) -> list[Description]:
+def describe(settings: type[Section]) -> list[Description]:
     """Describe every setting of a class, in the order in which the class states them."""
     return [
         Description(
@@ -83,18 +83,18 @@ def describe(settings: type[Settings]) -> list[Description]:
     ]
 
 
-def amounts(settings: type[Settings]) -> dict[str, str]:
+def amounts(settings: type[Section]) -> dict[str, str]:
     """Return what the settings of a class are amounts of at a site, by the setting's name."""
     fields = settings.model_fields.items()
     return {name: str(notes(field)["amount"]) for name, field in fields if "amount" in notes(field)}
 
 
-def left_open(settings: type[Settings], name: str) -> Any:
+def left_open(settings: type[Section], name: str) -> Any:
     """Return the value of an amount that leaves it to the server; None where every value is one of its own."""
     return notes(settings.model_fields[name]).get("open_at")
 
 
-def operational(settings: type[Settings]) -> frozenset[str]:
+def operational(settings: type[Section]) -> frozenset[str]:
     """Name the settings of a class that change no number of a run."""
     fields = settings.model_fields.items()
     return frozenset(name for name, field in fields if notes(field).get("operational"))
