@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from common.code.code_fingerprint import APPS
 from common.code.import_closure import Sources
+from common.config.code_fingerprint import APPS
 from common.methods import METHODS, resolve
 from common.models.registry import MODELS
 from nectar.engines.flower.app import copy_bundled
