@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from client_app.arrivals import ARRIVALS
 from client_app.deadline import Deadline
 from client_app.device import DeviceClient, Metrics, client_class
-from client_app.owner.node_config import amount
+from client_app.owner.node_config import NodeConfig
 from client_app.owner.private_files import for_the_owner_alone, is_reserved
 from client_app.owner.review import Review
 from client_app.owner.vetoes import check_instruction
@@ -131,7 +131,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     state = state_of(run, record_id, site, context)
     cls = client_class(run.config.method)
     own_data = own_folder(run, context) is not None
-    review = None if is_simulated(context) else Review.of(context.node_config)
+    review = None if is_simulated(context) else Review.of(NodeConfig.of(context.node_config))
     account = account_of(run, record_id, site, context)
     if account is not None:
         account.check(_seen(message))
@@ -150,7 +150,7 @@ def _time_to_read(context: Context, asked: Mapping[str, Any] | None = None) -> D
     """
     if is_simulated(context):
         return Deadline()
-    own = amount(context.node_config, "roll-call-seconds") or ROLL_CALL_SECONDS
+    own = NodeConfig.of(context.node_config).roll_call_seconds or ROLL_CALL_SECONDS
     if asked is None:
         return Deadline(own, of="roll call")
     return Deadline(min(own, Deadline.of(asked).left))

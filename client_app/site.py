@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,9 +13,9 @@ from numpy.typing import NDArray
 
 from client_app.membership import divided, key_of
 from client_app.noise import is_seeded, refuse_seeded
-from client_app.owner.allowed_imports import allowed_imports, judge_of
+from client_app.owner.allowed_imports import judge_of
 from client_app.owner.ledger import Account, Budget
-from client_app.owner.node_config import absolute, check_keys, number, switch
+from client_app.owner.node_config import NodeConfig, absolute
 from client_app.owner.review import Review
 from client_app.owner.vetoes import Vetoes, check_size
 from client_app.state import SHELF, ContextState, DeviceState, DirectoryState
@@ -38,8 +36,6 @@ PARTITION = ("partition-id", "num-partitions")
 """The node config's keys of a site that is given its share of the run's data set."""
 
 RunItems = tuple[tuple[str, str | int | float | bool], ...]
-
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 
 @dataclass(frozen=True)
@@ -73,30 +69,28 @@ class Owner:
     budget: Budget | None
 
     @classmethod
-    def of(cls, node: Mapping[str, object]) -> Owner:
+    def of(cls, node: NodeConfig) -> Owner:
         """Read a node config.
 
         Raises
         ------
         FederationError
-            If it has a key that there is not, or a value that cannot be.
+            If its keys cannot hold together.
         """
-        check_keys(node)
         Review.of(node)
         budget = Budget.of(node)
-        if budget is not None and "state-dir" not in node:
+        if budget is not None and node.state_dir is None:
             raise FederationError(
                 "the node config sets a privacy budget (privacy-epsilon) and names no state-dir, where the ledger of "
                 "it lies: name one"
             )
-        paths = {key: absolute(key, node[key]) for key in ("data-root", "state-dir") if key in node}
         return cls(
-            imports=allowed_imports(node),
+            imports=node.allow_imports or (),
             vetoes=Vetoes.of(node),
-            root=paths.get("data-root"),
-            download=switch(node, "allow-download"),
-            keep=paths.get("state-dir"),
-            own_data="data" in node,
+            root=node.data_root,
+            download=node.allow_download,
+            keep=node.state_dir,
+            own_data=node.data is not None,
             budget=budget,
         )
 
@@ -157,28 +151,23 @@ def division_of(context: Context) -> Division:
     DataError
         If the run names a place that the site does not open.
     """
-    owner = None if is_simulated(context) else Owner.of(context.node_config)
+    node = NodeConfig.of(context.node_config)
+    owner = None if is_simulated(context) else Owner.of(node)
     if owner is not None:
         check_size(context.run_config)
+    if node.device is not None:
+        _check_offered(node.device)
     items = tuple(sorted(context.run_config.items()))
-    return _division(items, _own_device(context), number(context.node_config, "cores", 1), owner)
+    return _division(items, node.device, node.cores, owner)
 
 
-def _own_device(context: Context) -> str | None:
-    named = context.node_config.get("device")
-    if named is None:
-        return None
-    if not _DEVICE.fullmatch(str(named)):
-        raise FederationError(
-            f"the node config says device='{named}': choose auto, cpu, cuda or cuda:N"
-        )
+def _check_offered(device: str) -> None:
     try:
-        torch_device(str(named))
+        torch_device(device)
     except ConfigError:
         raise FederationError(
-            f"the node config says device='{named}', which this machine does not offer: choose cpu or auto"
+            f"the node config says device='{device}', which this machine does not offer: choose cpu or auto"
         ) from None
-    return str(named)
 
 
 def partition_of(context: Context) -> tuple[int, int]:
@@ -296,7 +285,7 @@ def site_samples(division: Division, site: str, context: Context) -> tuple[Sampl
     if not is_simulated(context):
         run = division.run
         counts = run.task.class_counts(train.labels)
-        Vetoes.of(context.node_config).check_classes(run.config, counts)
+        Vetoes.of(NodeConfig.of(context.node_config)).check_classes(run.config, counts)
     return train, holdout
 
 
@@ -359,7 +348,7 @@ def account_of(run: Run, record_id: str, site: str, context: Context) -> Account
         data = f"partition {index} of {number} of {run.config.dataset}"
     else:
         data = str(folder)
-    budget = Budget.of(context.node_config)
+    budget = Budget.of(NodeConfig.of(context.node_config))
     return Account(state_directory(context), budget, site, record_id, data)
 
 

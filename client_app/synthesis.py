@@ -20,7 +20,7 @@ from client_app.generators import GENERATORS, Generator
 from client_app.noise import is_seeded
 from client_app.private_synthesis import charge_generator, descent_of, known_examples
 from client_app.state import Tensors
-from common.code.code_fingerprint import modules_fingerprint
+from common.config.code_fingerprint import modules_fingerprint
 from common.errors import FederationError
 from common.learning.steps import counted
 from common.samples.inputs import Samples

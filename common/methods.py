@@ -17,6 +17,7 @@ __all__ = [
     "is_import_path",
     "load",
     "own_method",
+    "path_of",
     "resolve",
     "section",
     "settings_class",
@@ -70,10 +71,10 @@ class Method:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "private", private)
         for part, given in parts.items():
-            object.__setattr__(self, part, given if isinstance(given, str) else _path_of(given))
+            object.__setattr__(self, part, given if isinstance(given, str) else path_of(given))
 
 
-def _path_of(named: Any) -> str:
+def path_of(named: Any) -> str:
     """Return the import path of a class or function."""
     return f"{named.__module__}:{named.__qualname__}"
 

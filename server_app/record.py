@@ -24,8 +24,8 @@ import torch
 import yaml
 from safetensors import SafetensorError
 
-from common.code.code_fingerprint import code_fingerprint
 from common.code.fingerprint import source_fingerprint
+from common.config.code_fingerprint import code_fingerprint
 from common.config.keys import ROUND, TYPED
 from common.config.own_file import SCHEMA
 from common.config.resolved import Config

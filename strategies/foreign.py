@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, exception
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.code.imports import load
-from common.config.strategy import constructor_parameters
+from common.code.parameters import constructor_parameters
 from common.draws.seeding import derive
 from common.errors import ConfigError, FederationError, PayloadError, one_line
 from common.learning.run import Run

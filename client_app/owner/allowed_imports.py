@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
 from common.code.fingerprint import PACKAGES
 from common.config.own_parts import PART, Judge
 from common.errors import FederationError
 
 KEY = "allow-imports"
-"""The node config's key: modules and packages, with spaces or commas between them."""
-
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""The node config's key."""
 
 #: Flower's strategies are the server's matter: a site never imports the one it serves
 _SERVERS = "flwr.serverapp.strategy"
@@ -20,25 +15,6 @@ _SERVERS = "flwr.serverapp.strategy"
 #: what needs no leave: networks, and the parts that an allowed method is made of. Anything else of Nectar's own is
 #: there to be called by Nectar, with arguments of its own, and not by whoever names it.
 _OWN = {"model.name": ("common.models",), PART: PACKAGES}
-
-
-def allowed_imports(node_config: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the modules that a site's own node config allows; a package stands for all that is in it.
-
-    Raises
-    ------
-    FederationError
-        If one of them cannot be a module's name.
-    """
-    named = re.split(r"[\s,]+", str(node_config.get(KEY, "")).strip())
-    modules = tuple(name for name in named if name)
-    for name in modules:
-        if not _MODULE.fullmatch(name):
-            raise FederationError(
-                f"the node config says {KEY}={str(node_config[KEY])!r}, in which {name!r} is no module: name modules "
-                "such as torchvision.models, with spaces or commas between them"
-            )
-    return modules
 
 
 def judge_of(allowed: tuple[str, ...]) -> Judge:

@@ -6,12 +6,12 @@ A simulation keeps none: its charges travel to the run's record.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 
-from client_app.owner.node_config import amount
+from client_app.owner.node_config import NodeConfig
 from common.config.resolved import Config
 from common.errors import FederationError
 from common.privacy.accounting import costs_at_most
@@ -39,15 +39,15 @@ class Budget:
     delta: float = _DELTA
 
     @classmethod
-    def of(cls, node_config: Mapping[str, object]) -> Budget | None:
+    def of(cls, node: NodeConfig) -> Budget | None:
         """Read a node config's; None where the owner bounds nothing.
 
         Raises
         ------
         FederationError
-            If a value cannot be one, or there is a delta without an epsilon.
+            If there is a delta without an epsilon.
         """
-        most, delta = amount(node_config, EPSILON), amount(node_config, DELTA, below=1.0)
+        most, delta = node.privacy_epsilon, node.privacy_delta
         if most is None and delta is not None:
             raise FederationError(
                 f"the node config says {DELTA}={delta:g} and no {EPSILON}, so that it bounds nothing: name both"

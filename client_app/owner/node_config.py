@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
 from common.config.problems import nearest
 from common.errors import FederationError
-from common.settings.base import AMOUNTS
 
-Limits = Mapping[str, object]
+MAX_SIZE, MAX_CLASSES = 256, 1000
+"""Pixels a side, and names of classes, that a run may ask for at a site whose owner names no other bound."""
 
-AMOUNT_KEYS = {f"max-{amount}": amount for amount in AMOUNTS}
-"""The keys that bound what settings declare as amounts, each with the amount."""
-
-KEYS = (
-    *("site", "partition-id", "num-partitions", "data", "state-dir", "data-root", "device"),
-    *("cores", "allow-imports", "allow-download", "allow-methods", "allow-start"),
-    *(*AMOUNT_KEYS, "max-classes", "max-parameters", "min-class", "roll-call-seconds"),
-    *("privacy-epsilon", "privacy-delta"),
-    *("review-dir", "review-command", "review-seconds", "simulated"),
-)
-"""Every key that there is; ``simulated`` is the in-process engine's own."""
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
-def check_keys(node_config: Mapping[str, object]) -> None:
-    """Refuse a key that there is not: a veto with a slip in its name would veto nothing.
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
 
-    Raises
-    ------
-    FederationError
-        If there is one; the nearest is named.
+
+def _key(
+    example: str, meaning: str, otherwise: str = "", *, allowed: str = "", **field: Any
+) -> Any:
+    """Declare a key: how it is written, what it does, what holds without it, and what to write where it is wrong.
+
+    The table in docs/deployment.md is made of these, and a test holds it to them.
     """
-    for key in node_config:
-        if key in KEYS:
-            continue
-        guess = nearest(key, KEYS)
-        hint = f"did you mean {guess}?" if guess else f"there are {', '.join(KEYS[:-1])}"
-        raise FederationError(
-            f"the node config has the key {key[:60]!r}, which means nothing: {hint}"
-        )
+    notes: dict[str, Any] = {"otherwise": otherwise, "allowed": allowed}
+    default = field.pop("default", None)
+    return Field(default, description=meaning, examples=[example], json_schema_extra=notes, **field)
+
+
+def _whole(example: int, meaning: str, otherwise: str = "any", least: int = 0, **field: Any) -> Any:
+    allowed = f"give a whole number, {least} or more"
+    return _key(str(example), meaning, otherwise, allowed=allowed, ge=least, **field)
+
+
+def _amount(
+    example: str, meaning: str, otherwise: str, *, below: float | None = None, **field: Any
+) -> Any:
+    most = "" if below is None else f" and below {below:g}"
+    allowed = f"give a number above 0{most}"
+    return _key(
+        example, meaning, otherwise, allowed=allowed, gt=0, lt=below, allow_inf_nan=False, **field
+    )
 
 
 def absolute(key: str, named: object) -> Path:
@@ -61,68 +66,191 @@ def absolute(key: str, named: object) -> Path:
     return path
 
 
-def number(node_config: Mapping[str, object], key: str, least: int = 0) -> int | None:
-    """Return a whole number, or None where the node config does not name ``key``.
-
-    Raises
-    ------
-    FederationError
-        If it is another thing, or less than ``least``.
-    """
-    given = node_config.get(key)
-    if given is None:
-        return None
-    if type(given) is not int or given < least:
-        raise FederationError(
-            f"the node config says {key}={given!r}: give a whole number, {least} or more"
-        )
-    return given
-
-
-def amount(node_config: Mapping[str, object], key: str, *, below: float = math.inf) -> float | None:
-    """Return a number above 0 and below ``below``, or None where the node config does not name ``key``.
-
-    Raises
-    ------
-    FederationError
-        If it is another thing.
-    """
-    given = node_config.get(key)
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < below:
-        most = "" if below == math.inf else f" and below {below:g}"
-        raise FederationError(f"the node config says {key}={given!r}: give a number above 0{most}")
-    return float(given)
-
-
-def switch(node_config: Mapping[str, object], key: str) -> bool:
-    """Return whether the node config says ``key=true``.
-
-    Raises
-    ------
-    FederationError
-        If it says anything but true or false.
-    """
-    given = node_config.get(key, False)
-    if not isinstance(given, bool):
-        raise FederationError(f"the node config says {key}={given!r}: write true or false")
-    return given
-
-
-def words(node_config: Mapping[str, object], key: str) -> tuple[str, ...] | None:
-    """Return words with spaces or commas between them, or None where the node config does not name ``key``.
-
-    Raises
-    ------
-    FederationError
-        If it is no text.
-    """
-    given = node_config.get(key)
-    if given is None:
-        return None
+def _words(given: Any) -> tuple[str, ...]:
     if not isinstance(given, str):
-        raise FederationError(
-            f"the node config says {key}={given!r}: write words in quotes, with spaces between them"
-        )
+        raise ValueError("no text")
     return tuple(word for word in re.split(r"[\s,]+", given.strip()) if word)
+
+
+def _modules(given: Any) -> tuple[str, ...]:
+    names = _words(given)
+    for name in names:
+        if not _MODULE.fullmatch(name):
+            raise FederationError(
+                f"the node config says allow-imports={given!r}, in which {name!r} is no module: name modules "
+                "such as torchvision.models, with spaces or commas between them"
+            )
+    return names
+
+
+def _path(given: Any, info: ValidationInfo) -> Path:
+    return absolute(_dashed(str(info.field_name)), given)
+
+
+Absolute = Annotated[Path | None, BeforeValidator(_path)]
+Words = Annotated[tuple[str, ...] | None, BeforeValidator(_words)]
+Modules = Annotated[tuple[str, ...] | None, BeforeValidator(_modules)]
+
+_IN_WORDS = "write words in quotes, with spaces between them"
+
+
+class NodeConfig(BaseModel):
+    """The keys that there are, each of which a site's owner may leave out.
+
+    What a name and a partition can be is seen where they are used, together with what the run says.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=_dashed)
+
+    site: Any = _key(
+        "'NAME'",
+        "its name in records, logs and states",
+        "`partition-I`, or the folder's last part",
+    )
+    partition_id: Any = _key("I", "its share of a data set that every site has, from 0")
+    num_partitions: Any = _key("K", "how many such shares there are")
+    data: Absolute = _key("'/abs/folder'", "its own images instead, `FOLDER/<class>/*.png`")
+    state_dir: Absolute = _key(
+        "'/abs/folder'",
+        "what must survive a restart of its SuperNode, decoded copies of its images, the log of what left it, and its "
+        "[privacy ledger](#the-privacy-ledger)",
+        "memory is lost with the SuperNode, no log; nothing that needs a ledger is taken part in",
+    )
+    data_root: Absolute = _key(
+        "'/abs/folder'",
+        "below it lies everything that a run's settings may have the site read or write (`data-dir`, `images.folder`, "
+        "`data.file`, a data set's files, stores), links followed",
+        "the machine's data directory (`NECTAR_DATA`)",
+    )
+    device: str | None = _key(
+        "'cuda:0'",
+        "where it computes",
+        "the run's `compute.device`",
+        allowed="choose auto, cpu, cuda or cuda:N",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+    )
+    cores: int | None = _whole(
+        2, "on how many threads it computes", "the run's `compute.client_cores`", least=1
+    )
+    allow_imports: Modules = _key(
+        "'torchvision.models mymodels'",
+        "modules and packages that the site imports where a run names them "
+        "([own-parts.md](own-parts.md#at-a-site-of-a-real-federation))",
+        "none but the app it was sent",
+        allowed=_IN_WORDS,
+    )
+    allow_download: bool = _key(
+        "true",
+        "missing files of a data set may be fetched",
+        "`false`: nothing is",
+        default=False,
+        allowed="write true or false",
+    )
+    allow_methods: Words = _key(
+        "'feddm fedavg'",
+        "the methods it takes part in, those inside another too (`fedssyn scaffold`); a Flower strategy is `fedavg`, "
+        "whose devices serve it",
+        "all",
+        allowed=_IN_WORDS,
+    )
+    allow_start: Words = _key(
+        "'noise'",
+        "what things that are sent may have begun as: `noise`, `means` (of classes), `real` (examples; `method=real` "
+        "is among them)",
+        "all",
+        allowed=_IN_WORDS,
+    )
+    max_iterations: int | None = _whole(
+        1000, "the most steps of a distillation that a run may ask for, whatever the setting's name"
+    )
+    max_epochs: int | None = _whole(10, "the most passes of local training")
+    max_ipc: int | None = _whole(50, "the most synthetic images a class")
+    max_images: int | None = _whole(
+        5000, "the most synthetic images in all; a run then has to say how many (`fedssyn.size`)"
+    )
+    max_size: int | None = _whole(224, "the largest images, in pixels a side", str(MAX_SIZE))
+    max_cores: int | None = _whole(
+        4,
+        "a run that asks for more threads is refused; `cores` needs no asking",
+        "the machine's cores",
+    )
+    max_classes: int = _whole(
+        2000, "the most names in `images.classes`", f"{MAX_CLASSES:,}", 1, default=MAX_CLASSES
+    )
+    max_parameters: int | None = _whole(
+        20_000_000,
+        "the largest model, in numbers of its state; it is counted before it is built",
+        least=1,
+    )
+    min_class: int = _whole(
+        20,
+        "a method that distils or sends examples is refused where the site has fewer of a class than that (and more "
+        "than none)",
+        "0",
+        default=0,
+    )
+    roll_call_seconds: float | None = _amount(
+        "7200", "how long it reads its images, or divides those of a run, at most", "3600"
+    )
+    privacy_epsilon: float | None = _amount(
+        "3",
+        "the most that all runs together may cost an example of this site, by its [ledger](#the-privacy-ledger). A "
+        "phase that would pass it is refused before it draws; a run that is not private throughout is refused at the "
+        "roll call, since beside it a budget bounds nothing",
+        "no bound, and the ledger is kept all the same",
+    )
+    privacy_delta: float | None = _amount(
+        "1e-6", "the delta at which `privacy-epsilon` is stated", "1e-5", below=1
+    )
+    review_dir: Absolute = _key(
+        "'/abs/folder'",
+        "every set of images that is about to leave is put there first, a picture each: the owner deletes what must "
+        "not leave, and makes a file called `send` (or `refuse`)",
+        "nobody looks",
+    )
+    review_seconds: int | None = _whole(
+        600,
+        "how long the owner's word is waited for; a later `send` counts when the server asks again",
+        "600",
+        least=1,
+    )
+    review_command: str | None = _key(
+        "'/abs/program --its words'",
+        "decides in the owner's place, called with the folder; 0 sends what is left of it",
+        "the owner decides",
+        allowed="write a command in quotes",
+    )
+    simulated: Any = Field(None, exclude=True, description="the in-process engine's own key")
+
+    @classmethod
+    def of(cls, node_config: Mapping[str, object]) -> Self:
+        """Read a node config.
+
+        Raises
+        ------
+        FederationError
+            If it has a key that there is not, since a veto with a slip in its name would veto nothing, or a value that
+            cannot be one.
+        """
+        for key in node_config:
+            if key not in KEYS:
+                raise _unknown(key)
+        try:
+            return cls.model_validate(node_config)
+        except ValidationError as error:
+            key = str(error.errors()[0]["loc"][0])
+            notes: Any = KEYS[key].json_schema_extra
+            raise FederationError(
+                f"the node config says {key}={node_config[key]!r}: {notes['allowed']}"
+            ) from None
+
+
+KEYS = {_dashed(name): field for name, field in NodeConfig.model_fields.items()}
+"""Every key that there is."""
+
+
+def _unknown(key: str) -> FederationError:
+    guess = nearest(key, KEYS)
+    named = ", ".join(key for key, field in KEYS.items() if not field.exclude)
+    hint = f"did you mean {guess}?" if guess else f"there are {named}"
+    return FederationError(f"the node config has the key {key[:60]!r}, which means nothing: {hint}")

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from client_app.owner.node_config import absolute, number
+from client_app.owner.node_config import NodeConfig
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.wire.bundle import Bundle
@@ -61,25 +61,28 @@ class Review:
     seconds: int = _PATIENCE
 
     @classmethod
-    def of(cls, node_config: Mapping[str, object]) -> Self | None:
+    def of(cls, node: NodeConfig) -> Self | None:
         """Read a node config; None where its owner does not ask for a look.
 
         Raises
         ------
         FederationError
-            If a value cannot be one, or a command or a time is named without a folder.
+            If a command or a time is named without a folder, or the command's quotes are not closed.
         """
-        named = node_config.get("review-dir")
-        if named is None:
-            without = [key for key in ("review-command", "review-seconds") if key in node_config]
-            if without:
-                raise FederationError(
-                    f"the node config names {without[0]} and no review-dir: name the folder, too"
-                )
+        if node.review_dir is None:
+            for key in ("review_command", "review_seconds"):
+                if key in node.model_fields_set:
+                    raise FederationError(
+                        f"the node config names {key.replace('_', '-')} and no review-dir: name the folder, too"
+                    )
             return None
-        command = shlex.split(str(node_config.get("review-command", "")))
-        seconds = number(node_config, "review-seconds", 1) or _PATIENCE
-        return cls(absolute("review-dir", named), tuple(command), seconds)
+        try:
+            command = shlex.split(node.review_command or "")
+        except ValueError as error:
+            raise FederationError(
+                f"the node config's review-command cannot be split into words: {error}"
+            ) from None
+        return cls(node.review_dir, tuple(command), node.review_seconds or _PATIENCE)
 
     def kept(
         self, payload: Payload, name: str, info: DatasetInfo, left: Callable[[], float]

@@ -6,21 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from client_app.owner.node_config import AMOUNT_KEYS, number, words
+from client_app.owner.node_config import MAX_CLASSES, MAX_SIZE, NodeConfig
 from common.config.problems import nearest
 from common.config.resolved import Config
 from common.errors import FederationError
 from common.learning.cores import machine_cores
 from common.methods import METHODS
+from common.settings.base import AMOUNTS
 from common.settings.describe import amounts, left_open
 from common.settings.disclosure import Disclosure
 from common.specs.names import SECONDS_LEFT, TAKEN
 
 STARTS = {"noise": "noise", "means": "class means", "real": "real examples"}
 """The words of ``allow-start``, and what a method's disclosure calls each."""
-
-MAX_SIZE, MAX_CLASSES = 256, 1000
-"""Pixels a side, and names of classes, that a run may ask for at a site whose owner names no other bound."""
 
 MAX_SETTINGS = 64 * 2**10
 """Characters of all settings that come with a run."""
@@ -60,28 +58,27 @@ class Vetoes:
     smallest_class: int = 0
 
     @classmethod
-    def of(cls, node_config: Mapping[str, object]) -> Vetoes:
+    def of(cls, node: NodeConfig) -> Vetoes:
         """Read the vetoes of a node config.
 
         Raises
         ------
         FederationError
-            If a value cannot be one.
+            If it allows a method or a start that there is not.
         """
-        given = {amount: number(node_config, key) for key, amount in AMOUNT_KEYS.items()}
-        unnamed = {
-            "size": MAX_SIZE,
-            **({} if "cores" in node_config else {"cores": machine_cores()}),
-        }
-        own = METHODS if "allow-imports" not in node_config else None
+        given = {amount: getattr(node, f"max_{amount}") for amount in AMOUNTS}
+        unnamed = {"size": MAX_SIZE, **({} if node.cores else {"cores": machine_cores()})}
+        if node.allow_imports is None:  # else one of them may be a method of somebody's own
+            _check_known("allow-methods", node.allow_methods, METHODS)
+        _check_known("allow-start", node.allow_start, STARTS)
         return cls(
-            methods=_known(node_config, "allow-methods", own),
-            starts=_known(node_config, "allow-start", STARTS),
+            methods=node.allow_methods,
+            starts=node.allow_start,
             most=tuple((amount, most) for amount, most in given.items() if most is not None),
             unnamed=tuple((key, most) for key, most in unnamed.items() if given[key] is None),
-            classes=number(node_config, "max-classes", 1) or MAX_CLASSES,
-            parameters=number(node_config, "max-parameters", 1),
-            smallest_class=number(node_config, "min-class") or 0,
+            classes=node.max_classes,
+            parameters=node.max_parameters,
+            smallest_class=node.min_class,
         )
 
     def check_settings(self, config: Config) -> None:
@@ -102,11 +99,11 @@ class Vetoes:
         if (count := len(config.images.names)) > self.classes:
             raise _refusal(f"{count} classes", f"max-classes={self.classes}", "name fewer")
         most = dict(self.most)
-        for section, settings in config.sections().items():
-            for name, amount in amounts(type(settings)).items():
+        for section, values in config.sections().items():
+            for name, amount in amounts(type(values)).items():
                 value, asked = (
-                    getattr(settings, name),
-                    f"{section}.{name}={getattr(settings, name)}",
+                    getattr(values, name),
+                    f"{section}.{name}={getattr(values, name)}",
                 )
                 if value > most.get(amount, value):
                     raise _refusal(asked, f"max-{amount}={most[amount]}", "lower it")
@@ -115,7 +112,7 @@ class Vetoes:
                         f"this site allows {amount} up to {bound} unless its owner names another max-{amount}, and the "
                         f"run asks for {asked}: lower it, or run without this site"
                     )
-                if amount in most and value == left_open(type(settings), name):
+                if amount in most and value == left_open(type(values), name):
                     raise _refusal(
                         f"{asked}, as many as the server says",
                         f"max-{amount}={most[amount]}",
@@ -220,16 +217,12 @@ def _refusal(asked: str, said: str, cure: str) -> FederationError:
     )
 
 
-def _known(
-    node_config: Mapping[str, object], key: str, choices: Mapping[str, object] | None
-) -> tuple[str, ...] | None:
-    named = words(node_config, key)
-    for word in (named or ()) if choices is not None else ():
-        if choices is not None and word not in choices:
+def _check_known(key: str, named: tuple[str, ...] | None, choices: Mapping[str, object]) -> None:
+    for word in named or ():
+        if word not in choices:
             guess = nearest(word, choices)
             hint = f", the nearest is {guess}" if guess else ""
             raise FederationError(
-                f"the node config says {key}='{node_config[key]}', in which {word[:60]!r} is unknown{hint}: "
+                f"the node config says {key}='{' '.join(named or ())}', in which {word[:60]!r} is unknown{hint}: "
                 f"there are {', '.join(choices)}"
             )
-    return named

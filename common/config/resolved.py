@@ -30,6 +30,7 @@ from common.settings.base import Settings
 from common.settings.describe import operational
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
+from common.settings.section import Section
 from common.settings.sections import (
     SECTIONS,
     ComputeSettings,
@@ -185,13 +186,13 @@ class Config:
             self, method=method, settings=settings, inner=rest if settings.uses() else {}
         )
 
-    def sections(self) -> dict[str, Settings]:
+    def sections(self) -> dict[str, Section]:
         """Return the sections in use by name: the run-wide ones, then the method's and those of the methods inside it.
 
         ``images`` is in use where something of it departs from its defaults, as for every folder of images;
         ``image_training`` where one of the methods trains by it.
         """
-        shared: dict[str, Settings] = {name: getattr(self, name) for name in SECTIONS}
+        shared: dict[str, Section] = {name: getattr(self, name) for name in SECTIONS}
         if self.images == ImagesSettings():
             del shared["images"]
         if not any(settings.trains_on_images for settings in self.methods.values()):

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 from pydantic import ValidationError
 
+from common.code.imports import is_import_path
 from common.config.keys import RUN_KEYS, STRATEGY, Leaf
-from common.config.problems import nearest_key, show, where_phrase
-from common.methods import METHODS, Method, settings_of
+from common.config.own_parts import model_problems
+from common.config.problems import fail, nearest, nearest_key, show, unknown, where_phrase
+from common.methods import FOREIGN_CLIENT, METHODS, Method, path_of, section, settings_of
 from common.settings.base import Settings
 from common.settings.describe import allowed
+from common.settings.image_training import ImageTrainingSettings
+from common.settings.section import Section
 from common.settings.sections import SECTIONS, RunSettings
 
+_RUN = ""
+"""Stands for the section of the run's own keys."""
 
-def method_classes(own: Method | None = None) -> dict[str, type[Settings]]:
-    """Return every method's settings class by the method's name; ``own`` is a user's own one, if it is chosen."""
+
+def section_class(name: str, own: Method | None = None) -> type[Section] | None:
+    """Import a section's class; None where there is no such section. ``own`` is a user's own method, if chosen."""
+    if own is not None and name == own.name:
+        return settings_of(own)
+    return settings_of(METHODS[name]) if name in METHODS else SECTIONS.get(name)
+
+
+def section_classes(own: Method | None = None) -> dict[str, type[Section]]:
+    """Import every section's class: the run-wide ones, then one for each method."""
     known = METHODS if own is None else {**METHODS, own.name: own}
-    return {name: settings_of(method) for name, method in known.items()}
-
-
-def section_classes(own: Method | None = None) -> dict[str, type[Settings]]:
-    """Return every section with its class: the run-wide ones, then one for each method."""
-    return SECTIONS | method_classes(own)
+    return SECTIONS | {name: settings_of(method) for name, method in known.items()}
 
 
 def known_keys(own: Method | None = None) -> list[str]:
@@ -36,21 +46,166 @@ def known_keys(own: Method | None = None) -> list[str]:
     return [*RunSettings.model_fields, *dotted]
 
 
-def taken_over(leaves: Mapping[str, Leaf], own: Method | None = None) -> dict[str, Leaf]:
-    """Return what methods take over from the method whose settings class theirs inherits, by their own dotted keys.
+@dataclass(frozen=True)
+class Sections:
+    """The settings that a run uses.
+
+    Parameters
+    ----------
+    run : RunSettings
+        The run's own keys.
+    shared : mapping of str to Section
+        The run-wide sections, by name.
+    method : Settings
+        The chosen method's.
+    inner : mapping of str to Settings
+        Those of the methods inside it, and of those inside these, by name.
+    leaves : mapping of str to Leaf
+        The values given, and those that these methods took over.
+    """
+
+    run: RunSettings
+    shared: Mapping[str, Section]
+    method: Settings
+    inner: Mapping[str, Settings]
+    leaves: Mapping[str, Leaf]
+
+
+def read_sections(given: Mapping[str, Leaf], own: Method | None = None) -> Sections:
+    """Build the sections that a run uses, and check what is given for any other.
+
+    A section that is not in use and has no value is not even imported: a process of a run reads its own method's.
+
+    Parameters
+    ----------
+    given : mapping of str to Leaf
+        Every value given, by dotted key.
+    own : Method, optional
+        The user's own method, if one is chosen.
+
+    Raises
+    ------
+    ConfigError
+        A sentence for each key that does not exist and each value that its class refuses; else for an unknown method.
+    """
+    reading = _Reading(given, own)
+    chosen = _chosen_section(given, own)
+    inner = reading.use_method(chosen)
+    reading.check_unused()
+    problems = [*unknown_problems(given, own), *model_problems(given)]
+    if told := problems + reading.refused() or reading.refused(taken=True):
+        fail(told)
+    built = reading.sections
+    run = cast(RunSettings, built[_RUN])
+    if chosen not in METHODS and own is None:
+        others = ", and any Flower strategy or method of your own as package.module:NAME"
+        raise unknown("method", run.method, given["method"].where, list(METHODS), others)
+    inner_settings = {name: cast(Settings, built[name]) for name in inner}
+    method = cast(Settings, built[chosen])
+    if not any(each.trains_on_images for each in (method, *inner_settings.values())):
+        # What a data set's file says of it is nothing to a method that does not train so.
+        built["image_training"] = ImageTrainingSettings()
+    shared = {name: built[name] for name in SECTIONS}
+    return Sections(run, shared, method, inner_settings, reading.leaves)
+
+
+def _chosen_section(given: Mapping[str, Leaf], own: Method | None) -> str:
+    """Return the section of the method that is chosen, which is FedAvg's for a Flower strategy."""
+    method = str(given["method"].value) if "method" in given else RunSettings().method
+    if own is not None:
+        return own.name
+    return FOREIGN_CLIENT if is_import_path(method) else method
+
+
+class _Reading:
+    """Sections as they are built, one after another, and what their classes refuse."""
+
+    def __init__(self, given: Mapping[str, Leaf], own: Method | None) -> None:
+        self.given, self.own = given, own
+        self.leaves = dict(given)
+        self.sections: dict[str, Section] = {}
+        self._problems: dict[str, list[str]] = {}
+        self._build(_RUN, RunSettings, given)
+        for name, cls in SECTIONS.items():
+            self._build(name, cls, given)
+
+    def use_method(self, chosen: str) -> list[str]:
+        """Build the section of a method and of those inside it, and return these' names."""
+        inner: list[str] = []
+        open_ends = [chosen]
+        while open_ends:
+            name = open_ends.pop()
+            cls = section_class(name, self.own)
+            if cls is None:
+                continue
+            self.leaves = _taken_over(name, cls, self.given, self.own) | self.leaves
+            self._build(name, cls, self.leaves)
+            settings = self.sections.get(name)
+            used = settings.uses() if isinstance(settings, Settings) else ()
+            fresh = [each for each in map(section, used) if each not in (chosen, *inner)]
+            inner += fresh
+            open_ends += fresh
+        return inner
+
+    def check_unused(self) -> None:
+        """Build the sections of methods that are not in use but have values; what they take over is nothing to them."""
+        for name in {key.partition(".")[0] for key in self.given if "." in key}:
+            cls = section_class(name, self.own)
+            if cls is None or name in self.sections or name in self._problems:
+                continue
+            self._build(name, cls, _taken_over(name, cls, self.given, self.own) | dict(self.given))
+            if name in self._problems:
+                self._build(name, cls, self.given)
+
+    def _build(self, name: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> None:
+        self._problems.pop(name, None)
+        built = build(name, cls, leaves)
+        if isinstance(built, Settings):
+            built = _unknown_inner(name, built, leaves) or built
+        if isinstance(built, Section):
+            self.sections[name] = built
+        else:
+            self._problems[name] = built
+
+    def refused(self, *, taken: bool = False) -> list[str]:
+        """Return what is wrong with values given; with ``taken``, with those only taken over, wrong where given."""
+        names = (_RUN, *SECTIONS, *METHODS, *([self.own.name] if self.own else []))
+        said = [sentence for name in names for sentence in self._problems.get(name, ())]
+        over = self.leaves.keys() - self.given.keys()
+        return [sentence for sentence in said if (sentence.partition("=")[0] in over) is taken]
+
+
+def _unknown_inner(name: str, settings: Settings, leaves: Mapping[str, Leaf]) -> list[str]:
+    """Say of each method that this one uses and there is not, or that is this one itself, which one it may be."""
+    known = [other for other in METHODS if other != name]
+    problems = []
+    for used in settings.uses():
+        if used not in known:
+            guess = nearest(used, known)
+            said = f"it is one of {', '.join(known)}" + (f", such as {guess}" if guess else "")
+            field = next((field for field, value in settings if value == used), "")
+            leaf = leaves.get(f"{name}.{field}")
+            problems.append(_problem(f"{name}.", field, leaf, type(settings), said))
+    return problems
+
+
+def _taken_over(
+    name: str, cls: type[Section], given: Mapping[str, Leaf], own: Method | None
+) -> dict[str, Leaf]:
+    """Return what a method takes over from those whose settings classes its own inherits, by its own dotted keys.
 
     What a file says of FedAvg's local training thus holds for every method that trains as FedAvg does, unless it is
     given a value of its own: a variant is compared at equal settings, not with its class's defaults.
     """
-    classes = method_classes(own)
-    names = {cls: name for name, cls in classes.items()}
+    known = (*METHODS.values(), *([own] if own else []))
+    names = {method.settings: method.name for method in known}
     found: dict[str, Leaf] = {}
-    for name, cls in classes.items():
-        for parent in (base for base in cls.__mro__[1:] if base in names):
-            for field in parent.model_fields:
-                mine, theirs = f"{name}.{field}", f"{names[parent]}.{field}"
-                if theirs in leaves and mine not in leaves:
-                    found.setdefault(mine, leaves[theirs])
+    for parent in cls.__mro__[1:]:
+        theirs = names.get(path_of(parent))
+        for field in parent.model_fields if theirs and issubclass(parent, Settings) else ():
+            mine = f"{name}.{field}"
+            if f"{theirs}.{field}" in given and mine not in given:
+                found.setdefault(mine, given[f"{theirs}.{field}"])
     return found
 
 
@@ -68,42 +223,46 @@ RENAMED = {
 
 def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> list[str]:
     """Say of every key that does not exist which one is nearest."""
-    known = known_keys(own)
     problems = []
     for key, leaf in leaves.items():
-        if key in known or (key.startswith(f"{STRATEGY}.") and key.count(".") == 1):
+        if _is_known(key, own):
             continue
         if key in RUN_KEYS:
             problems.append(
                 f"{key} {where_phrase(leaf.where)} can only be given by itself: {key}=..."
             )
             continue
-        guess = RENAMED.get(key) or nearest_key(key, known)
+        guess = RENAMED.get(key) or nearest_key(key, known_keys(own))
         hint = f": did you mean {guess}?" if guess else ": `nectar config --help` lists all."
         problems.append(f"{key} {where_phrase(leaf.where)} is no setting{hint}")
     return problems
 
 
-def wrong_value(key: str, leaf: Leaf, expected: str) -> str:
-    """Say that a value is not of the permitted kind or range."""
-    return f"{key}={show(leaf.value)} {where_phrase(leaf.where)} must be {expected}."
+def _is_known(key: str, own: Method | None) -> bool:
+    name, dot, field = key.partition(".")
+    if not dot:
+        return key in RunSettings.model_fields
+    if name == STRATEGY:
+        return "." not in field
+    cls = section_class(name, own)
+    return cls is not None and field in cls.model_fields
 
 
-def build(section: str, cls: type[Settings], leaves: Mapping[str, Leaf]) -> Settings | list[str]:
+def build(section: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> Section | list[str]:
     """Build a section from the values given for it.
 
     Parameters
     ----------
     section : str
         The section's name; empty for the run-wide keys.
-    cls : type[Settings]
+    cls : type[Section]
         Its class.
     leaves : mapping of str to Leaf
         Every value given, by dotted key; unknown keys are passed over.
 
     Returns
     -------
-    Settings or list of str
+    Section or list of str
         The section, or a sentence for each value that its class refuses.
     """
     prefix = f"{section}." if section else ""
@@ -133,11 +292,11 @@ def _by_field(error: ValidationError) -> dict[str, str]:
     return found
 
 
-def _problem(prefix: str, name: str, leaf: Leaf | None, cls: type[Settings], said: str) -> str:
+def _problem(prefix: str, name: str, leaf: Leaf | None, cls: type[Section], said: str) -> str:
     """Say what is wrong with one field, or with several that a class does not take together."""
     if name not in cls.model_fields:
         return f"{prefix.rstrip('.')}: {said}."
     expected = allowed(cls.model_fields[name]) + (f": {said}" if said else "")
     if leaf is None:
         return f"{prefix}{name} needs a value: {expected}."
-    return wrong_value(prefix + name, leaf, expected)
+    return f"{prefix}{name}={show(leaf.value)} {where_phrase(leaf.where)} must be {expected}."

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Mapping
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
 
 from common.code.imports import load
+from common.code.parameters import constructor_parameters
 from common.config.keys import STRATEGY, Leaf
 from common.config.problems import nearest, show, where_phrase
 from common.config.text import Scalar
 from common.errors import ConfigError
-from common.settings.describe import Description
+from common.settings.describe import Description, kind_words
 
-_SCALARS = (int, float, str, bool, types.NoneType)
+_SCALARS = (int, float, str, bool, NoneType)
+
+
+def _refused(value: Any) -> NoReturn:
+    raise ValueError("no setting is an object")
+
+
+_OBJECT = Annotated[Any, BeforeValidator(_refused)]
+"""What an argument is that no setting can give."""
+
+
+class _Arguments(BaseModel):
+    """A constructor's arguments, as strict as every section."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 def check_strategy(leaf: Leaf) -> type[Any]:
@@ -73,57 +89,35 @@ def _unknown_flower_strategy(name: str, leaf: Leaf) -> ConfigError:
     )
 
 
-def constructor_parameters(cls: type[Any]) -> dict[str, tuple[inspect.Parameter, Any]]:
-    """Collect a constructor's named parameters with their types.
-
-    A constructor that takes ``**kwargs`` hands them on to the next one, whose parameters count too.
-    """
-    found: dict[str, tuple[inspect.Parameter, Any]] = {}
-    for owner in cls.__mro__:
-        constructor = owner.__dict__.get("__init__")
-        if constructor is None or owner is object:
-            continue
-        try:
-            hints = get_type_hints(constructor)
-        except (
-            NameError,
-            TypeError,
-        ):  # a user's annotation that cannot be evaluated constrains nothing
-            hints = {}
-        parameters = list(inspect.signature(constructor).parameters.values())[1:]
-        for parameter in parameters:
-            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                found.setdefault(parameter.name, (parameter, hints.get(parameter.name, Any)))
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return found
+def _arguments_model(cls: type[Any]) -> type[_Arguments]:
+    """Make a model of a constructor's parameters; by alias, since a parameter may be called as a model's attribute."""
+    fields: dict[str, Any] = {}
+    for name, (parameter, annotation) in constructor_parameters(cls).items():
+        default = ... if parameter.default is parameter.empty else parameter.default
+        kind = _OBJECT if name.startswith("_") else _scalar_type(annotation)
+        fields[f"argument_{name}"] = (kind, Field(default, alias=name))
+    return create_model(f"{cls.__name__}Arguments", __base__=_Arguments, **fields)
 
 
 def _scalar_type(annotation: Any) -> Any:
-    """Return the part of a type that a configuration can state, or None if it has none.
+    """Return the part of a type that a configuration can state.
 
     ``int | None`` stays; ``Callable | None`` and a class have no such part.
     """
     if annotation is Any:
         return str | int | float | bool | None
-    union = get_origin(annotation) in (Union, types.UnionType)
+    union = get_origin(annotation) in (Union, UnionType)
     members = get_args(annotation) if union else (annotation,)
     plain = [part for part in members if part in _SCALARS or get_origin(part) is Literal]
-    if all(part is types.NoneType for part in plain):
-        return None
+    if all(part is NoneType for part in plain):
+        return _OBJECT
     return Union[tuple(plain)]  # noqa: UP007 - built from a list
 
 
-def _type_words(kind: Any) -> str:
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    parts = []
-    for part in members:
-        if get_origin(part) is Literal:
-            parts.append("one of " + ", ".join(map(str, get_args(part))))
-        else:
-            parts.append(words.get(part, "null"))
-    return " or ".join(parts)
+def _settable(model: type[_Arguments]) -> dict[str, FieldInfo]:
+    """Return the arguments that a setting can give, by name."""
+    fields = model.model_fields.values()
+    return {str(field.alias): field for field in fields if field.annotation is not Any}
 
 
 def check_arguments(
@@ -148,67 +142,48 @@ def check_arguments(
         A sentence for each argument that does not exist, cannot be given as text, has the wrong
         type or is missing.
     """
-    parameters = constructor_parameters(cls)
-    settable = _settable(parameters)
-    arguments: dict[str, Scalar] = {}
-    problems: list[str] = []
-    for key, leaf in leaves.items():
-        section, _, name = key.partition(".")
-        if section != STRATEGY:
-            continue
-        try:
-            if name not in settable:
-                raise ConfigError(_inapplicable(name, path, leaf, parameters, list(settable)))
-            arguments[name] = _typed(key, leaf, settable[name])
-        except ConfigError as error:
-            problems.append(str(error))
-    for name, (parameter, _) in parameters.items():
-        if parameter.default is parameter.empty and f"{STRATEGY}.{name}" not in leaves:
-            problems.append(_missing(name, path, name in settable))
-    return arguments, problems
+    model, given = _arguments_model(cls), stated_arguments(leaves)
+    try:
+        read = model.model_validate({name: leaf.value for name, leaf in given.items()})
+    except ValidationError as error:
+        wrong = {str(each["loc"][0]): each["type"] for each in error.errors()}
+        said = [_problem(name, given[name], path, model) for name in given if name in wrong]
+        return {}, said + [_missing(name, path, model) for name in wrong if name not in given]
+    return read.model_dump(by_alias=True, exclude_unset=True), []
 
 
-def _settable(parameters: Mapping[str, tuple[inspect.Parameter, Any]]) -> dict[str, Any]:
-    """Return the parameters that a configuration can give, with the scalar part of their types."""
+def stated_arguments(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Return the values of the ``strategy`` section by the argument's name."""
+    prefix = f"{STRATEGY}."
     return {
-        name: kind
-        for name, (_, annotation) in parameters.items()
-        if not name.startswith("_") and (kind := _scalar_type(annotation)) is not None
+        key.removeprefix(prefix): leaf for key, leaf in leaves.items() if key.startswith(prefix)
     }
 
 
 def describe_arguments(cls: type[Any]) -> list[Description]:
     """Describe the arguments of a strategy that the ``strategy`` section can give."""
-    parameters = constructor_parameters(cls)
     return [
         Description(
             name=name,
-            default=parameters[name][0].default,
-            allowed=_type_words(kind),
+            default=inspect.Parameter.empty if field.is_required() else field.default,
+            allowed=kind_words(field.annotation),
             meaning="",
             symbol="",
             source="",
-            required=parameters[name][0].default is inspect.Parameter.empty,
+            required=field.is_required(),
         )
-        for name, kind in _settable(parameters).items()
+        for name, field in _settable(_arguments_model(cls)).items()
     ]
 
 
-def _typed(key: str, leaf: Leaf, kind: Any) -> Scalar:
-    try:
-        value: Scalar = TypeAdapter(kind).validate_python(leaf.value, strict=True)
-    except ValidationError:
-        raise ConfigError(
-            f"{key}={show(leaf.value)} {where_phrase(leaf.where)} must be {_type_words(kind)}."
-        ) from None
-    return value
-
-
-def _inapplicable(
-    name: str, path: str, leaf: Leaf, parameters: Mapping[str, Any], settable: list[str]
-) -> str:
-    given = f"{STRATEGY}.{name} {where_phrase(leaf.where)}"
-    if name in parameters and not name.startswith("_"):
+def _problem(name: str, leaf: Leaf, path: str, model: type[_Arguments]) -> str:
+    """Say why an argument that is given cannot be."""
+    settable, where = _settable(model), where_phrase(leaf.where)
+    if name in settable:
+        allowed = kind_words(settable[name].annotation)
+        return f"{STRATEGY}.{name}={show(leaf.value)} {where} must be {allowed}."
+    given = f"{STRATEGY}.{name} {where}"
+    if f"argument_{name}" in model.model_fields and not name.startswith("_"):
         return (
             f"{given} cannot be set: {path} takes an object there, and a setting is text or number."
         )
@@ -217,8 +192,8 @@ def _inapplicable(
     return f"{given} is no argument of {path}: {hint}"
 
 
-def _missing(name: str, path: str, can_be_set: bool) -> str:
-    if can_be_set:
+def _missing(name: str, path: str, model: type[_Arguments]) -> str:
+    if name in _settable(model):
         return f"{path} needs a value for {STRATEGY}.{name}."
     return (
         f"{path} needs an object for {name!r}, which no setting can give: "

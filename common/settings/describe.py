@@ -1,17 +1,19 @@
 """What a setting permits, in words: for the sentence of an error and for the help."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from common.settings.base import Settings
+from common.settings.section import Section
 
 _KINDS = {
     int: "a whole number",
     float: "a number",
-    bool: "true or false (on or off)",
+    bool: "true or false",
     str: "a text",
+    NoneType: "null",
 }
 
 
@@ -29,7 +31,7 @@ class Description:
 
 
 def notes(field: FieldInfo) -> dict[str, Any]:
-    """Return what :func:`common.settings.base.setting` noted beside the bounds."""
+    """Return what :func:`common.settings.section.setting` noted beside the bounds."""
     extra = field.json_schema_extra
     return dict(extra) if isinstance(extra, dict) else {}
 
@@ -52,14 +54,21 @@ def allowed(field: FieldInfo) -> str:
     """Say which values a field takes: ``"a whole number, at least 1"``."""
     if stated := notes(field).get("allowed"):
         return str(stated)
-    if get_origin(field.annotation) is Literal:
-        return "one of " + ", ".join(str(choice) for choice in get_args(field.annotation))
-    kind = _KINDS[field.annotation] if field.annotation in _KINDS else str(field.annotation)
+    kind = kind_words(field.annotation) + (" (on or off)" if field.annotation is bool else "")
     bounds = _bounds(field)
     return f"{kind}, {bounds}" if bounds else kind
 
 
-def describe(settings: type[Settings]) -> list[Description]:
+def kind_words(kind: Any) -> str:
+    """Say which values a type has: ``"a whole number"``, ``"one of a, b"``, ``"a text or null"``."""
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(kind_words, get_args(kind)))
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    return _KINDS.get(kind, str(kind))
+
+
+def describe(settings: type[Section]) -> list[Description]:
     """Describe every setting of a class, in the order in which the class states them."""
     return [
         Description(
@@ -74,18 +83,18 @@ def describe(settings: type[Settings]) -> list[Description]:
     ]
 
 
-def amounts(settings: type[Settings]) -> dict[str, str]:
+def amounts(settings: type[Section]) -> dict[str, str]:
     """Return what the settings of a class are amounts of at a site, by the setting's name."""
     fields = settings.model_fields.items()
     return {name: str(notes(field)["amount"]) for name, field in fields if "amount" in notes(field)}
 
 
-def left_open(settings: type[Settings], name: str) -> Any:
+def left_open(settings: type[Section], name: str) -> Any:
     """Return the value of an amount that leaves it to the server; None where every value is one of its own."""
     return notes(settings.model_fields[name]).get("open_at")
 
 
-def operational(settings: type[Settings]) -> frozenset[str]:
+def operational(settings: type[Section]) -> frozenset[str]:
     """Name the settings of a class that change no number of a run."""
     fields = settings.model_fields.items()
     return frozenset(name for name, field in fields if notes(field).get("operational"))

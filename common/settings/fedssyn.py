@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Self
 
-from pydantic import field_validator, model_validator
+from pydantic import model_validator
 
-from common.config.problems import nearest
-from common.methods import METHODS
 from common.settings.base import Switch, setting
 from common.settings.disclosure import Disclosure
 from common.settings.generation import GenerationSettings
 
 if TYPE_CHECKING:
     from common.settings.sections import PrivacySettings
-
-_NAME = "fedssyn"
 
 
 class FedssynSettings(GenerationSettings):
@@ -75,16 +71,6 @@ class FedssynSettings(GenerationSettings):
         gt=0,
         operational=True,
     )
-
-    @field_validator("inner")
-    @classmethod
-    def _a_method(cls, value: str) -> str:
-        inner = [name for name in METHODS if name != _NAME]
-        if value not in inner:
-            guess = nearest(value, inner)
-            hint = f", such as {guess}" if guess else ""
-            raise ValueError(f"it is one of {', '.join(inner)}{hint}")
-        return value
 
     @model_validator(mode="after")
     def _central_inside_central(self) -> Self:

@@ -7,10 +7,10 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from common.settings.base import Settings, setting
+from common.settings.section import Section, setting
 
 
-class ImageTrainingSettings(Settings):
+class ImageTrainingSettings(Section):
     """The server's training on the images it received, for every method that learns from such (feddm, real)."""
 
     steps: int = setting(0, "steps a round, however many images there are; 0: by epochs", ge=0)

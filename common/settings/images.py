@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from common.settings.base import Settings, setting
+from common.settings.section import Section, setting
 
 
 def _joined(value: Any) -> Any:
@@ -39,7 +39,7 @@ Paths = Annotated[str, BeforeValidator(_paths)]
 _NUMBERS = "a number, or one a channel with commas between them"
 
 
-class ImagesSettings(Settings):
+class ImagesSettings(Section):
     """A data set of image files in a folder per class; mean, std and classes also of any other set of your own."""
 
     folder: str = setting(

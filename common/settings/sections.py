@@ -3,12 +3,12 @@
 from typing import Any, Literal
 
 from common.models.registry import MODELS, names
-from common.settings.base import Noise, Settings, Switch, setting
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
+from common.settings.section import Noise, Section, Switch, setting
 
 
-class RunSettings(Settings):
+class RunSettings(Section):
     """The run's own keys, which stand outside every section."""
 
     method: str = setting(
@@ -26,7 +26,7 @@ class RunSettings(Settings):
     seed: int = setting(0, "every draw without a privacy claim derives from it", ge=0, le=2**63 - 1)
 
 
-class DataSettings(Settings):
+class DataSettings(Section):
     """A data set of one's own, how training images are divided, and what may leave of pictures that are not public."""
 
     file: str = setting(
@@ -74,7 +74,7 @@ class DataSettings(Settings):
     )
 
 
-class PartitionSettings(Settings):
+class PartitionSettings(Section):
     """How a data set is divided over simulated sites; a real site's own data is never divided."""
 
     kind: Literal["dirichlet", "iid", "by_class", "shards", "quantity", "natural"] = setting(
@@ -98,7 +98,7 @@ class PartitionSettings(Settings):
     )
 
 
-class ModelSettings(Settings):
+class ModelSettings(Section):
     """The classifier that is learned."""
 
     name: str = setting(
@@ -154,7 +154,7 @@ class ModelSettings(Settings):
         return self.model_dump(exclude={"start", "statistics"})
 
 
-class FederationSettings(Settings):
+class FederationSettings(Section):
     """Who takes part, and how long the server waits."""
 
     sites: int = setting(10, "sites in the federation", symbol="K", ge=1)
@@ -204,7 +204,7 @@ class FederationSettings(Settings):
     )
 
 
-class EvaluationSettings(Settings):
+class EvaluationSettings(Section):
     """Where the global model is evaluated after a round."""
 
     on: Literal["server", "sites", "both", "none"] = setting(
@@ -218,7 +218,7 @@ class EvaluationSettings(Settings):
     )
 
 
-class ComputeSettings(Settings):
+class ComputeSettings(Section):
     """What a process may use of its machine."""
 
     device: str = setting(
@@ -245,7 +245,7 @@ class ComputeSettings(Settings):
     )
 
 
-class WireSettings(Settings):
+class WireSettings(Section):
     """How payloads are encoded on their way."""
 
     images: Literal["float32", "float16", "uint8"] = setting("float32", "synthetic images")
@@ -257,7 +257,7 @@ class WireSettings(Settings):
     )
 
 
-class PrivacySettings(Settings):
+class PrivacySettings(Section):
     """Differential privacy of single examples, in the methods that offer it, and what it rests on."""
 
     noise_multiplier: Noise = setting(
@@ -294,7 +294,7 @@ class PrivacySettings(Settings):
         return self.noise_multiplier > 0
 
 
-SECTIONS: dict[str, type[Settings]] = {
+SECTIONS: dict[str, type[Section]] = {
     "data": DataSettings,
     "images": ImagesSettings,
     "partition": PartitionSettings,

@@ -16,9 +16,9 @@ from common.config.strategy import check_strategy, describe_arguments
 from common.config.tables import ENDING, TABLE, experiments, read_table, title
 from common.config.text import scalar_text
 from common.methods import METHODS, settings_class, settings_of
-from common.settings.base import Settings
 from common.settings.datasets import FORMS
 from common.settings.describe import Description, describe
+from common.settings.section import Section
 from common.settings.sections import SECTIONS, RunSettings
 from nectar.class_list import with_class_list
 from nectar.options import ConfigFile, Words
@@ -147,5 +147,5 @@ def _row(section: str, row: Description) -> str:
     return "\n".join([head, *lines])
 
 
-def _first_line(cls: type[Settings]) -> str:
+def _first_line(cls: type[Section]) -> str:
     return (inspect.getdoc(cls) or "").partition("\n")[0]

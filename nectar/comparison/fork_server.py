@@ -46,7 +46,7 @@ def _next(door: socket.socket) -> socket.socket | None:
 def _import() -> None:
     """Import what every run needs, and read the source that its record states; no thread may begin here."""
     import server_app.app
-    from common.code.code_fingerprint import code_fingerprint
+    from common.config.code_fingerprint import code_fingerprint
     from common.config.loading import load
     from nectar.engines.flower.app import client_app
 

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from common.code.code_fingerprint import code_fingerprint
 from common.code.import_closure import Sources
+from common.config.code_fingerprint import code_fingerprint
 from common.config.resolved import Config
 from common.division import Division
 from server_app.start import start_checksum

@@ -13,7 +13,7 @@ from real_site import Site as RealSite
 from small import Small
 
 from client_app.app import app as client_app
-from client_app.owner.allowed_imports import allowed_imports, judge_of
+from client_app.owner.allowed_imports import judge_of
 from client_app.site import division_of
 from common.config.own_parts import PART
 from common.errors import FederationError
@@ -156,10 +156,3 @@ def test_nectar_s_own_networks_and_parts_need_no_leave_and_nothing_else_of_it() 
         judge_of(())("model.name", "commons:MLP")
     with pytest.raises(FederationError):  # as a method it is never imported, as a model it would be
         judge_of(())("model.name", "flwr.serverapp.strategy:FedAdam")
-
-
-def test_a_list_that_is_none_is_refused() -> None:
-    assert allowed_imports({"allow-imports": " a.b,c  d "}) == ("a.b", "c", "d")
-    assert allowed_imports({}) == ()
-    with pytest.raises(FederationError, match=r"in which 'a\.\*' is no module"):
-        allowed_imports({"allow-imports": "a.*"})

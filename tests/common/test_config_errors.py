@@ -102,6 +102,16 @@ def test_settings_of_a_method_that_is_not_chosen_are_checked_too() -> None:
     assert "fedavg.lr=-1" in sentence(method="feddm", set="fedavg.lr=-1")
 
 
+def test_a_method_inside_another_is_one_that_there_is() -> None:
+    for method in ("fedssyn", "feddm"):
+        said = sentence(method=method, set="fedssyn.inner=scafold")
+        assert said.startswith(
+            "fedssyn.inner='scafold' on the command line must be the name of another method: it is one of feddm, real,"
+        )
+        assert said.endswith(", such as scaffold.")
+    assert "'fedssyn' on the command line must be" in sentence(set="fedssyn.inner=fedssyn")
+
+
 def test_several_problems_are_a_line_each_and_only_the_first_few() -> None:
     said = sentence(set="feddm.icp=1 partition.aplha=1 rounds=0 seed=-1 fedavg.lr=0").splitlines()
     assert len(said) == 4
@@ -133,10 +143,13 @@ def test_an_unknown_run_config_key_is_named_or_given_its_section() -> None:
     assert "the nearest is rounds" in sentence(roundss=3)
     assert "or write rounds" in sentence(round=3)
     assert sentence(ipc=3) == "ipc on the command line lacks its section: did you mean feddm.ipc?"
+<<<<<<< HEAD
     assert (
         sentence(ipc=3, method="feddgm")
         == "ipc on the command line lacks its section: did you mean feddgm.ipc?"
     )
+=======
+>>>>>>> 7d7c214 (Build only the sections that a run uses, and check those that were given a value)
 
 
 @pytest.mark.parametrize("key", ["output_dir", "data_dir", "resume"])

@@ -40,6 +40,13 @@ class Untyped(FedAvg):
         super().__init__()
 
 
+class OddlyNamed(FedAvg):
+    """A user's strategy whose arguments are called as a model's own attributes."""
+
+    def __init__(self, copy: int, model_config: float = 0.5, *, _hidden: int) -> None:
+        super().__init__()
+
+
 def sentence(method: str, text: str = "") -> str:
     with pytest.raises(ConfigError) as caught:
         load({"method": method, "set": text})
@@ -99,6 +106,19 @@ def test_what_a_constructor_passes_on_is_accepted_and_private_names_are_not() ->
 
 def test_a_strategy_no_setting_can_construct_is_refused() -> None:
     assert "needs an object for 'schedule'" in sentence(f"{HERE}:NeedsObject")
+
+
+def test_an_argument_may_have_any_name_and_all_that_is_wrong_is_said() -> None:
+    path = f"{HERE}:OddlyNamed"
+    said = sentence(path, "strategy.model_config=often strategy._hidden=3 strategy.modelconfig=1")
+    assert said.splitlines() == [
+        "strategy.model_config='often' on the command line must be a number.",
+        f"strategy._hidden on the command line is no argument of {path}: it takes copy, model_config.",
+        f"strategy.modelconfig on the command line is no argument of {path}: did you mean "
+        "strategy.model_config?",
+        "Not shown: 1 more of this kind.",
+    ]
+    assert "needs an object for '_hidden'" in sentence(path, "strategy.copy=3")
 
 
 def test_positional_only_arguments_cannot_be_given() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType
 from typing import Self
 
 import pytest
@@ -49,15 +47,10 @@ class NestedSettings(VariantSettings):
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType("a_users_settings")
-    module.VariantSettings = VariantSettings  # type: ignore[attr-defined]
-    module.NarrowSettings = NarrowSettings  # type: ignore[attr-defined]
-    module.NestedSettings = NestedSettings  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "a_users_settings", module)
-    for name in ("variant", "nested", "narrow"):
-        own, cls = METHODS["fedavg"], f"{name.capitalize()}Settings"
-        method = Method(name, own.strategy, own.client, f"a_users_settings:{cls}")
-        monkeypatch.setitem(METHODS, name, method)
+    own = METHODS["fedavg"]
+    for cls in (VariantSettings, NestedSettings, NarrowSettings):
+        name = cls.__name__.removesuffix("Settings").lower()
+        monkeypatch.setitem(METHODS, name, Method(name, own.strategy, own.client, cls))
 
 
 def test_it_takes_over_what_the_data_set_s_file_says_of_fedavg() -> None:

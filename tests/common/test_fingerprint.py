@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
-from common.code.code_fingerprint import code_fingerprint, code_modules
 from common.code.fingerprint import PACKAGES, fingerprint_of, source_files, source_fingerprint
 from common.code.import_closure import Sources
+from common.config.code_fingerprint import code_fingerprint, code_modules
 from common.config.loading import load
 from common.config.resolved import Config
 from common.methods import METHODS
@@ -142,7 +142,7 @@ def test_it_is_the_same_in_another_process_at_another_place(copy: Path, tmp_path
             "-P",
             "-c",
             "from common.config.loading import load\nfrom common.code.fingerprint import ROOT, source_fingerprint\n"
-            "from common.code.code_fingerprint import code_fingerprint\n"
+            "from common.config.code_fingerprint import code_fingerprint\n"
             "print(code_fingerprint(load({'method': 'topk'})), source_fingerprint(), ROOT)",
         ],
         cwd=tmp_path,

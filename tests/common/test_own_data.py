@@ -16,7 +16,7 @@ from data_files import forget_loaded
 from PIL import Image
 from real_data import data_directory
 
-from common.code.code_fingerprint import code_modules
+from common.config.code_fingerprint import code_modules
 from common.config.loading import load as load_config
 from common.config.resolved import Config
 from common.data.loading import load

@@ -648,7 +648,7 @@ def test_a_sites_own_device_and_cores_stand_over_the_runs() -> None:
     ("node_config", "said"),
     [
         ({"device": "gpu"}, "device='gpu': choose auto, cpu, cuda or cuda:N"),
-        ({"device": 0}, "device='0': choose"),
+        ({"device": 0}, "device=0: choose"),
         ({"device": "cuda:63"}, "which this machine does not offer: choose cpu or auto"),
         ({"cores": 0}, "cores=0: give a whole number, 1 or more"),
         ({"cores": 1.5}, "cores=1.5: give a whole number"),

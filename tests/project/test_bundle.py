@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from places import ROOT
 
-from common.code.code_fingerprint import APPS
 from common.code.import_closure import Sources
+from common.config.code_fingerprint import APPS
 from common.methods import METHODS, resolve
 from common.models.registry import MODELS
 from nectar.engines.flower.app import copy_bundled

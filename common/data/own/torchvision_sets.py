@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from common.config.strategy import constructor_parameters
+from common.code.parameters import constructor_parameters
 from common.data.bounds import ANYWHERE, Bounds
 from common.data.own.function import of_item_sets
 from common.errors import ConfigError, DataError

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from common.code.fingerprint import digits_of
 from common.code.import_closure import Sources
+from common.config.resolved import Config
 from common.methods import resolve
 from common.models.registry import MODELS
 from common.settings.datasets import module_of
-
-if TYPE_CHECKING:
-    from common.config.resolved import Config
 
 APPS = ("server_app.app", "client_app.app")
 """The modules of the two apps."""
@@ -27,7 +24,6 @@ _NOT_IN_NUMBERS = (
     "common.models.registry",
     # they say which code counts
     "common.code.fingerprint",
-    "common.code.code_fingerprint",
     "common.code.import_closure",
     # what is shown of a run, and how its record goes home
     "common.wire.display_contrast",

@@ -1,0 +1,110 @@
+"""What every section of settings is, and how a setting states its default, range, meaning and symbol."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+AMOUNTS = ("iterations", "epochs", "ipc", "images", "size", "cores")
+"""What a site's owner can bound of any method: settings say by ``amount`` which of them they are."""
+
+_SWITCH = {"on": True, "off": False}
+
+
+def _read_switch(value: Any) -> Any:
+    """Read the words ``on`` and ``off``; anything else goes to the strict check for a boolean."""
+    return _SWITCH.get(value, value) if isinstance(value, str) else value
+
+
+Switch = Annotated[bool, BeforeValidator(_read_switch)]
+"""A yes-or-no setting: ``true`` and ``false``, or the words ``on`` and ``off``."""
+
+
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e4
+"""The noise multipliers that there are beside 0: less protects nobody, more is a slip; both are hard to account for."""
+
+
+def _check_noise(value: float) -> float:
+    if value and not LEAST_NOISE <= value <= MOST_NOISE:
+        raise ValueError("less noise protects nobody, and more leaves nothing")
+    return value
+
+
+Noise = Annotated[float, AfterValidator(_check_noise)]
+"""A setting that noise is as large as: a multiple of what it covers."""
+
+
+class Section(BaseModel):
+    """A section of the configuration.
+
+    Frozen, closed to unknown keys and strict: ``"two"`` is no integer, ``true`` is no float. An
+    integer is accepted where a float is meant; NaN and infinity nowhere.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
+    )
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    symbol: str | None = None,
+    source: str | None = None,
+    allowed: str | None = None,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    pattern: str | None = None,
+    operational: bool = False,
+    amount: str | None = None,
+    open_at: int | None = None,
+) -> Any:
+    """Declare a field of a :class:`Section`.
+
+    Parameters
+    ----------
+    default : Any
+        The value where nobody chooses another one; for a paper's setting, the paper's.
+    meaning : str
+        What it does, as ``nectar config --help`` prints it.
+    symbol : str, optional
+        The paper's symbol.
+    source : str, optional
+        Where the default comes from when it is not the method's own paper.
+    allowed : str, optional
+        The permitted values in words, where bounds and literals do not say it.
+    ge, gt, le, lt : float, optional
+        Bounds, as in pydantic.
+    pattern : str, optional
+        A regular expression that a text must match; state it in ``allowed`` as well.
+    operational : bool
+        True if it changes how a run proceeds, never its numbers: no part of a run's identity.
+    amount : str, optional
+        What it is an amount of at a site, one of ``AMOUNTS``: the site's own ``max-<amount>`` bounds it.
+    open_at : int, optional
+        The value of an amount that leaves it to the server, which no bound of a site's allows.
+    """
+    if amount is not None and amount not in AMOUNTS:
+        raise ValueError(f"amount={amount!r} is none of {', '.join(AMOUNTS)}")
+    notes = {
+        "symbol": symbol,
+        "source": source,
+        "allowed": allowed,
+        "operational": operational or None,
+        "amount": amount,
+        "open_at": open_at,
+    }
+    return Field(
+        default,
+        description=meaning,
+        ge=ge,
+        gt=gt,
+        le=le,
+        lt=lt,
+        pattern=pattern,
+        json_schema_extra={key: value for key, value in notes.items() if value is not None},
+    )
