@@ -143,13 +143,10 @@ def test_an_unknown_run_config_key_is_named_or_given_its_section() -> None:
     assert "the nearest is rounds" in sentence(roundss=3)
     assert "or write rounds" in sentence(round=3)
     assert sentence(ipc=3) == "ipc on the command line lacks its section: did you mean feddm.ipc?"
-<<<<<<< HEAD
     assert (
         sentence(ipc=3, method="feddgm")
         == "ipc on the command line lacks its section: did you mean feddgm.ipc?"
     )
-=======
->>>>>>> 7d7c214 (Build only the sections that a run uses, and check those that were given a value)
 
 
 @pytest.mark.parametrize("key", ["output_dir", "data_dir", "resume"])
