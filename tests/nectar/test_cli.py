@@ -89,8 +89,8 @@ def test_the_help_of_each_command_fits_80_columns_and_explains_every_option(
     ("words", "said"),
     [
         ("run --rounds 3", "settings are words: did you mean rounds=...?"),
-        ("run --lr=3", "settings are words: did you mean fedavg.lr=...?"),
-        ("run lr=0.1", "lacks its section: did you mean fedavg.lr?"),
+        ("run --lr=3", "settings are words: did you mean image_training.lr=...?"),
+        ("run lr=0.1", "lacks its section: did you mean image_training.lr?"),
         ("run fedprox lr=0.1", "lacks its section: did you mean fedprox.lr?"),
         ("runs --jsn", "option --jsn is unknown: did you mean --json?"),
         ("run --dry-run --dry-run", "--dry-run is given twice: give it once."),

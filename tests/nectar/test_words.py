@@ -92,7 +92,7 @@ def test_a_dotted_value_arrives_as_typed(value: str) -> None:
         ("rounds", "rounds"),
         ("partition.alpha", "partition.alpha"),
         ("ipc", "feddm.ipc"),
-        ("lr", "fedavg.lr"),
+        ("lr", "image_training.lr"),
         ("alpha", "partition.alpha"),
         ("qqqqqq", None),
     ],
