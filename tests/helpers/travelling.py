@@ -51,6 +51,8 @@ def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
     with ExitStack() as patched, tempfile.TemporaryDirectory() as folder:
         patched.enter_context(patch.object(Arrivals, "decode", decoded))
         patched.enter_context(patch.object(exchange, "read_upload", read_reply))
+        # Three sites with a tenth of the images each may lie far apart, and all that travels is wanted.
+        words += " federation.max_update=0 federation.robust=none "
         config = config_of(method, words, SITES, ROUNDS, folder)
         serve(LocalGrid(client_app, SITES, config), load(config))
     return found
