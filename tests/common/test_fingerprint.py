@@ -73,6 +73,7 @@ def codes(sources: Sources) -> dict[str, str]:
     return {name: code_fingerprint(configuration(name), sources) for name in METHODS}
 
 
+@pytest.mark.extended
 def test_a_change_of_code_makes_new_runs_of_the_methods_that_it_belongs_to(copy: Path) -> None:
     """One method's files those of that method alone; what writes, shows or sends makes none new."""
     sources = Sources(copy, again=True)

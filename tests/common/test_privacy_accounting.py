@@ -104,6 +104,7 @@ def test_the_scale_of_the_papers_setting() -> None:
         assert truth <= found.prv < found.rdp < converted
 
 
+@pytest.mark.extended
 def test_asking_opacus_leaves_the_log_as_it_was() -> None:
     """Importing it gives the root logger a handler, and each line of a run came twice; so in a process of its own."""
     script = (
@@ -121,6 +122,7 @@ STEPS = "[Event('dp-sgd', 1.1, 0.02, 500)] * 3, 1e-5"
 """RDP's epsilon of these is 4.41, PRV's 4.07."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("most", "said"), [(4.5, "True False"), (4.2, "True True"), (4.0, "False True")]
 )

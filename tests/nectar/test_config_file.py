@@ -44,6 +44,7 @@ def resolved(*words: str) -> Config:
     return load(parse_words(rest, file=file))
 
 
+@pytest.mark.extended
 def test_what_is_printed_resolves_to_the_same(
     file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,7 +83,7 @@ def test_a_line_is_written_whole_or_not_at_all(
     with no_room(monkeypatch, 0, 1), pytest.raises(OSError, match="No space"):
         done.append({"round": 2})
     done.append({"round": 2, "again": True})
-    assert done.metrics() == [*before, {"schema": 1, "round": 2, "again": True}]
+    assert done.metrics() == [*before, {"schema": 2, "round": 2, "again": True}]
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 from federation import MissingGrid, TamperedGrid, last, losses, numbers, run, same, same_end
 from small import Small
 from tampering import with_arrays
+from tiers import only_these_first
 
 import client_app.generators
 import client_app.synthesis
@@ -50,7 +51,10 @@ def held(record: Record) -> dict[str, int]:
 # ---- what equals the inner method -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("inner", [name for name in METHODS if name != "fedssyn"])
+@pytest.mark.parametrize(
+    "inner",
+    only_these_first((name for name in METHODS if name != "fedssyn"), "fedavg", "scaffold"),
+)
 def test_around_any_method_nothing_shared_is_that_method_to_the_bit(
     small: Small, inner: str
 ) -> None:

@@ -13,6 +13,7 @@ from federation import numbers, resumed, run
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 from small import Small
+from tiers import only_these_first
 from tiny import HALVES, Tiny, tiny_run
 
 from client_app.foreign import ForeignClient
@@ -106,7 +107,7 @@ def test_in_a_private_run_a_strategy_goes_without_the_loss(
         assert not any(line["devices"].values())
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", only_these_first(RUNS, "FedAdam"))
 def test_it_runs_two_rounds_on_the_digits(small: Small, name: str) -> None:
     path, arguments = RUNS[name]
     record = run(small(method=path, set=arguments))
