@@ -181,7 +181,7 @@ class Commands(Actions):
 def told(error: click.ClickException) -> str:
     """Return what an error of the library says, and where one reads what is taken."""
     said, ctx = error.format_message(), getattr(error, "ctx", None)
-    if ctx is None or "`" in said:
+    if ctx is None or "`" in said or said.endswith("?"):
         return said
     return f"{said.rstrip('.')}: `{ctx.command_path} --help` says what it takes."
 
