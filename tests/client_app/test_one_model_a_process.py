@@ -10,7 +10,7 @@ import pytest
 import torch
 from federation import numbers, run, same_end
 from small import Small
-from tiers import only_these_first
+from tiers import ALIKE, only_these_first
 from torch import nn
 
 from client_app import device
@@ -56,7 +56,11 @@ def built_anew(run: Run, weights: Weights) -> models.Classifier:
 @pytest.mark.parametrize(
     "method",
     only_these_first(
-        METHODS, "fedavg", "feddm", "scaffold", long=("fedvae", "feddpms", "fedsynth", "dense")
+        METHODS,
+        "fedavg",
+        "feddm",
+        "scaffold",
+        long=(*ALIKE, "fedvae", "feddpms", "fedsynth", "dense"),
     ),
 )
 def test_every_method_has_the_numbers_of_devices_that_share_nothing(

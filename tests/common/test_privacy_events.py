@@ -118,6 +118,7 @@ def test_steps_beyond_what_a_grid_can_hold_are_still_bounded() -> None:
 SLACK = 1.025
 
 
+@pytest.mark.long
 @pytest.mark.extended
 @hypothesis_settings(max_examples=12, deadline=None)
 @given(

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+ALIKE = ("fedprox", "fednova", "feddyn", "fedpvr", "moon")
+"""Methods that differ from FedAvg in a term of the local loss or a weight of the mean: ``long`` in most sweeps."""
+
 
 def only_these_first(cases: Iterable[Any], *first: Any, long: Collection[Any] = ()) -> list[Any]:
     """Return the cases, those beside ``first`` marked ``extended``, those of ``long`` so beside that."""

@@ -17,7 +17,7 @@ import pytest
 from federation import MissingGrid, numbers, run, same_end
 from places import HELPERS, ROOT
 from small import Small
-from tiers import only_these_first
+from tiers import ALIKE, only_these_first
 from waiting import until
 
 from common.methods import METHODS
@@ -94,7 +94,7 @@ def odd(small: Small, monkeypatch: pytest.MonkeyPatch) -> Small:
     return make
 
 
-@pytest.mark.parametrize("method", only_these_first(METHODS, "fedavg", "feddm"))
+@pytest.mark.parametrize("method", only_these_first(METHODS, "fedavg", "feddm", long=ALIKE))
 def test_two_processes_give_the_numbers_of_one(small: Small, method: str) -> None:
     config = small(method=method, rounds=3, set=f"data.images=200 {SETTINGS.get(method, '')}")
     assert_same(pooled(config), run(config))

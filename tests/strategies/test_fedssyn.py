@@ -12,7 +12,7 @@ import torch
 from federation import MissingGrid, TamperedGrid, last, losses, numbers, run, same, same_end
 from small import Small
 from tampering import with_arrays
-from tiers import only_these_first
+from tiers import ALIKE, only_these_first
 
 import client_app.generators
 import client_app.synthesis
@@ -53,7 +53,9 @@ def held(record: Record) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     "inner",
-    only_these_first((name for name in METHODS if name != "fedssyn"), "fedavg", "scaffold"),
+    only_these_first(
+        (name for name in METHODS if name != "fedssyn"), "fedavg", "scaffold", long=ALIKE
+    ),
 )
 def test_around_any_method_nothing_shared_is_that_method_to_the_bit(
     small: Small, inner: str
