@@ -67,14 +67,14 @@ class RunDirectory:
         return (self.directory / PROVENANCE).is_file() and not self.directory.is_symlink()
 
     def stated(self) -> dict[str, Any] | None:
-        """Return what its provenance states now; None if that cannot be read, or is no run's of this schema."""
+        """Return what its provenance states now; None if that cannot be read, or is not a run's of this schema."""
         found = self.json(PROVENANCE)
         if found is None or found.get("schema") != SCHEMA:
             return None
         return found if isinstance(found.get("run-config"), dict) else None
 
     def why_not(self) -> str:
-        """Say why what lies here is no record that can be read, and what to do; half a sentence."""
+        """Say why what lies here is not a record that can be read, and what to do; half a sentence."""
         schema = (self.json(PROVENANCE) or {}).get("schema")
         if type(schema) is int and schema != SCHEMA:
             return (

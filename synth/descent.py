@@ -30,7 +30,7 @@ class SGD:
     parameters
         What is moved, in place; one without a gradient stays.
     lr
-        The learning rate; it may be set anew between steps.
+        The learning rate; it may be set again between steps.
     momentum
         The momentum, without dampening.
     weight_decay
@@ -99,7 +99,7 @@ class Adam:
     parameters
         What is moved, in place; one without a gradient stays.
     lr
-        The learning rate; it may be set anew between steps.
+        The learning rate; it may be set again between steps.
     betas
         The decays of the two moments.
     weight_decay

@@ -100,7 +100,7 @@ def load_site(name: str, images: ImagesSettings, folder: Path, keep: Path | None
     Raises
     ------
     DataError
-        the data set is no folder of images, or the site's cannot be used: why.
+        the data set is not a folder of images, or the site's cannot be used: why.
     """
     if name in NAMES or kind_of(name):
         raise DataError(

@@ -56,7 +56,7 @@ class Local:
     rate : callable, optional
         Steps taken before -> what the learning rate is multiplied by in this one (a schedule within a round).
     augment : callable, optional
-        (inputs of a batch, rows) -> what is trained on instead, in the place of what ``settings.augment`` says.
+        (inputs of a batch, rows) -> what is trained on, instead of what ``settings.augment`` says.
     after_step : callable, optional
         Called with the model after each step: a projection, or a correction of the path (SCAFFOLD, FedPVR).
     """

@@ -43,7 +43,7 @@ class Started(Protocol):
 class RunStarter(ExitStack):
     """Starts runs; on Linux as forks of one process for each number of threads, elsewhere one by one.
 
-    Use as a context manager: behind it the fork servers have ended, and what they had forked.
+    Use as a context manager: after it the fork servers have ended, and what they had forked.
     """
 
     def __init__(self) -> None:

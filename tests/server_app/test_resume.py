@@ -44,7 +44,7 @@ FEDDPMS = (
     "feddpms.copies=4 feddpms.classes=2"
 )
 
-#: method, settings, behind which round it stands still, and all its rounds
+#: method, settings, after which round it stands still, and all its rounds
 STATEFUL = [
     ("feddm", WARM, 2, 4),
     ("feddm", f"{WARM} feddm.keep=2", 2, 4),

@@ -82,7 +82,7 @@ class Receiver:
 
 
 class _Pickler(pickle.Pickler):
-    """Puts a number in the place of large bytes, which are known by their identity as long as they are kept."""
+    """Replaces large bytes by a number; they are known by their identity as long as they are kept."""
 
     def __init__(
         self, file: io.BytesIO, last: Mapping[int, tuple[int, bytes]], numbers: Iterator[int]
