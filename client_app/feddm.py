@@ -17,10 +17,11 @@ from common.privacy.events import Event
 from common.settings.feddm import FedDMSettings
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from synth.distribution_matching import distil, noise_start, real_start
+from synth.distribution_matching import distil
 from synth.matching_parts import Matching
 from synth.poisson_classes import PoissonClasses
 from synth.private_matching import distil_privately, rows_see_each_other
+from synth.starts import mean_start, mix_start, noise_start, real_start, smooth_start
 
 logger = getLogger("flwr")
 
@@ -31,16 +32,17 @@ _PRIVATE, _COUNTS = "private", "counts"
 class FedDMClient(DeviceClient):
     """Distils ipc images of every class it holds, afresh every round or on from its own last ones (``warm``).
 
-    From real images, a class that has fewer gives as many as it has. With a ``mechanism`` all that depends on the
-    site's images goes through its clip and noise; which classes the site holds is told by the labels.
+    From real images, a class that has fewer gives as many as it has; where means of K are the start, one that has
+    fewer than K starts from noise or is left out. With a ``mechanism`` all that depends on the site's images goes
+    through its clip and noise; which classes the site holds is told by the labels.
     """
 
     @phase("synthesize")
     def synthesize(self, w: Weights) -> SyntheticImages:
         """Return S_k, matched to the site's images around ``w`` (Eq. 9)."""
         settings = self.settings(FedDMSettings)
-        if settings.start == "real":
-            refuse_small_classes(self, settings.ipc)
+        if settings.start == "real" or settings.mix_of:
+            refuse_small_classes(self, max(settings.ipc, settings.mix_of))
         start, labels = self._start(settings)
         rng = self.generator("matching")
         with process_wide(rng.initial_seed(), "layers"):
@@ -157,7 +159,21 @@ class FedDMClient(DeviceClient):
         if last is not None:
             device = self.samples.labels.device
             return last["images"].to(device), last["labels"].to(device)
-        rng = self.generator("start")
+        inputs, labels, ipc = self.samples.inputs, self.samples.labels, settings.ipc
+        shape, rng = self.run.image_shape, self.generator("start")
         if settings.start == "noise":
-            return noise_start(self.samples.labels, settings.ipc, self.run.image_shape, rng)
-        return real_start(self.samples.inputs, self.samples.labels, settings.ipc, rng)
+            return noise_start(labels, ipc, shape, rng)
+        if settings.start == "smooth":
+            return smooth_start(labels, ipc, shape, rng)
+        if settings.start == "mean":
+            return mean_start(inputs, labels, ipc, shape, rng)
+        if settings.start == "real":
+            return real_start(inputs, labels, ipc, rng)
+        small = settings.small_class == "noise"
+        start = mix_start(inputs, labels, ipc, settings.mix_of, shape, rng, small_as_noise=small)
+        if not len(start[1]):
+            raise FederationError(
+                f"this site has no class of {settings.mix_of} images ({settings.start}), and smaller ones are left "
+                "out: set feddm.small_class=noise, or a smaller K"
+            )
+        return start

@@ -6,7 +6,7 @@ from client_app.device import DeviceClient, phase
 from common.settings.real import RealSettings
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from synth.distribution_matching import real_start
+from synth.starts import real_start
 
 
 class RealClient(DeviceClient):

@@ -14,14 +14,14 @@ def refuse_small_classes(client: DeviceClient, sent: int) -> None:
     """Refuse to begin with real images of a class of which the site has few, where they may be somebody's own.
 
     The start of a small class is most of the class, its mean hardly moves, and so its images leave nearly as they
-    are. Of a public data set nobody's picture is given away.
+    are; means of a few of few images can be taken apart again. Of a public data set nobody's picture is given away.
 
     Parameters
     ----------
     client : DeviceClient
         The site's.
     sent : int
-        What the site sends of a class.
+        What the site sends of a class, or how many images one of these is the mean of if that is more.
 
     Raises
     ------

@@ -13,7 +13,7 @@ class FedDM(SurrogateServer):
 
     @property
     def fewest(self) -> int:
-        """From noise ipc, which says nothing of how many a site has; a class begun as real images may have fewer."""
+        """ipc, which says nothing of how many a site has; a class that begins as real images may have fewer."""
         settings = self.run.config.settings
-        noise = isinstance(settings, FedDMSettings) and settings.start == "noise"
-        return self.settings.ipc if noise else 1
+        real = not isinstance(settings, FedDMSettings) or settings.start == "real"
+        return 1 if real else self.settings.ipc

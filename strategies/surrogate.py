@@ -114,6 +114,13 @@ class SurrogateServer(Strategy):
         """Return the last round's sets by site."""
         return self._last
 
+    def notes(self) -> Mapping[str, Any]:
+        """Name the classes of which nobody sent an image in this round, where there are such."""
+        hard = [s.labels for s in self._last.values() if not s.labels.is_floating_point()]
+        sent = set(torch.cat(hard).tolist()) if hard else range(len(self.run.info.classes))
+        names = [name for one, name in enumerate(self.run.info.classes) if one not in sent]
+        return {"not_sent": names} if names else {}
+
     def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the first of the global models; the model that travels where there are none."""
         return self._models.learned(arrays)

@@ -29,15 +29,12 @@ from synth.matching_parts import (
     require_finite,
     transformed,
 )
-from synth.starts import noise_start, real_start
 
 __all__ = [
     "Distilled",
     "distil",
     "matching_loss",
-    "noise_start",
     "project_ball",
-    "real_start",
     "sample_ball",
 ]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import field_validator
 
 from common.settings.base import Noise, Switch, setting
-from common.settings.disclosure import Disclosure
+from common.settings.disclosure import Disclosure, Origin
 from common.settings.surrogate import SurrogateServerSettings
 
 if TYPE_CHECKING:
@@ -50,10 +50,18 @@ class FedDMSettings(SurrogateServerSettings):
     syn_batch: int = setting(
         0, "synthetic images of a class a matching step; 0: all ipc of them", ge=0
     )
-    start: Literal["real", "noise"] = setting(
+    start: str = setting(
         "noise",
-        "what the images start from: noise, or (the paper) the site's own real images, which they go on to look like",
+        "what the images start from: noise, plain or smooth (of low frequencies); mean, that of the class (of at least "
+        "10 images) with smooth noise upon it; mix:K, means of K of the site's own real images, of which they show "
+        "something; or (the paper) these real images, which they go on to look like",
+        allowed="noise, smooth, mean, mix:K with K from 2 to 64, or real",
         source="safe on anybody's pictures; the paper's stands with the public data sets",
+        pattern=r"^(noise|smooth|mean|mix:([2-9]|[1-5]\d|6[0-4])|real)$",
+    )
+    small_class: Literal["noise", "leave_out"] = setting(
+        "noise",
+        "start=mix:K: what a class with fewer than K images does: it starts from smooth noise, or it is not sent",
     )
     warm: Switch = setting(
         True,
@@ -91,13 +99,22 @@ class FedDMSettings(SurrogateServerSettings):
     def _known_transforms(cls, value: str) -> str:
         return known_transforms(value)
 
+    @property
+    def mix_of(self) -> int:
+        """K of ``start=mix:K``; 0 for another start."""
+        return int(self.start.removeprefix("mix:")) if self.start.startswith("mix:") else 0
+
     def disclosure(self) -> Disclosure:
         """State what leaves a device; real images that no step has changed are sent as they are."""
-        real = self.start == "real"
+        origins: dict[str, Origin] = {
+            "noise": "noise",
+            "smooth": "noise",
+            "mean": "class means",
+        }
         return Disclosure(
             "synthetic images",
-            began_as="real examples" if real else "noise",
-            unchanged=real and self.iterations == 0,
+            began_as=origins.get(self.start, "real examples"),
+            unchanged=self.start == "real" and self.iterations == 0,
             labels=True,
             class_counts=self.weighting == "counts",
             differentially_private=self.mechanism != "none",
@@ -114,8 +131,9 @@ class FedDMSettings(SurrogateServerSettings):
                 "its images are matched to real ones without noise: set {section}.mechanism=feature or "
                 "{section}.mechanism=gradient"
             )
-        if self.start == "real":
-            return "its images begin as real ones ({section}.start=real): set {section}.start=noise"
+        if self.start not in ("noise", "smooth"):
+            begun = "means of real ones" if self.start != "real" else "real ones"
+            return f"its images begin as {begun} ({{section}}.start={self.start}): set {{section}}.start=noise"
         if privacy.counts != "public" and not self.counts_noise:
             return (
                 "how often an example is drawn follows its class's number of examples, which privacy.counts=one keeps "

@@ -69,7 +69,8 @@ class DataSettings(Section):
     smallest_class: int = setting(
         0,
         "pictures of your own: images a site must have of each class that it begins with real ones of "
-        "(feddm.start=real, fedsynth.start=statistics); 0: 20, and twice as many as it sends of the class",
+        "(feddm.start=real or mix:K, fedsynth.start=statistics); 0: 20, and twice as many as it sends of the class, or "
+        "as K",
         ge=0,
     )
 

@@ -161,9 +161,16 @@ def nature_of_images(config: Config) -> str:
         facts = facts_of(config.method, disclosed, config.settings.model_dump().get)
         return unknown(config.method) if facts is None else " ".join(facts.sent)
     if disclosed.began_as == "real examples":
+        start = getattr(config.settings, "start", "real")
+        what = "REAL IMAGES" if start == "real" else "MEANS OF A FEW REAL IMAGES"
         return (
-            "THEY BEGAN AS REAL IMAGES of the sites' own data (start=real) and may look like them: do not treat them "
+            f"THEY BEGAN AS {what} of the sites' own data (start={start}) and may look like them: do not treat them "
             "as private."
+        )
+    if disclosed.began_as == "class means":
+        return (
+            "They began as means of each site's classes with noise upon them, and were distilled; none is a real "
+            "image. They are functions of private data all the same, and nothing about them is differentially private."
         )
     return (
         "They began as noise and were distilled; none is a real image. They are functions of private data all the "

@@ -177,6 +177,16 @@ VETOES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"allow-start": "noise"},
         "synthetic images that began as real examples",
     ),
+    "mixtures of real images": (
+        {"set": "feddm.start=mix:4"},
+        {"allow-start": "noise means"},
+        "synthetic images that began as real examples",
+    ),
+    "class means": (
+        {"set": "feddm.start=mean"},
+        {"allow-start": "noise"},
+        "synthetic images that began as class means",
+    ),
     "real is a start": (
         {"method": "real"},
         {"allow-start": "noise means"},

@@ -52,6 +52,32 @@ def test_from_noise_the_number_sent_says_nothing_of_the_number_held(small: Small
     assert {sent for sent, _ in pairs} == {9}
 
 
+@pytest.mark.parametrize(
+    ("small_class", "least"), [("noise", 1), ("leave_out", 11)], ids=["noise", "left out"]
+)
+def test_of_mixtures_as_many_leave_of_a_small_class_or_none(
+    small: Small, small_class: str, least: int
+) -> None:
+    record = run(
+        small(set=f"{FEW} feddm.start=mix:11 feddm.warm=off feddm.small_class={small_class}")
+    )
+    pairs = sent_and_held(record)
+    assert min(held for _, held in pairs) < 11 <= max(held for _, held in pairs)
+    assert all(sent == (9 if held >= least else 0) for sent, held in pairs)
+    assert {line["round"]: line["rejected"] for line in record.metrics()[1:]} == {1: {}, 2: {}}
+    _, sets = PastRun.open(record.directory).synthetic()
+    sent = {c for images in sets.values() for c in images.labels.tolist()}
+    unsent = [str(c) for c in range(10) if c not in sent]
+    assert record.metrics()[-1].get("notes", {}).get("not_sent", []) == unsent
+    assert bool(unsent) == (small_class == "leave_out")
+
+
+def test_a_site_without_a_class_to_mix_says_so(small: Small) -> None:
+    text = f"{FEW} feddm.start=mix:64 feddm.small_class=leave_out feddm.warm=off"
+    with pytest.raises(FederationError, match=r"no class of 64 images .*feddm\.small_class=noise"):
+        run(small(rounds=1, set=text))
+
+
 def test_a_site_that_sends_fewer_from_noise_is_rejected(small: Small) -> None:
     def fewer(instruction: Message, reply: Message) -> Message:
         spec = SyntheticImagesSpec((1, 8, 8), 10, 9)
@@ -97,7 +123,11 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize(
     ("method", "section"),
-    [("feddm", "feddm.start=real"), ("fedsynth", "fedsynth.start=statistics")],
+    [
+        ("feddm", "feddm.start=real"),
+        ("feddm", "feddm.start=mix:2"),
+        ("fedsynth", "fedsynth.start=statistics"),
+    ],
 )
 def test_a_site_with_a_small_class_begins_with_real_images_only_where_that_is_asked_for(
     small: Small, folders: str, method: str, section: str
@@ -118,7 +148,8 @@ def test_a_site_with_a_small_class_begins_with_real_images_only_where_that_is_as
     assert rejected("") == {}, "from noise nobody is refused"
 
 
-def test_twice_as_many_as_are_sent_are_asked_for(small: Small, folders: str) -> None:
-    keys = {"dataset": "images", "set": f"{folders} feddm.start=real feddm.ipc=13"}
+@pytest.mark.parametrize("words", ["feddm.start=real feddm.ipc=13", "feddm.start=mix:13"])
+def test_twice_as_many_as_are_sent_are_asked_for(small: Small, folders: str, words: str) -> None:
+    keys = {"dataset": "images", "set": f"{folders} {words}"}
     with pytest.raises(FederationError, match="fewer than 26 images"):
         run(small(**keys, rounds=1))

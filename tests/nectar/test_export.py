@@ -220,6 +220,8 @@ def test_weights_alone_make_an_export_without_images(small: Small, tmp_path: Pat
     [
         ({"method": "real"}, "THESE ARE REAL IMAGES"),
         ({"set": "feddm.start=real feddm.warm=off"}, "THEY BEGAN AS REAL IMAGES"),
+        ({"set": "feddm.start=mix:2 feddm.warm=off"}, "THEY BEGAN AS MEANS OF A FEW REAL IMAGES"),
+        ({"set": "feddm.start=mean feddm.warm=off"}, "They began as means of each site's classes"),
         ({}, "They began as noise"),
     ],
 )

@@ -70,6 +70,9 @@ def test_every_method_states_what_leaves_a_device_and_has_its_facts(method: str)
             {"began_as": "noise", "unchanged": False},
         ),
         ("feddm", "feddm.start=real feddm.iterations=0", {"unchanged": True}),
+        ("feddm", "feddm.start=smooth feddm.iterations=0", {"began_as": "noise"}),
+        ("feddm", "feddm.start=mean", {"began_as": "class means", "unchanged": False}),
+        ("feddm", "feddm.start=mix:2 feddm.iterations=0", {"began_as": "real examples"}),
         ("feddm", "feddm.weighting=counts", {"class_counts": True}),
         (
             "feddm",

@@ -202,6 +202,15 @@ def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:
     assert "No real image" not in kept
     assert "do not call that private" in open_
     assert "number of images of every class" in open_
+    for start, sentence in {
+        "mean": "began as the mean of each of the device's classes",
+        "mix:3": "Each image sent began as the mean of a few real ones (start=mix:3)",
+    }.items():
+        kept, open_ = said(set=f"feddm.start={start} feddm.small_class=leave_out")
+        assert "No real image" not in kept
+        assert sentence in open_
+        assert ("devices sent none (small_class=leave_out)" in open_) == (start == "mix:3")
+    assert "No real image left a device" in said(set="feddm.start=smooth")[0]
     kept, open_ = said(method="fedavg")
     assert "weights travelled" in kept
     assert "trained weights of every device" in open_

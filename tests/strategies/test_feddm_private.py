@@ -250,6 +250,8 @@ def test_a_figure_past_the_mechanism_is_noticed(
     [
         ("privacy.noise_multiplier=1", "set feddm.mechanism=feature"),
         (f"{private('feature')} feddm.start=real", "set feddm.start=noise"),
+        (f"{private('feature')} feddm.start=mix:4", "begin as means of real ones"),
+        (f"{private('gradient')} feddm.start=mean", "begin as means of real ones"),
         (private("feature", 1.0, ""), "set feddm.counts_noise above 0"),
         (private("feature", 1.0, "feddm.counts_noise=5 feddm.weighting=counts"), "privacy.counts"),
         ("feddm.mechanism=gradient", "privacy.noise_multiplier is 0"),

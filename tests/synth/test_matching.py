@@ -14,7 +14,7 @@ from torch import Tensor
 from common.models import Classifier, build
 from synth.ball import project_ball, sample_ball
 from synth.class_batches import ClassBatches
-from synth.distribution_matching import matching_loss, noise_start, real_start
+from synth.distribution_matching import matching_loss
 
 
 def network(norm: str = "instance", dtype: torch.dtype = torch.float64) -> Classifier:
@@ -240,29 +240,6 @@ def test_every_sample_is_drawn_as_often():
     assert ((seen - expected).abs() < 90).all()  # 5 standard deviations of 18 and 21
 
 
-def test_noise_start_is_standard_and_class_major():
-    images, labels = noise_start(torch.tensor([4, 1, 4]), 50, (3, 8, 8), rng())
-    assert labels.tolist() == [1] * 50 + [4] * 50
-    assert images.shape == (100, 3, 8, 8)
-    assert images.mean().item() == pytest.approx(0, abs=0.03)
-    assert images.std().item() == pytest.approx(1, abs=0.03)
-
-
-def test_real_start_takes_real_images_and_each_of_a_small_class_once():
-    data = torch.arange(7.0).view(7, 1, 1, 1)
-    labels = torch.tensor([2, 0, 2, 2, 0, 5, 2])
-    images, given_labels = real_start(lambda at: data[at], labels, 3, rng(3))
-    assert given_labels.tolist() == [0] * 2 + [2] * 3 + [5]
-    values = images.flatten().int().tolist()
-    assert set(values[:2]) == {1, 4}
-    assert len(set(values[2:5]) & {0, 2, 3, 6}) == 3
-    assert values[5:] == [5]
-    images.zero_()
-    assert data.sum() == 21
-
-
-def test_starts_refuse_an_empty_site():
-    with pytest.raises(ValueError, match="at least one"):
-        real_start(lambda at: at, torch.empty(0, dtype=torch.int64), 3, rng())
+def test_a_plan_refuses_a_negative_size():
     with pytest.raises(ValueError, match="0 \\(all\\) or more"):
         ClassBatches.plan(torch.tensor([1]), -1)

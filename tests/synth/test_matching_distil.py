@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from common.models import Classifier, build
 from synth import augmentation
 from synth.class_batches import ClassBatches
-from synth.distribution_matching import matching_loss, real_start, sample_ball
+from synth.distribution_matching import matching_loss, sample_ball
+from synth.starts import real_start
 
 SETTINGS: dict[str, Any] = {
     "iterations": 3,

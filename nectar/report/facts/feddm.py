@@ -10,7 +10,9 @@ from nectar.report.facts.surrogate import labels_sent
 def facts(disclosed: Disclosure, given: Given) -> Facts:
     """Return the facts of a run, by what its devices disclosed and by its settings."""
     return Facts(
-        "FedDM", _protected(disclosed), (_images(disclosed, given), *labels_sent(disclosed))
+        "FedDM",
+        _protected(disclosed),
+        (_images(disclosed, given), *labels_sent(disclosed), *_left_out(given)),
     )
 
 
@@ -31,6 +33,25 @@ def _images(disclosed: Disclosure, given: Given) -> str:
         )
     if disclosed.unchanged:
         return "Real images were sent as they are: start=real with iterations=0 changes nothing in them."
+    if disclosed.began_as == "class means":
+        return (
+            "The images sent began as the mean of each of the device's classes (start=mean) with noise upon it, which "
+            "is private data: of a class with few images it shows what these look like."
+        )
+    if str(given("start")).startswith("mix"):
+        return (
+            f"Each image sent began as the mean of a few real ones (start={given('start')}): it shows what these have "
+            "in common, and real images can be told from it. Do not call that private."
+        )
     if disclosed.began_as == "real examples":
         return "The images sent began as real ones (start=real), and look like them: do not call that private."
     return "The synthetic images are functions of private data."
+
+
+def _left_out(given: Given) -> tuple[str, ...]:
+    if given("small_class") != "leave_out" or not str(given("start")).startswith("mix"):
+        return ()
+    return (
+        f"Of classes with fewer images than {given('start')} takes, devices sent none (small_class=leave_out): a label "
+        "that was sent says that there are as many.",
+    )
