@@ -16,6 +16,7 @@ import torch
 from data_files import fresh_cache, fresh_data  # noqa: F401 - fixtures
 from hypothesis import settings
 from small import SMALL, Small
+from smoothness import smooth  # noqa: F401 - a fixture
 from standing_clock import clock  # noqa: F401 - a fixture
 from texts import asked, texts  # noqa: F401 - fixtures
 from xdist.scheduler import LoadFileScheduling

@@ -78,6 +78,7 @@ class Clipped:
 
 
 @pytest.mark.parametrize("longest", [math.inf, 0.5])
+@pytest.mark.usefixtures("smooth")
 def test_moons_objective_under_a_rule_of_single_examples(
     small: Small, monkeypatch: pytest.MonkeyPatch, longest: float
 ) -> None:

@@ -70,6 +70,7 @@ def unbounded(
         ("fedvae", VAE),
     ],
 )
+@pytest.mark.usefixtures("smooth")
 def test_with_an_infinite_clip_and_no_noise_it_is_plain_training(
     small: Small, monkeypatch: pytest.MonkeyPatch, method: str, text: str
 ) -> None:
