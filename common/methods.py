@@ -94,6 +94,7 @@ METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         _own("feddm", "FedDM", private=True),
+        _own("fedaf", "FedAF"),
         _own("real", "Real"),
         _own("fedavg", "FedAvg", private=True),
         _own("fedprox", "FedProx", private=True),

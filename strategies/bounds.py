@@ -99,7 +99,7 @@ def images(run: Run, reaches: str, stays: str, *, means: bool = False) -> Bound:
     def require(_: Weights, __: Upload, sent: CarriesExamples) -> None:
         _require_in_range(sent.examples, run.info, factor, times)
         if isinstance(sent, SyntheticImages) and sent.labels.is_floating_point():
-            _require_shares(sent.labels)
+            require_shares(sent.labels)
 
     by = (
         "the range of real images"
@@ -120,7 +120,8 @@ def _require_in_range(values: Tensor, info: DatasetInfo, factor: float, times: s
         )
 
 
-def _require_shares(labels: Tensor) -> None:
+def require_shares(labels: Tensor) -> None:
+    """PayloadError unless each row of soft labels [n, classes] lies in [0, 1] and sums to 1."""
     sums, rounded = labels.sum(-1), _ROUNDED * math.sqrt(labels.shape[-1])
     if float(labels.min()) < -_ROUNDED or float((sums - 1).abs().max()) > rounded:
         raise PayloadError(

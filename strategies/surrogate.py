@@ -64,19 +64,27 @@ class SurrogateServer(Strategy):
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Train from w_r on this round's union, and on that of the last ``keep`` - 1 rounds."""
         received = list(uploads)
-        self._last = {u.site.name: u.payload_as(SyntheticImages) for u in received}
+        self._last = {u.site.name: self.images_of(u) for u in received}
         self._kept.append(self._union(received))
         if self.settings.keep:
             del self._kept[: -self.settings.keep]
         images, labels, each = (torch.cat(parts) for parts in zip(*self._kept, strict=True))
         samples = Samples.of(images.to(self.run.device), labels.to(self.run.device))
-        objective = weighted(self.run.task, each.to(self.run.device))
+        objective = self.objective(each.to(self.run.device))
         self._models.train(server_round, samples, Local(objective=objective))
         return self._train(server_round, weights, samples, objective)
 
+    def images_of(self, upload: Upload) -> SyntheticImages:
+        """Return the images that a site sent."""
+        return upload.payload_as(SyntheticImages)
+
+    def objective(self, each: Tensor) -> Objective:
+        """Return what is minimised, where image i counts ``each[i]`` times: its mean cross-entropy."""
+        return weighted(self.run.task, each)
+
     def _union(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor, Tensor]:
         """Return images, labels and each image's weight, scaled to a mean of one over the round."""
-        sets = [u.payload_as(SyntheticImages) for u in uploads]
+        sets = [self.images_of(u) for u in uploads]
         images = torch.cat([s.images for s in sets])
         labels = torch.cat([s.labels for s in sets])
         if self.settings.weighting == "uniform":

@@ -219,7 +219,11 @@ class _Matcher:
 
     def loss(self, images: Tensor, draw: Draw | None, generator: torch.Generator) -> Tensor:
         """Return Eq. 9 at fresh weights and batches for the whole set ``images``."""
-        sample_ball(self.centre, self.matching.rho, generator, out=self.flat)
+        how = self.matching
+        if how.weights is None:
+            sample_ball(self.centre, how.rho, generator, out=self.flat)
+        else:
+            how.weights(self.centre, generator, self.flat)
         batch = self.held[self.real.draw(generator)]
         if self.matching.syn_batch:
             images = images[self.syn.draw(generator)]
@@ -229,9 +233,23 @@ class _Matcher:
 
         with torch.no_grad():
             pieces = _pieces(self.model, self.real, images)
-            precision = self.matching.real_precision
-            target = _class_means(self.model, real_piece, pieces, self.real, precision)
-        return _distance(target, _synthetic_means(self.model, transformed(images, draw), self.syn))
+            target = _class_means(
+                self.model, real_piece, pieces, self.real, how.real_precision, logits=how.logits
+            )
+        shown = transformed(images, draw)
+        if how.beside is None:
+            means = _synthetic_means(self.model, shown, self.syn, logits=how.logits)
+            return _distance(target, means)
+        averages = self.syn.averages
+        h, z = self._rows(shown)
+        means = averages @ (torch.cat((h, z), 1) if how.logits else h)
+        return _distance(target, means) + how.beside(z, self.syn.labels, averages, generator)
+
+    def _rows(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the synthetic images' embeddings and logits, a class at a time where samples couple."""
+        cut = self.syn.slices if self.model.couples_samples else (slice(None),)
+        h = torch.cat([self.model.embed(images[piece]) for piece in cut])
+        return h, self.model.classify(h)
 
 
 def _pieces(model: Embedder, batches: ClassBatches, images: Tensor) -> Sequence[slice]:
@@ -241,10 +259,14 @@ def _pieces(model: Embedder, batches: ClassBatches, images: Tensor) -> Sequence[
     return pieces(batches.slices[-1].stop, images)
 
 
-def _synthetic_means(model: Embedder, images: Tensor, batches: ClassBatches) -> Tensor:
+def _synthetic_means(
+    model: Embedder, images: Tensor, batches: ClassBatches, *, logits: bool = True
+) -> Tensor:
     """Return the class means, recorded: from one pass, or one a class where samples couple."""
     pieces = batches.slices if model.couples_samples else (slice(None),)
-    return _class_means(model, lambda piece: images[piece], pieces, batches, torch.float32)
+    return _class_means(
+        model, lambda piece: images[piece], pieces, batches, torch.float32, logits=logits
+    )
 
 
 def _class_means(
@@ -253,12 +275,14 @@ def _class_means(
     pieces: Iterable[slice],
     batches: ClassBatches,
     precision: torch.dtype,
+    *,
+    logits: bool = True,
 ) -> Tensor:
-    """Return the means of h and z for every class, [C, d + classes], summed piece by piece."""
+    """Return the means of h and z, or of h, for every class, [C, d + classes], summed piece by piece."""
     means: Tensor | None = None
     for piece in pieces:
         share = batches.averages[:, piece]
-        rows = features(model, images(piece), precision).to(share.dtype)
+        rows = features(model, images(piece), precision, logits=logits).to(share.dtype)
         means = share @ rows if means is None else torch.addmm(means, share, rows)
     assert means is not None  # a plan holds at least one sample
     return means

@@ -61,6 +61,14 @@ class Matching:
         float32.
     before_step
         Called ahead of every iteration, such as one that raises when the time is over.
+    weights
+        Draws the weights of an iteration around the first argument into the last one, both flat [P]; None draws them
+        from P_w.
+    logits
+        Whether mean logits are matched beside mean embeddings.
+    beside
+        What is minimised beside Eq. 9, a scalar of the synthetic images' logits [m, K], their classes [m] and the rows
+        [C, m] that average over a class.
     """
 
     iterations: int
@@ -71,6 +79,9 @@ class Matching:
     augment: str = ""
     real_precision: torch.dtype = torch.float32
     before_step: Callable[[], None] | None = None
+    weights: Callable[[Tensor, torch.Generator, Tensor], object] | None = None
+    logits: bool = True
+    beside: Callable[[Tensor, Tensor, Tensor, torch.Generator], Tensor] | None = None
 
     def steps(self, generator: torch.Generator) -> Iterator[Draw | None]:
         """Yield the augmentation of each iteration as it begins; all are drawn before the first."""
@@ -84,8 +95,14 @@ class Matching:
             yield draw
 
 
-def features(model: Embedder, images: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
-    """Return h and z side by side, [n, d + classes], from one forward pass.
+def features(
+    model: Embedder,
+    images: Tensor,
+    precision: torch.dtype = torch.float32,
+    *,
+    logits: bool = True,
+) -> Tensor:
+    """Return h and z side by side, [n, d + classes], from one forward pass, or h alone.
 
     With ``precision`` bfloat16 the pass runs under autocast; with float32, in the model's own type.
     """
@@ -98,7 +115,7 @@ def features(model: Embedder, images: Tensor, precision: torch.dtype = torch.flo
         images = images.repeat(2, 1, 1, 1)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
         h = model.embed(images)
-        return torch.cat((h, model.classify(h)), 1)[:n]
+        return torch.cat((h, model.classify(h)), 1)[:n] if logits else h[:n]
 
 
 def transformed(images: Tensor, draw: Draw | None) -> Tensor:

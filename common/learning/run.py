@@ -158,8 +158,10 @@ class Run:
         whole = WeightsSpec.of(self.build_model())
         return whole.parameters if self.config.model.statistics == "local" else whole
 
-    def build_model(self) -> models.Classifier:
+    def build_model(self, *purpose: str | int) -> models.Classifier:
         """Return the model with the run's initial weights, the same in every process, on this process's device.
+
+        With a ``purpose`` they are drawn for that, as a network begins anew.
 
         Raises
         ------
@@ -168,12 +170,13 @@ class Run:
         """
         settings = self.config.model
         if is_import_path(settings.name):
-            return copy.deepcopy(self._own_model).to(self.device)
+            own_model = self._made_anew(*purpose) if purpose else copy.deepcopy(self._own_model)
+            return own_model.to(self.device)
         try:
             model = models.build(
                 shape=self.info.shape,
                 classes=len(self.info.classes),
-                generator=generator(self.config.seed, "model"),
+                generator=generator(self.config.seed, "model", *purpose),
                 **settings.architecture(),
             )
         except ValueError as error:
@@ -208,6 +211,9 @@ class Run:
     @cached_property
     def _own_model(self) -> models.Classifier:
         """A model of the user's own with the run's initial weights, made and looked at once a process."""
+        return self._made_anew()
+
+    def _made_anew(self, *purpose: str | int) -> models.Classifier:
         path, shape, classes = self.config.model.name, self.info.shape, len(self.info.classes)
         if self.config.model.projection:
             raise ConfigError(
@@ -216,7 +222,7 @@ class Run:
             )
         maker = load_path(path)
         try:
-            with process_wide(self.config.seed, "model"):
+            with process_wide(self.config.seed, "model", *purpose):
                 return own.adopt(own.make(maker, path, shape, classes), path, shape, classes)
         except ValueError as error:
             raise self._misfit(error) from error

@@ -78,6 +78,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("feddm", f"{_FEDDM}feddm.keep=2 wire.images=float16 feddm.weighting=counts "),
     ("feddm", f"{_FEDDM}wire.images=uint8 wire.compression=zlib "),
     ("feddm", f"{_FEDDM}{_DP}feddm.mechanism=gradient "),
+    ("fedaf", f"{_IMAGES}fedaf.iterations=2 fedaf.real_batch=16 fedaf.local_epochs=1 "),
     ("real", _IMAGES),
     ("fedavg", _TRAINED),
     ("fedavg", f"{_TRAINED}model.norm=batch {_JUDGED}"),

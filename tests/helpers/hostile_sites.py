@@ -69,6 +69,10 @@ RUNS: dict[str, tuple[str, str]] = {
         "feddm",
         "feddm.iterations=20 feddm.ipc=3 feddm.real_batch=32 image_training.epochs=50",
     ),
+    "fedaf": (
+        "fedaf",
+        "fedaf.iterations=20 fedaf.ipc=3 fedaf.real_batch=32 fedaf.local_epochs=2 image_training.epochs=50",
+    ),
     "real": ("real", "real.ipc=3 image_training.epochs=50"),
     "fedsynth": (
         "fedsynth",
@@ -97,7 +101,17 @@ RUNS: dict[str, tuple[str, str]] = {
     "flwr-fedadam": ("flwr.serverapp.strategy:FedAdam", "strategy.eta=0.02"),
     "flwr-fedavg": ("flwr.serverapp.strategy:FedAvg", ""),
 }
-OWN_TRAINING = {"feddm", "real", "fedsynth", "fedvae", "feddpms", "feddgm", "central", "local"}
+OWN_TRAINING = {
+    "feddm",
+    "fedaf",
+    "real",
+    "fedsynth",
+    "fedvae",
+    "feddpms",
+    "feddgm",
+    "central",
+    "local",
+}
 
 
 def settings_of(name: str, output: str, rounds: int = ROUNDS, more: str = "") -> dict[str, Any]:

@@ -241,6 +241,7 @@ RECIPES = {
     "dense": "server_iterations=1",
     "feddm": "iterations=2",
     "feddm from real": "start=real warm=off iterations=2",
+    "fedaf": "iterations=2 local_epochs=2",
     "real": "",
     "masking": "rate=7.8",
     "topk": "rate=7.8",

@@ -11,12 +11,13 @@ def facts(disclosed: Disclosure, given: Given) -> Facts:
     """Return the facts of a run, by what its devices disclosed and by its settings."""
     return Facts(
         "FedDM",
-        _protected(disclosed),
-        (_images(disclosed, given), *labels_sent(disclosed), *_left_out(given)),
+        protected(disclosed),
+        (images(disclosed, given), *labels_sent(disclosed), *_left_out(given)),
     )
 
 
-def _protected(disclosed: Disclosure) -> tuple[str, ...]:
+def protected(disclosed: Disclosure) -> tuple[str, ...]:
+    """Return what images protected."""
     if disclosed.began_as != "noise":
         return ()
     return (
@@ -25,7 +26,8 @@ def _protected(disclosed: Disclosure) -> tuple[str, ...]:
     )
 
 
-def _images(disclosed: Disclosure, given: Given) -> str:
+def images(disclosed: Disclosure, given: Given) -> str:
+    """Return what is to be known of the images."""
     if disclosed.differentially_private:
         return (
             f"The synthetic images are made of sums with noise (feddm.mechanism={given('mechanism')}), to which each "

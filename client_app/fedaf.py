@@ -1,0 +1,111 @@
+"""FedAF on the device (Wang et al., CVPR 2024): images that know the others' logits, and two sorts of class means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from client_app.device import phase
+from client_app.feddm import FedDMClient
+from common.learning.training import train
+from common.models import Classifier
+from common.settings.fedaf import FedAFSettings
+from common.settings.feddm import FedDMSettings
+from common.settings.training import TrainingSettings
+from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, sent_spec
+from common.wire.bundle import Bundle
+from common.wire.latent_means import LatentMeans
+from common.wire.weights import Weights
+from synth.aggregation_free import class_means, directions, mixed_weights, softened, towards_others
+from synth.matching_parts import Matching
+
+
+class FedAFClient(FedDMClient):
+    """Condenses as FedDM's device distils, at weights mixed with fresh ones, and says what it knows of its classes."""
+
+    _others: Tensor | None = None
+
+    @phase("condense", takes=sent_spec)
+    def condense(self, given: Bundle) -> Bundle:
+        """Return S_k, V_k at the round's weights, and R_k of the model that the site trains from them."""
+        w = given.part(WEIGHTS, Weights)
+        if OTHERS in given.parts:
+            self._others = self._rows_of(given.part(OTHERS, LatentMeans))
+        images = self.synthesize(w)
+        return Bundle({IMAGES: images, LOGITS: self._logits(w), SHARES: self._shares(w)})
+
+    def _rows_of(self, means: LatentMeans) -> Tensor:
+        """Return V, [classes, classes], with NaN in the row of a class of which nobody knows."""
+        classes = len(self.run.info.classes)
+        rows = torch.full((classes, classes), torch.nan, device=self.run.device)
+        rows[means.labels.to(rows.device)] = means.vectors.to(rows.device)
+        return rows
+
+    def _matching(self, settings: FedDMSettings) -> Matching:
+        """Return FedDM's at mixed weights, of mean embeddings alone, with L_CDC from when the others are known."""
+        own = self.settings(FedAFSettings)
+        draw = mixed_weights(own.gamma, self._fresh()) if own.gamma < 1 else _at_the_centre
+        matching = replace(super()._matching(settings), weights=draw, logits=False)
+        if self._others is None or not own.local_strength:
+            return matching
+        others = self._others
+
+        def apart(
+            logits: Tensor, labels: Tensor, averages: Tensor, draws: torch.Generator
+        ) -> Tensor:
+            along = directions(own.directions, len(others), draws)
+            return own.local_strength * towards_others(logits, labels, others, along, averages)
+
+        return replace(matching, beside=apart)
+
+    def _fresh(self) -> Callable[[], Tensor]:
+        """Return what gives the parameters of the run's network as it begins, others each time, flat."""
+        numbers = count()
+
+        def fresh() -> Tensor:
+            model = self.run.build_model("fresh", self.server_round, self.site, next(numbers))
+            return parameters_to_vector(model.parameters()).detach()
+
+        return fresh
+
+    def _logits(self, w: Weights) -> LatentMeans:
+        return self._means(self._outputs(self.model(w)))
+
+    def _shares(self, w: Weights) -> LatentMeans:
+        """Return the mean softened outputs on each class's images of a model trained on them from ``w``."""
+        own = self.settings(FedAFSettings)
+        model = self.model(w)
+        train(
+            model,
+            self.samples,
+            TrainingSettings(
+                epochs=own.local_epochs, lr=own.local_lr, batch=own.local_batch, momentum=0.9
+            ),
+            self.run.task,
+            self.generator("local-training"),
+            precision=self.run.config.compute.precision,
+            before_step=self.deadline.check,
+        )
+        self.keep_statistics(model)
+        return self._means(softened(self._outputs(model), own.temperature))
+
+    @torch.no_grad()
+    def _outputs(self, model: Classifier) -> Tensor:
+        """Return the logits of all of the site's images, [n, classes]."""
+        model.eval()
+        places = torch.arange(len(self.samples), device=self.run.device)
+        parts = torch.split(places, self.run.config.evaluation.batch)
+        return torch.cat([model(self.samples.inputs(part)).float() for part in parts])
+
+    def _means(self, rows: Tensor) -> LatentMeans:
+        classes, means = class_means(rows, self.samples.labels, rows.shape[1])
+        return LatentMeans(means.cpu(), classes.cpu(), self.run.config.wire.latents)
+
+
+def _at_the_centre(centre: Tensor, _: torch.Generator, out: Tensor) -> None:
+    out.copy_(centre)

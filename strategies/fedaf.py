@@ -1,0 +1,140 @@
+"""FedAF on the server (Wang et al., CVPR 2024): learns from condensed images and soft labels; averages no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from common.errors import PayloadError
+from common.learning.run import Run
+from common.learning.training import Objective
+from common.settings.fedaf import FedAFSettings
+from common.sites import Site
+from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, reply_spec
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload
+from common.wire.latent_means import LatentMeans
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.weights import Weights
+from strategies.base import Instruction, State
+from strategies.bounds import Bound, require_shares
+from strategies.exchange.judging import Led
+from strategies.exchange.replies import Upload
+from strategies.feddm import FedDM
+from synth.aggregation_free import knowledge_gap
+
+_OTHERS = "others"
+
+
+class FedAF(FedDM):
+    """FedDM's server with L_LGKM beside the cross-entropy, which sends V with the next round's weights."""
+
+    phase = "condense"
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        self._own = run.settings(FedAFSettings)
+        self._others: LatentMeans | None = None
+        self._shares: LatentMeans | None = None
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Send w_r, and V from the second round; expect images, V_k and R_k."""
+        parts: dict[str, Payload] = {WEIGHTS: weights}
+        if self._others is not None:
+            parts[OTHERS] = self._others
+        plan = super().instructions(server_round, weights, sites)
+        return {site: self._around(asked, Bundle(parts)) for site, asked in plan.items()}
+
+    def _around(self, asked: Instruction, sent: Bundle) -> Instruction:
+        assert isinstance(asked.expects, SyntheticImagesSpec)
+        return replace(asked, payload=sent, expects=reply_spec(self.run, asked.expects))
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe images in range, mean logits as long as the others', and shares that sum to 1."""
+        reaches, stays = "the server's training", "one round"
+        return {
+            IMAGES: super().bounds()[""],
+            LOGITS: Bound(
+                "`federation.clip`, beside the round's others",
+                "every site's next round",
+                "the run's checkpoints",
+                beside=_length_of_a_row,
+            ),
+            SHARES: Bound("each in [0, 1], all of a class sum to 1", reaches, stays, _shares_alone),
+        }
+
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Refuse an upload whose three parts speak of different classes."""
+        sent = upload.payload_as(Bundle)
+        spoken = {tuple(sent.part(name, LatentMeans).labels.tolist()) for name in (LOGITS, SHARES)}
+        shown = set(sent.part(IMAGES, SyntheticImages).labels.tolist())
+        if len(spoken) > 1 or not shown <= set(*spoken):
+            raise PayloadError("its images, mean logits and shares are of different classes")
+        return super().prepare(server_round, weights, upload)
+
+    def images_of(self, upload: Upload) -> SyntheticImages:
+        """Return S_k."""
+        return upload.payload_as(Bundle).part(IMAGES, SyntheticImages)
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Average V_k and R_k over the sites that hold a class, then train from w_r."""
+        received = list(uploads)
+        sent = [upload.payload_as(Bundle) for upload in received]
+        self._others = _average([bundle.part(LOGITS, LatentMeans) for bundle in sent])
+        self._shares = _average([bundle.part(SHARES, LatentMeans) for bundle in sent])
+        return super().update(server_round, weights, received)
+
+    def objective(self, each: Tensor) -> Objective:
+        """Return cross-entropy + lambda_glob L_LGKM, from one forward pass."""
+        own, task, classes = self._own, self.run.task, len(self.run.info.classes)
+        if not own.global_strength or self._shares is None:
+            return super().objective(each)
+        shares = torch.full((classes, classes), torch.nan, device=each.device)
+        shares[self._shares.labels] = self._shares.vectors.to(each.device)
+
+        def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+            logits = model(x)
+            gap = knowledge_gap(logits, targets, shares, own.temperature)
+            return task.loss(logits, targets, each[positions]) + own.global_strength * gap
+
+        return objective
+
+    def state_dict(self) -> State:
+        """Return FedDM's, and V."""
+        kept = super().state_dict()
+        if self._others is None:
+            return kept
+        return {**kept, _OTHERS: [self._others.vectors, self._others.labels]}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it back."""
+        super().load_state_dict({name: kept for name, kept in state.items() if name != _OTHERS})
+        if _OTHERS in state:
+            vectors, labels = state[_OTHERS]
+            self._others = LatentMeans(vectors, labels, self.run.config.wire.latents)
+
+
+def _average(each: Sequence[LatentMeans]) -> LatentMeans:
+    """Return the mean vector of each class over those that hold it, every one counting as one."""
+    vectors = torch.cat([means.vectors for means in each])
+    labels, owner, counts = torch.unique(
+        torch.cat([means.labels for means in each]), return_inverse=True, return_counts=True
+    )
+    sums = vectors.new_zeros(len(labels), vectors.shape[1]).index_add_(0, owner, vectors)
+    return LatentMeans(sums / counts[:, None], labels, each[0].codec)
+
+
+def _length_of_a_row(_: Weights, __: Upload, sent: LatentMeans) -> Led:
+    """Hold the root mean square length of the rows against the others', however many classes each has."""
+    rows = sent.vectors / max(1, len(sent.vectors)) ** 0.5
+    zeros = Weights({LOGITS: torch.zeros_like(rows)})
+    return Led(Weights({LOGITS: rows}), zeros, part=LOGITS)
+
+
+def _shares_alone(_: Weights, __: Upload, sent: LatentMeans) -> None:
+    require_shares(sent.vectors)
