@@ -104,6 +104,7 @@ def test_the_scale_of_the_papers_setting() -> None:
         assert truth <= found.prv < found.rdp < converted
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_asking_opacus_leaves_the_log_as_it_was() -> None:
     """Importing it gives the root logger a handler, and each line of a run came twice; so in a process of its own."""
@@ -124,7 +125,12 @@ STEPS = "[Event('dp-sgd', 1.1, 0.02, 500)] * 3, 1e-5"
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("most", "said"), [(4.5, "True False"), (4.2, "True True"), (4.0, "False True")]
+    ("most", "said"),
+    [
+        (4.5, "True False"),
+        (4.2, "True True"),
+        pytest.param(4.0, "False True", marks=pytest.mark.long),
+    ],
 )
 def test_a_budget_takes_opacus_only_where_rdp_does_not_suffice(most: float, said: str) -> None:
     """Its import takes seconds, and a site's charge is often in a process of its own: so here."""

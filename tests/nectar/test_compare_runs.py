@@ -259,7 +259,9 @@ def _running(runs: Path) -> list[int]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
 def test_killed_in_the_middle_it_repeats_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], how: signal.Signals
 ) -> None:

@@ -100,6 +100,7 @@ def test_plain_pytorch_gives_the_models_logits_bit_for_bit(
     only_these_first(
         (name for name, known in MODELS.items() if known.takes == "images" and name != "convnet"),
         "cnn",
+        long=("encoder", "leafcnn", "logistic", "mlp", "vae"),
     ),
 )
 def test_every_other_model_of_images_is_rebuilt_too(name: str, tmp_path: Path) -> None:

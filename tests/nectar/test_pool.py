@@ -94,7 +94,9 @@ def odd(small: Small, monkeypatch: pytest.MonkeyPatch) -> Small:
     return make
 
 
-@pytest.mark.parametrize("method", only_these_first(METHODS, "fedavg", "feddm", long=ALIKE))
+@pytest.mark.parametrize(
+    "method", only_these_first(METHODS, "fedavg", "feddm", long=(*ALIKE, "fedvae", "fedaf"))
+)
 def test_two_processes_give_the_numbers_of_one(small: Small, method: str) -> None:
     config = small(method=method, rounds=3, set=f"data.images=200 {SETTINGS.get(method, '')}")
     assert_same(pooled(config), run(config))
