@@ -508,7 +508,7 @@ def test_dsprites_has_the_papers_twelve_sites_and_generator(end: str) -> None:
     )
     assert config.federation.sites == 12
     make_strategy(Division(config).run)
-    holds(config, generator="beta-vae", latent=10, rho=1.0)
+    holds(config, source="vae", latent=10, rho=1.0)
     if not end:
         holds(config, epochs=360, batch=256)
 
