@@ -132,7 +132,8 @@ class FedssynClient(DeviceClient):
     # ---- the share ------------------------------------------------------------------------------------
 
     def _keep(self, share: Images) -> None:
-        self.remember({"images": values_of(share), "labels": share.labels}, SHARE)
+        # Copies: the method that made them may remember these very tensors in a slot of its own.
+        self.remember({"images": values_of(share).clone(), "labels": share.labels.clone()}, SHARE)
 
     def _with_share(self, given: Bundle) -> Samples:
         """Return D_k and the site's share, which is kept when it comes, or D_k alone where there is none."""

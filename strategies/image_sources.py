@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from common.errors import ConfigError
 from common.sites import Site
@@ -223,9 +223,7 @@ _BYTES = {IMAGES: form("bytes, as many as were asked for", _REACHES, _STAYS)}
 
 
 def _sent(upload: Upload) -> Images:
-    images: Any = upload.payload_as(Bundle).parts[IMAGES]
-    found: Images = images
-    return found
+    return cast(Images, upload.payload_as(Bundle).parts[IMAGES])
 
 
 def _alone(upload: Upload) -> Upload:

@@ -39,7 +39,10 @@ FEDSSYN = (
     "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order "
     "fedssyn.inner=scaffold federation.participation=0.67"
 )
-DISTILLED = "data.images=200 fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold wire.images=uint8"
+DISTILLED = (
+    "data.images=200 fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold "
+    "wire.images=uint8"
+)
 FEDDPMS = (
     "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=2 fedvae.epochs=1 feddpms.smallest=1 "
     "feddpms.copies=4 feddpms.classes=2"
