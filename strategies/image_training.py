@@ -32,7 +32,7 @@ def learned_from(
     weights.load_into(model)
     draws = generator(run.config.seed, "surrogate-server", server_round, device=run.device)
     train_on_images(run, model, samples, objective, draws)
-    return Weights.of(model, weights.codec)
+    return Weights.of(model, weights.codec).only(run.spec)
 
 
 def train_on_images(

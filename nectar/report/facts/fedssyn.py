@@ -34,7 +34,8 @@ def facts(disclosed: Disclosure, given: Given) -> Facts:
         return Facts("Fedssyn", (drawn,), (_images(given), _COUNTS, *spread))
     if given("source") == "distilled" and given("shared"):
         said = f"The images that were shared are {given('distilled_by')}'s, and what is said of these holds."
-        return Facts("Fedssyn with distilled images", (), (said, *spread))
+        pictures = f"images of {given('distilled_by')} that were shuffled"
+        return Facts("Fedssyn with distilled images", (), (said, *spread), pictures=pictures)
     return Facts("Fedssyn without sharing", (), ("No image was shared.",))
 
 
