@@ -12,12 +12,17 @@ from small import Small
 from tampering import with_arrays
 from tiers import ALIKE, only_these_first
 
+from client_app.fedssyn import FedssynClient
 from client_app.image_sources import SOURCES as AT_SITES
+from client_app.state import DirectoryState
 from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS
+from common.samples.inputs import Samples
 from common.settings.image_sources import SOURCES
 from common.storage import tensor_file
+from common.wire.weights import Weights
 from nectar.export.readme import nature_of_images
 from nectar.report.facts import facts_of
 from server_app.checkpoint import Checkpoint
@@ -261,3 +266,23 @@ def test_real_images_as_they_are_reach_no_other_site_of_a_federation(
     text = f"{DISTILLED} feddm.start=real feddm.iterations=0"
     with pytest.raises(FederationError, match="gives real images away as they are"):
         run(small(method="fedssyn", set=text))
+
+
+@pytest.mark.parametrize(
+    ("words", "phase"),
+    [
+        ("fedssyn.source=real", "make-images"),
+        ("fedssyn.source=distilled fedssyn.distilled_by=real", "make-images/draw"),
+        ("fedssyn.source=distilled feddm.start=real feddm.iterations=0", "make-images/synthesize"),
+    ],
+)
+def test_nor_does_a_site_with_data_of_its_own_send_them(
+    small: Small, tmp_path: Path, words: str, phase: str
+) -> None:
+    here = Division(load(small(method="fedssyn", set=words))).run
+    own = Samples.of(torch.zeros(4, 1, 8, 8), torch.arange(4) % 2)
+    state = DirectoryState(tmp_path, "record", "site")
+    client = FedssynClient(here, "a", own, own, state, own_data=True)
+    work, _ = client.phase_named(phase)
+    with pytest.raises(FederationError, match="this site's are its own, and stay"):
+        work(Weights.of(here.build_model()))
