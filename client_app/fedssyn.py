@@ -28,6 +28,7 @@ from common.specs.fedssyn import (
     WITHOUT_SHARE,
     Images,
     disclosed_by_source,
+    images_in,
     sent_spec,
     settings_of,
     values_of,
@@ -64,7 +65,7 @@ class FedssynClient(DeviceClient):
         # Made each time: kept here, it and the client would hold each other, and all images, in memory.
         return SOURCES[settings_of(self.run).source](self)
 
-    def _make(self, work: Callable[[Any], Images | None], given: Payload) -> Bundle:
+    def _make(self, work: Callable[[Any], Payload | None], given: Payload) -> Bundle:
         """Return the site's images, or nothing where the round's time is over before they are made.
 
         Raises
@@ -78,14 +79,14 @@ class FedssynClient(DeviceClient):
                 "the run has sites give real images to others as they are, for study: this site's are its own, and stay"
             )
         self.remember({}, SHARE)  # a version of this round, which the next instruction names
-        images = work(given)
-        if images is None:
+        made = work(given)
+        if made is None:
             return Bundle({})
         self.tell(**{DONE: 1.0})
         if not settings_of(self.run).shared:
-            self._keep(images)
+            self._keep(images_in(made))
             return Bundle({})
-        return Bundle({IMAGES: images})
+        return Bundle({IMAGES: made})
 
     # ---- the inner method -----------------------------------------------------------------------------
 

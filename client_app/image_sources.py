@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from common.specs.fedssyn import (
     images_of,
     settings_of,
 )
-from common.wire.codec import Spec
+from common.wire.codec import Payload, Spec
 from common.wire.numbers import Numbers
 from common.wire.pixels import LEVELS
 
@@ -32,8 +32,8 @@ class Source(Protocol):
 
     def phase_named(
         self, name: str
-    ) -> tuple[Callable[[Any], Images | None], Callable[[Run], Spec]]:
-        """Return what makes the images, None while they are not there yet, and what says which payload it takes."""
+    ) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
+        """Return what makes a payload with the images, None while there are none, and what says which it takes."""
         ...
 
     def kept(self) -> Samples:
@@ -49,7 +49,7 @@ class Drawn:
 
     def phase_named(
         self, name: str
-    ) -> tuple[Callable[[Any], Images | None], Callable[[Run], Spec]]:
+    ) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
         """Return what draws as many images as are asked for."""
         return self._draw, asked_spec
 
@@ -80,10 +80,10 @@ class Distilled:
 
     def phase_named(
         self, name: str
-    ) -> tuple[Callable[[Any], Images | None], Callable[[Run], Spec]]:
+    ) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
         """Return that client's phase, which stands behind a slash."""
         work, takes = self._maker.phase_named(name.partition("/")[2])
-        return cast(Callable[[Any], Images], work), lambda run: takes(run.of(self._method))
+        return work, lambda run: takes(run.of(self._method))
 
     def kept(self) -> Samples:
         """Return all."""
@@ -98,7 +98,7 @@ class Given:
 
     def phase_named(
         self, name: str
-    ) -> tuple[Callable[[Any], Images | None], Callable[[Run], Spec]]:
+    ) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
         """Return what gives away a share of the site's images."""
         return self._give, asked_spec
 

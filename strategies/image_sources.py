@@ -21,7 +21,6 @@ from common.specs.fedssyn import (
 from common.specs.generation import require_buildable
 from common.wire.bundle import Bundle
 from common.wire.numbers import Numbers
-from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
 from strategies.bounds import Bound, form
@@ -170,7 +169,7 @@ class Distilled:
         if not isinstance(maker, SurrogateServer):
             raise ConfigError(
                 f"fedssyn.distilled_by={self._method} names a method whose sites send no images to learn from: choose "
-                "feddm or real"
+                "feddm, fedaf or real"
             )
         self._maker, self._settings = maker, maker.settings
 
@@ -195,8 +194,7 @@ class Distilled:
 
     def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
         """Return what that method makes of its reply."""
-        made = self._maker.prepare(server_round, weights, _alone(upload))
-        return made.payload_as(SyntheticImages)
+        return self._maker.images_of(self._maker.prepare(server_round, weights, _alone(upload)))
 
     def asked_of(self, site: Site) -> int:
         """Return ipc of every class."""

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from common.learning.run import Run
-from common.learning.training import Local, weighted
+from common.learning.training import Local, Objective, weighted
 from common.samples.inputs import Samples
 from common.settings.surrogate import SurrogateServerSettings
 from common.sites import Site

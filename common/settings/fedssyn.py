@@ -37,7 +37,7 @@ class FedssynSettings(GenerationSettings):
     distilled_by: str = setting(
         "feddm",
         "source=distilled: the method whose sites make the images, by its own settings",
-        allowed="the name of a method whose sites send images: feddm or real",
+        allowed="the name of a method whose sites send images: feddm, fedaf or real",
     )
     shared: Switch = setting(
         True,

@@ -67,6 +67,12 @@ def images_of(run: Run, values: Tensor, labels: Tensor) -> Images:
     return SyntheticImages(values, labels, run.config.wire.images)
 
 
+def images_in(made: Payload) -> Images:
+    """Return the images of what a source gives: they are alone, or one of its parts."""
+    parts = made.leaves() if isinstance(made, Bundle) else (made,)
+    return next(part for part in parts if isinstance(part, Pixels | SyntheticImages))
+
+
 def values_of(images: Images) -> Tensor:
     """Return the values of images as they travel, uint8 or float32 [n, C, H, W]."""
     return images.values if isinstance(images, Pixels) else images.images

@@ -157,6 +157,19 @@ def test_each_site_keeps_its_own_where_they_are_not_shared(small: Small) -> None
     assert 0 < len(tensor_file.load(path)[0]["share/labels"]) <= 2 * 10
 
 
+def test_a_maker_may_send_more_than_images_and_they_alone_are_shared(small: Small) -> None:
+    """FedAF's mean outputs and soft labels come beside them; the site counts copies among the images inside."""
+    record = run(small(method="fedssyn", rounds=2, set=f"{STARTED} fedssyn.distilled_by=fedaf"))
+    assert [line["rejected"] for line in record.metrics()[1:]] == [{}, {}]
+    images, labels = pool_of(record)
+    assert images.shape == (len(labels), 1, 8, 8)
+    assert record.metrics()[1]["copies"]["images"] == len(labels)
+    off = "fedssyn.shared=off fedssyn.distilled_by=fedaf"
+    kept = run(small(method="fedssyn", rounds=3, set=f"{DISTILLED} {off}"))
+    assert kept.metrics()[1]["floats_up"] == 0
+    assert losses(kept)[3] != losses(kept)[1]
+
+
 def test_two_processes_give_the_numbers_of_one(small: Small) -> None:
     config = small(method="fedssyn", rounds=3, set=f"{STARTED} fedssyn.inner=scaffold")
     pooled = run({**config, "set": f"{config['set']} compute.workers=2"})
@@ -208,7 +221,7 @@ def test_a_maker_that_sends_no_images_is_refused_before_there_is_a_record(
     small: Small, maker: str
 ) -> None:
     settings = small(method="fedssyn", set=f"{DISTILLED} fedssyn.distilled_by={maker}")
-    with pytest.raises(ConfigError, match=r"fedssyn\.distilled_by=.*feddm or real"):
+    with pytest.raises(ConfigError, match=r"fedssyn\.distilled_by=.*feddm, fedaf or real"):
         run(settings)
     assert not Path(settings["output-dir"]).exists()
 
