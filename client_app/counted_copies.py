@@ -40,7 +40,7 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     info : DatasetInfo
         Whose mean and std undo the normalisation.
     """
-    parts = payload.parts.values() if isinstance(payload, Bundle) else [payload]
+    parts = payload.leaves() if isinstance(payload, Bundle) else [payload]
     carried = [part.examples for part in parts if _carries_examples(part)]
     if not (carried and info.has_images):
         return None

@@ -63,6 +63,9 @@ class FedMixClient(DeviceClient):
         )
         chosen = order[: count * size]
         images = _in_groups(self.samples.inputs(chosen), size).mean(1)
+        # Of real images nothing is cut off; among them may be some that another method distilled.
+        largest = self.run.info.largest
+        images = images.clamp(-largest, largest)
         labels = nn.functional.one_hot(self.samples.labels[chosen], classes).float()
         means = _in_groups(labels, size).mean(1)
         return SyntheticImages(images.cpu(), means.cpu(), self.run.config.wire.images)

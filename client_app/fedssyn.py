@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from client_app.device import DeviceClient, phase, phases_of
-from client_app.synthesis import Synthesis
+from client_app.device import DeviceClient
+from client_app.image_sources import SOURCES, Source
 from common.errors import FederationError
 from common.learning.run import Run
 from common.models import Classifier
@@ -24,73 +24,71 @@ from common.specs.fedssyn import (
     OWN,
     OWN_NOISE,
     SHARE,
-    SIZE,
     SYNTHESIZE,
     WITHOUT_SHARE,
-    asked_spec,
-    given_away,
+    Images,
+    disclosed_by_source,
+    images_in,
     sent_spec,
     settings_of,
+    values_of,
     weights_of,
 )
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec
-from common.wire.numbers import Numbers
-from common.wire.pixels import LEVELS, Pixels
+from common.wire.pixels import LEVELS
 from common.wire.weights import Weights
 from synth.dissimilarity import site_gradient
 
 
 class FedssynClient(DeviceClient):
-    """Runs the inner method's phases on its own images and its share."""
+    """Makes images once, and runs the inner method's phases on the site's own and its share."""
 
-    @phase(SYNTHESIZE, takes=asked_spec)
-    def synthesize(self, asked: Numbers) -> Bundle:
+    def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
+        """Return what makes the site's images, or a phase of the inner method's, which may come with a share.
+
+        Raises
+        ------
+        FederationError
+            If there is neither.
+        """
+        settings = settings_of(self.run)
+        if settings.made_by is not None and name.partition("/")[0] == SYNTHESIZE:
+            work, takes = self._source.phase_named(name)
+            return partial(self._make, work), takes
+        inner = settings.inner
+        _, inner_takes = self.client_of(inner, self.samples).phase_named(name)
+        return partial(self._learn, name), lambda run: sent_spec(run, inner_takes(run.of(inner)))
+
+    @property
+    def _source(self) -> Source:
+        # Made each time: kept here, it and the client would hold each other, and all images, in memory.
+        return SOURCES[settings_of(self.run).source](self)
+
+    def _make(self, work: Callable[[Any], Payload | None], given: Payload) -> Bundle:
         """Return the site's images, or nothing where the round's time is over before they are made.
 
         Raises
         ------
         FederationError
-            If more are asked for than the run's settings say, or real ones of a site with data of its own.
+            If they are real ones, as they are, of a site with data of its own.
         """
-        settings, size = settings_of(self.run), asked.values[SIZE]
-        self.remember({}, SHARE)  # a version of this round, which the next instruction names
-        if settings.size and size != settings.size:
+        disclosed = disclosed_by_source(self.run)
+        if self.own_data and disclosed is not None and disclosed.unchanged:
             raise FederationError(
-                f"the server asks for {size} images where fedssyn.size={settings.size}"
+                "the run has sites give real images to others as they are, for study: this site's are its own, and stay"
             )
-        images = self._given_away() if settings.images == "real-shuffled" else self._made(size)
-        if images is None:
+        self.remember({}, SHARE)  # a version of this round, which the next instruction names
+        made = work(given)
+        if made is None:
             return Bundle({})
         self.tell(**{DONE: 1.0})
-        if settings.images == "local":
-            self._keep(images)
+        if not settings_of(self.run).shared:
+            self._keep(images_in(made))
             return Bundle({})
-        return Bundle({IMAGES: images})
-
-    def _made(self, size: int) -> Pixels | None:
-        settings = settings_of(self.run)
-        synthesis = Synthesis(self, settings, settings.rho, size)
-        images = synthesis.images()
-        if images is None:
-            self.tell(**{DONE: synthesis.done})
-        return images
+        return Bundle({IMAGES: made})
 
     # ---- the inner method -----------------------------------------------------------------------------
-
-    def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
-        """Return a phase of the inner method's, which comes with the site's share where it has none, or this one's.
-
-        Raises
-        ------
-        FederationError
-            If neither has it.
-        """
-        if name in phases_of(type(self)):
-            return super().phase_named(name)
-        inner = settings_of(self.run).inner
-        _, takes = self.client_of(inner, self.samples).phase_named(name)
-        return partial(self._learn, name), lambda run: sent_spec(run, takes(run.of(inner)))
 
     def _learn(self, name: str, given: Bundle) -> Payload:
         """Return what the inner method's phase returns."""
@@ -134,53 +132,28 @@ class FedssynClient(DeviceClient):
 
     # ---- the share ------------------------------------------------------------------------------------
 
-    def _keep(self, share: Pixels) -> None:
-        self.remember({"images": share.values, "labels": share.labels}, SHARE)
+    def _keep(self, share: Images) -> None:
+        # Copies: the method that made them may remember these very tensors in a slot of its own.
+        self.remember({"images": values_of(share).clone(), "labels": share.labels.clone()}, SHARE)
 
     def _with_share(self, given: Bundle) -> Samples:
         """Return D_k and the site's share, which is kept when it comes, or D_k alone where there is none."""
-        settings, own = settings_of(self.run), self.samples
-        if settings.images == "none":
-            return own
+        if settings_of(self.run).made_by is None:
+            return self.samples
         if SHARE in given.parts:
-            share = given.part(SHARE, Pixels)
+            share: Any = given.parts[SHARE]
             self._keep(share)
-            others = self._as_samples(share.values, share.labels)
+            others = self._as_samples(values_of(share), share.labels)
         elif (kept := self.recall(SHARE)) is not None:
             others = self._as_samples(kept["images"], kept["labels"])
         else:
             self.tell(**{WITHOUT_SHARE: 1.0})
-            return own
-        if settings.images == "real-shuffled":
-            own = own.at(self._division()[1])
-        return own.joined(others)
+            return self.samples
+        return self._source.kept().joined(others)
 
     def _as_samples(self, values: Tensor, labels: Tensor) -> Samples:
         info, device = self.run.info, self.run.device
+        if values.dtype != torch.uint8:
+            return Samples.of(values, labels).to(device)
         mean, std = (torch.tensor(v)[:, None, None] for v in (info.mean, info.std))
         return Samples(values, labels, 1 / (LEVELS * std), -mean / std).to(device)
-
-    # ---- a study of shuffling -------------------------------------------------------------------------
-
-    def _given_away(self) -> Pixels:
-        """Return the real images that others get."""
-        if self.own_data:
-            raise FederationError(
-                "fedssyn.images=real-shuffled gives real images away, for study: this site's are its own, and stay"
-            )
-        info, positions = self.run.info, self._division()[0]
-        mean, std = (
-            torch.tensor(v, device=self.run.device)[:, None, None] for v in (info.mean, info.std)
-        )
-        shown = (self.samples.inputs(positions) * std + mean).clamp(0, 1) * LEVELS
-        labels = self.samples.labels[positions]
-        return Pixels(
-            shown.round().to(torch.uint8).cpu(), labels.cpu(), tuple(info.mean), tuple(info.std)
-        )
-
-    def _division(self) -> tuple[Tensor, Tensor]:
-        """Return the positions of the images that are given away, p n_k of them, and of those that are kept."""
-        n, draws = len(self.samples), self.generator("given-away", 0)
-        order = torch.randperm(n, generator=draws, device=self.run.device)
-        cut = given_away(settings_of(self.run), n)
-        return order[:cut], order[cut:]

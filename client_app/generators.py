@@ -197,6 +197,6 @@ class BetaVAE:
 
 GENERATORS: dict[str, type[Diffusion] | type[BetaVAE]] = {
     "diffusion": Diffusion,
-    "beta-vae": BetaVAE,
+    "vae": BetaVAE,
 }
-"""The generators by the names of `fedssyn.generator`."""
+"""The generators by the names of `fedssyn.source`."""

@@ -67,12 +67,19 @@ class Synthesis:
         The share of the site's images that it is trained on; in a private training the chance of each.
     size : int
         How many images are made.
+    kind : str
+        Which of `GENERATORS` makes them.
     """
 
     def __init__(
-        self, client: DeviceClient, settings: GenerationSettings, rho: float, size: int
+        self,
+        client: DeviceClient,
+        settings: GenerationSettings,
+        rho: float,
+        size: int,
+        kind: str,
     ) -> None:
-        self._client, self._settings, self._size = client, settings, size
+        self._client, self._settings, self._size, self._kind = client, settings, size, kind
         chosen = self._chosen(rho)
         self._examples = known_examples(client, rho)
         self._labels = client.samples.labels[chosen]
@@ -133,7 +140,7 @@ class Synthesis:
     def _training(self) -> Generator:
         """Return the generator as far as it is trained."""
         settings, run = self._settings, self._client.run
-        generator = GENERATORS[settings.generator](
+        generator = GENERATORS[self._kind](
             settings,
             len(run.info.classes),
             self._images,
@@ -189,7 +196,7 @@ class Synthesis:
         """How many steps the training takes; a beta-VAE tells of its epochs alone."""
         settings = self._settings
         an_epoch = math.ceil(len(self._images) / settings.batch)
-        return settings.epochs * (an_epoch if settings.generator == "diffusion" else 1)
+        return settings.epochs * (an_epoch if self._kind == "diffusion" else 1)
 
     # ---- drawing --------------------------------------------------------------------------------------
 
@@ -284,6 +291,7 @@ class Synthesis:
         about = {
             "site": self._client.site,
             "seed": run.config.seed,
+            "kind": self._kind,
             "settings": settings,
             "size": self._size,
             "precision": run.config.compute.precision,

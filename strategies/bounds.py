@@ -112,8 +112,7 @@ def images(run: Run, reaches: str, stays: str, *, means: bool = False) -> Bound:
 def _require_in_range(values: Tensor, info: DatasetInfo, factor: float, times: str) -> None:
     if not factor:
         return
-    ends = [abs((end - m) / s) for m, s in zip(info.mean, info.std, strict=True) for end in (0, 1)]
-    allowed, found = factor * max(ends), float(values.abs().max())
+    allowed, found = factor * info.largest, float(values.abs().max())
     if found > allowed * (1 + _ROUNDED):
         raise PayloadError(
             f"its images hold a value of {found:.2g} where {times}the range of {info.name}, {allowed:.3g}, is allowed"

@@ -16,7 +16,7 @@ from torch import Tensor
 from common.draws.seeding import generator
 from common.errors import FederationError, PayloadError
 from common.learning.run import Run
-from common.learning.training import mean_gradient
+from common.learning.training import mean_gradient, weighted
 from common.samples.inputs import Samples
 from common.sites import SUPERLINK, Site, engine_of
 from common.specs.fedssyn import (
@@ -26,19 +26,14 @@ from common.specs.fedssyn import (
     MIXED,
     OWN,
     SHARE,
-    SIZE,
-    SYNTHESIZE,
     WITHOUT_SHARE,
-    given_away,
-    made_spec,
+    Images,
+    disclosed_by_source,
     replied_spec,
     settings_of,
 )
-from common.specs.generation import require_buildable
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload
-from common.wire.numbers import Numbers
-from common.wire.pixels import Pixels
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
@@ -47,10 +42,12 @@ from strategies.central import Central
 from strategies.exchange.judging import Shortening
 from strategies.exchange.replies import Upload
 from strategies.gradient_gaps import GradientGaps
+from strategies.image_sources import SOURCES, Source
+from strategies.image_training import learned_from
 from strategies.parcels import Parcels
 from strategies.shuffled_pool import ShuffledPool
 
-_POOL, _HELD, _SIZE, _READY, _VAIN, _DONE = "pool", "held", "size", "ready", "vain", "done"
+_POOL, _HELD, _SOURCE, _READY, _VAIN, _DONE = "pool", "held", "source", "ready", "vain", "done"
 
 #: images of a class and site that the record keeps and draws
 _SHOWN = 10
@@ -67,27 +64,27 @@ logger = getLogger("flwr")
 class Fedssyn(Strategy):
     """First a site makes images; then the inner method's instructions go out, once with the site's share beside them.
 
-    A round in which images are made leaves the weights as they are.
+    A round in which images are made leaves the weights as they are, but for the last: there the server may learn from
+    the images what the inner method begins with.
     """
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self.settings = settings_of(run)
-        if self.settings.images in ("shuffled", "local", "central"):
-            require_buildable(self.settings, run.image_shape, len(run.info.classes))
         _ = run.image_shape
+        has_source = self.settings.made_by is not None
+        self._source: Source | None = SOURCES[self.settings.source](self) if has_source else None
         self.inner = self.strategy_of(self.settings.inner)
         self.contrast = self.inner.contrast  # type: ignore[misc]
         self.needs_class_counts = self.inner.needs_class_counts
-        self._pool = ShuffledPool()
+        self._pool = ShuffledPool(run)
         self._parcels = Parcels()
         self._ready: set[str] = set()
         self._vain: dict[str, int] = {}
         self._done: dict[str, float] = {}
-        self._size = 0
         self._began = time.monotonic()
-        self._gathering = self.settings.images != "none"
-        self._new: dict[str, Pixels] = {}
+        self._gathering = has_source
+        self._new: dict[str, Images] = {}
         self._gaps, self._told = GradientGaps(), dict[str, float]()
 
     # ---- who is asked for what ------------------------------------------------------------------------
@@ -132,28 +129,23 @@ class Fedssyn(Strategy):
         Raises
         ------
         FederationError
-            If real images are to be shuffled in a real federation.
+            If real images are to be shuffled as they are in a real federation.
         """
-        if self._gathering:
-            asked = Numbers({SIZE: self._images_a_site()})
-            expects = made_spec(self.run, asked.values[SIZE])
-            return {site.name: Instruction(SYNTHESIZE, asked, expects) for site in sites}
-        if self.settings.images == "central":
+        if self._gathering and self._source is not None:
+            self._require_no_originals()
+            return self._source.requests(server_round, weights, sites)
+        if self.settings.central:
             return {}
         plan = self.inner.instructions(server_round, weights, sites)
         return {site: self._with_share(site, what) for site, what in plan.items()}
 
-    def _images_a_site(self) -> int:
-        """Return n_tilde, the same for every site and every round: N / K where it is not set."""
-        if self.settings.images == "real-shuffled" and engine_of(self.sites) == SUPERLINK:
+    def _require_no_originals(self) -> None:
+        disclosed = disclosed_by_source(self.run)
+        if disclosed is not None and disclosed.unchanged and engine_of(self.sites) == SUPERLINK:
             raise FederationError(
-                "fedssyn.images=real-shuffled gives real images away, for study: no real federation does that; choose "
-                "fedssyn.images=shuffled"
+                f"fedssyn.source={self.settings.source} gives real images away as they are, for study: no real "
+                "federation does that; choose fedssyn.source=diffusion, or distilled with a start from noise"
             )
-        if not self._size:
-            examples, sites = sum(site.examples for site in self.sites), len(self.sites)
-            self._size = self.settings.size or max(1, examples // sites)
-        return self._size
 
     def _with_share(self, site: str, what: Instruction) -> Instruction:
         parts: dict[str, Payload] = {INNER: what.payload}
@@ -164,15 +156,13 @@ class Fedssyn(Strategy):
     # ---- what comes back ------------------------------------------------------------------------------
 
     def bounds(self) -> Mapping[str, Bound]:
-        """Believe pixels, which are bytes, and of the inner method's parts what it believes."""
+        """Believe of images what their source does, and of the inner method's parts what it believes."""
         inner = {
             name: replace(b, require=self._by_inner(b)) for name, b in self.inner.bounds().items()
         }
         told = form("finite numbers", "figures of the round", "the record", codec="float32")
         return {
-            IMAGES: form(
-                "bytes, as many as were asked for", "shares of every site", "the run's checkpoints"
-            ),
+            **(self._source.bounds() if self._source is not None else {}),
             **inner,
             **{f"{INNER}/{name}".rstrip("/"): b for name, b in inner.items()},
             **({OWN: told, MIXED: told} if self.settings.diagnostics else {}),
@@ -201,19 +191,22 @@ class Fedssyn(Strategy):
         done = upload.metrics.get(DONE, 0.0)
         if not 0 <= done <= 1:
             raise PayloadError(f"its {DONE} is {done:g}, which is a share from 0 to 1")
-        return upload
+        if self._source is None or IMAGES not in upload.payload_as(Bundle).parts:
+            return upload
+        images = self._source.images_of(server_round, weights, upload)
+        return replace(upload, payload=Bundle({IMAGES: images}))
 
     def _trained_on(self, upload: Upload) -> int:
         """Return how many images a pass of the site's had: its own, and unless ``scaled`` those of its share."""
         own = upload.examples
-        if self.settings.scaled or WITHOUT_SHARE in upload.metrics:
+        if self.settings.scaled or WITHOUT_SHARE in upload.metrics or self._source is None:
             return own
-        if self.settings.images == "local":
-            return own + self._images_a_site()
-        if not self._pool.closed or self.settings.images == "central":
+        if not self.settings.shared:
+            return own + self._source.asked_of(upload.site)
+        if not self._pool.closed or self.settings.central:
             return own
-        given = given_away(self.settings, own) if self.settings.images == "real-shuffled" else 0
-        return own - given + len(self._pool.share_of(upload.site.name).labels)
+        share = self._pool.share_of(upload.site.name)
+        return own - self._source.given_of(own) + len(share.labels)
 
     def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
         """Return what the inner method makes of it."""
@@ -241,21 +234,30 @@ class Fedssyn(Strategy):
             self._take(upload)
         for site in asked - self.outcome.accepted.keys():
             self._vain[site] = self._vain.get(site, 0) + 1
-        if self._complete() or self._late:
-            self._close()
-        return weights
+        if not (self._complete() or self._late):
+            return weights
+        started = self._started(server_round, weights)
+        self._close()
+        return started
+
+    def _started(self, server_round: int, weights: Weights) -> Weights:
+        """Return what the inner method begins with: the round's weights, or what the server learns of all images."""
+        if not (self.settings.start_from_images and self._pool.sent):
+            return weights
+        images = self._samples(self._pool.union)
+        alike = torch.ones(len(images), device=self.run.device)
+        objective = weighted(self.run.task, alike)
+        return learned_from(self.run, server_round, weights, images, objective)
 
     def _advanced(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
-        if self.settings.images != "central":
+        if not self.settings.central:
             return self.inner.advance(server_round, weights, uploads)
         assert isinstance(self.inner, Central)
         for _ in uploads:
             raise RuntimeError("nobody was asked")
-        return self.inner.trained_on(self._everything(), server_round, weights)
+        return self.inner.trained_on(self._samples(self._pool.everything), server_round, weights)
 
-    def _everything(self) -> Samples:
-        """Return all synthetic images."""
-        images = self._pool.everything
+    def _samples(self, images: Images) -> Samples:
         return Samples.of(images.examples, images.labels).to(self.run.device)
 
     def quorum(self, asked: int) -> int:
@@ -265,7 +267,7 @@ class Fedssyn(Strategy):
     def _take(self, upload: Upload) -> None:
         sent, name = upload.payload_as(Bundle), upload.site.name
         if IMAGES in sent.parts:
-            images = sent.part(IMAGES, Pixels)
+            images: Any = sent.parts[IMAGES]
             self._pool.add(name, images)
             self._new[name] = images
         done = upload.metrics.get(DONE, 0.0)
@@ -330,7 +332,7 @@ class Fedssyn(Strategy):
         weights.load_into(model)
         mean_gradient(
             model.eval(),
-            self._everything(),
+            self._samples(self._pool.everything),
             self.run.task,
             compute.batch,
             "float32",
@@ -351,7 +353,7 @@ class Fedssyn(Strategy):
         return {
             _POOL: self._pool.state_dict(),
             _HELD: dict(self._parcels.held),
-            _SIZE: self._size,
+            _SOURCE: {} if self._source is None else self._source.state_dict(),
             _READY: None if not self._gathering else sorted(self._ready),
             _VAIN: dict(self._vain),
             _DONE: dict(self._done),
@@ -361,10 +363,10 @@ class Fedssyn(Strategy):
 
     def load_state_dict(self, state: State) -> None:
         """Take it back."""
-        info = self.run.info
-        self._pool.load_state_dict(state[_POOL], tuple(info.mean), tuple(info.std))
+        self._pool.load_state_dict(state[_POOL])
         self._parcels = Parcels(state[_HELD])
-        self._size = int(state[_SIZE])
+        if self._source is not None:
+            self._source.load_state_dict(state[_SOURCE])
         self._gathering = state[_READY] is not None
         self._ready = set(state[_READY] or ())
         self._vain, self._done = dict(state[_VAIN]), dict(state[_DONE])
@@ -372,9 +374,8 @@ class Fedssyn(Strategy):
         self.inner.restore({**state[INNER], **models})
 
 
-def _a_few(images: Pixels) -> SyntheticImages:
+def _a_few(images: Images) -> SyntheticImages:
     """Return the first images of each class as a model takes them."""
     member = images.labels[:, None] == torch.unique(images.labels)
-    few = member & (member.cumsum(0) <= _SHOWN)
-    shown = images.at(few.any(1).nonzero().flatten())
-    return SyntheticImages(shown.examples, shown.labels)
+    few = (member & (member.cumsum(0) <= _SHOWN)).any(1)
+    return SyntheticImages(images.examples[few], images.labels[few])

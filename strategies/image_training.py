@@ -8,17 +8,31 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from common.draws.seeding import derive
+from common.draws.seeding import derive, generator
 from common.learning.run import Run
 from common.learning.training import Local, Objective, train
 from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
+from common.wire.weights import Weights
 from synth import augmentation
 from synth.ball import project_ball
 from synth.row_draws import RowDraws
 
 DECAY, DECAYED_AT = 0.3, (6, 8)
 """The schedule ``steps``: what the rate is multiplied by, and after which tenths of the steps."""
+
+
+def learned_from(
+    run: Run, server_round: int, weights: Weights, samples: Samples, objective: Objective
+) -> Weights:
+    """Return the run's model, trained from ``weights`` on the images that the server received in a round."""
+    if not run.config.image_training.steps_on(len(samples)):
+        return weights
+    model = run.build_model()
+    weights.load_into(model)
+    draws = generator(run.config.seed, "surrogate-server", server_round, device=run.device)
+    train_on_images(run, model, samples, objective, draws)
+    return Weights.of(model, weights.codec).only(run.spec)
 
 
 def train_on_images(

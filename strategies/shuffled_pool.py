@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from common.learning.run import Run
 from common.sites import site_order
-from common.wire.pixels import Pixels
+from common.specs.fedssyn import Images, images_of, values_of
 from synth.shuffling import equal_shares
 
 _IMAGES, _LABELS, _CUTS, _OWNERS = "images", "labels", "cuts", "owners"
@@ -19,15 +20,21 @@ class ShuffledPool:
 
     Nothing of the order in which images came, or of who sent which, is kept after the shuffling.
 
+    Parameters
+    ----------
+    run : Run
+        Whose images they are.
+
     Attributes
     ----------
-    sent : dict of str to Pixels
+    sent : dict of str to Images
         What each site has sent, until the pool is closed; afterwards empty.
     """
 
-    def __init__(self) -> None:
-        self.sent: dict[str, Pixels] = {}
-        self._mixed: Pixels | None = None
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.sent: dict[str, Images] = {}
+        self._mixed: Images | None = None
         self._cuts: list[int] = []
         self._owners: dict[str, int] = {}
 
@@ -36,7 +43,7 @@ class ShuffledPool:
         """Whether the images have been shuffled."""
         return self._mixed is not None
 
-    def add(self, site: str, images: Pixels) -> None:
+    def add(self, site: str, images: Images) -> None:
         """Take a site's images, once."""
         self.sent.setdefault(site, images)
 
@@ -59,43 +66,49 @@ class ShuffledPool:
         """
         if not self.sent:
             raise ValueError("no site has sent images")
-        each = [self.sent[name] for name in sorted(self.sent, key=site_order)]
-        values, labels = torch.cat([e.values for e in each]), torch.cat([e.labels for e in each])
-        shares = equal_shares(len(labels), parts, generator)
-        order = torch.cat(shares)
-        self._mixed = Pixels(values[order], labels[order], each[0].mean, each[0].std)
+        union = self.union
+        shares = equal_shares(len(union.labels), parts, generator)
+        self._mixed = self._at(union, torch.cat(shares))
         self._cuts = [len(share) for share in shares]
         self._owners = {name: i for i, name in enumerate(sites)}
         self.sent = {}
 
     @property
-    def everything(self) -> Pixels:
+    def union(self) -> Images:
+        """All images in site order, until the pool is closed."""
+        each = [self.sent[name] for name in sorted(self.sent, key=site_order)]
+        values = torch.cat([values_of(images) for images in each])
+        return images_of(self._run, values, torch.cat([images.labels for images in each]))
+
+    @property
+    def everything(self) -> Images:
         """All images, once the pool is closed."""
         assert self._mixed is not None
         return self._mixed
 
-    def share_of(self, site: str) -> Pixels:
+    def share_of(self, site: str) -> Images:
         """Return a site's share; one that joined late has the next that is nobody's, or else one that somebody has."""
         index = self._owners.setdefault(site, len(self._owners)) % len(self._cuts)
         start = sum(self._cuts[:index])
-        return self.everything.at(torch.arange(start, start + self._cuts[index]))
+        return self._at(self.everything, torch.arange(start, start + self._cuts[index]))
+
+    def _at(self, images: Images, positions: torch.Tensor) -> Images:
+        return images_of(self._run, values_of(images)[positions], images.labels[positions])
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return what a checkpoint holds of it."""
-        images = self.sent if self._mixed is None else {"": self._mixed}
+        held = self.sent if self._mixed is None else {"": self._mixed}
         return {
-            _IMAGES: {name: pixels.values for name, pixels in images.items()},
-            _LABELS: {name: pixels.labels for name, pixels in images.items()},
+            _IMAGES: {name: values_of(images) for name, images in held.items()},
+            _LABELS: {name: images.labels for name, images in held.items()},
             _CUTS: list(self._cuts),
             _OWNERS: dict(self._owners),
         }
 
-    def load_state_dict(
-        self, state: Mapping[str, Any], mean: tuple[float, ...], std: tuple[float, ...]
-    ) -> None:
-        """Take it back; ``mean`` and ``std`` are the data set's."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take it back."""
         labels = state[_LABELS]
-        images = {n: Pixels(v, labels[n], mean, std) for n, v in state[_IMAGES].items()}
+        images = {n: images_of(self._run, v, labels[n]) for n, v in state[_IMAGES].items()}
         self._cuts, self._owners = list(state[_CUTS]), dict(state[_OWNERS])
         self._mixed = images.pop("") if self._cuts else None
         self.sent = images

@@ -9,7 +9,6 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from common.draws.seeding import generator
 from common.learning.run import Run
 from common.learning.training import Local, Objective, weighted
 from common.samples.inputs import Samples
@@ -21,7 +20,7 @@ from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, images
 from strategies.exchange.replies import Upload
 from strategies.global_models import GlobalModels
-from strategies.image_training import train_on_images
+from strategies.image_training import learned_from
 
 
 class SurrogateServer(Strategy):
@@ -72,7 +71,7 @@ class SurrogateServer(Strategy):
         samples = Samples.of(images.to(self.run.device), labels.to(self.run.device))
         objective = self.objective(each.to(self.run.device))
         self._models.train(server_round, samples, Local(objective=objective))
-        return self._train(server_round, weights, samples, objective)
+        return learned_from(self.run, server_round, weights, samples, objective)
 
     def images_of(self, upload: Upload) -> SyntheticImages:
         """Return the images that a site sent."""
@@ -105,18 +104,6 @@ class SurrogateServer(Strategy):
             return labels @ torch.where(sent > 0, counts / sent, 0.0)
         held = torch.bincount(labels, minlength=len(counts))
         return counts[labels] / held[labels]
-
-    def _train(
-        self, server_round: int, weights: Weights, samples: Samples, objective: Objective
-    ) -> Weights:
-        config = self.run.config
-        if not config.image_training.steps_on(len(samples)):
-            return weights
-        model = self.run.build_model()
-        weights.load_into(model)
-        draws = generator(config.seed, "surrogate-server", server_round, device=self.run.device)
-        train_on_images(self.run, model, samples, objective, draws)
-        return Weights.of(model, weights.codec)
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
         """Return the last round's sets by site."""

@@ -105,9 +105,6 @@ class Review:
         FederationError
             If the owner refuses, says nothing in time, or takes something out of what is sent whole or not at all.
         """
-        if isinstance(payload, Bundle):
-            parts = {n: self._part(part, name, info, left) for n, part in payload.parts.items()}
-            return Bundle({n: part for n, part in parts.items() if part is not None})
         found = self._part(payload, name, info, left)
         if found is None:
             raise FederationError("this site's owner has withheld all images")
@@ -117,6 +114,9 @@ class Review:
         self, part: Payload, name: str, info: DatasetInfo, left: Callable[[], float]
     ) -> Payload | None:
         """Return the part that may leave; None where all of its images were taken out."""
+        if isinstance(part, Bundle):
+            parts = {n: self._part(inside, name, info, left) for n, inside in part.parts.items()}
+            return Bundle({n: inside for n, inside in parts.items() if inside is not None})
         if not (isinstance(part, CarriesExamples) and info.has_images):
             return part
         examples = part.examples.cpu()

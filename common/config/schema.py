@@ -213,6 +213,9 @@ def _taken_over(
 RENAMED = {
     "federation.clients": "federation.sites",
     "real.rho": "image_training.ball",
+    "fedssyn.images": "fedssyn.source (shuffled is diffusion, real-shuffled is real, local is fedssyn.shared=off, and "
+    "central a source with inner=central)",
+    "fedssyn.generator": "fedssyn.source (beta-vae is vae)",
     **{
         f"{method}.server_{name}": f"image_training.{name}"
         for method in ("feddm", "real")

@@ -60,6 +60,12 @@ class DatasetInfo:
         return len(self.shape) == 3
 
     @property
+    def largest(self) -> float:
+        """The largest absolute value that an image has as a model takes it."""
+        ends = zip(self.mean, self.std, strict=True)
+        return max(abs((end - mean) / std) for mean, std in ends for end in (0, 1))
+
+    @property
     def target_shape(self) -> tuple[int, ...]:
         """The shape of one sample's target: () of a label, (T,) of a token at every place."""
         return self.shape if self.task == "next-token" else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from common.settings.disclosure import Disclosure
 from common.settings.section import AMOUNTS, Noise, Section, Switch, setting
@@ -15,8 +15,10 @@ __all__ = ["AMOUNTS", "Noise", "Settings", "Switch", "setting"]
 class Settings(Section):
     """The section of a method."""
 
-    trains_on_images: ClassVar[bool] = False
-    """Whether a method's server trains on images as ``image_training`` says: else that section is not in use."""
+    @property
+    def trains_on_images(self) -> bool:
+        """Whether the method's server trains on images as ``image_training`` says: else that section is not in use."""
+        return False
 
     def uses(self) -> tuple[str, ...]:
         """Name the methods inside this one: their sections are then resolved, shown, recorded and hashed too."""

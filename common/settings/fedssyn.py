@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import model_validator
 
 from common.settings.base import Switch, setting
 from common.settings.disclosure import Disclosure
 from common.settings.generation import GenerationSettings
+from common.settings.image_sources import NONE, SOURCES, ImageSource
 
 if TYPE_CHECKING:
     from common.settings.sections import PrivacySettings
@@ -25,15 +26,32 @@ class FedssynSettings(GenerationSettings):
         "the method that learns from a site's own images and its share of the others'",
         allowed="the name of another method",
     )
-    images: Literal["shuffled", "local", "none", "real-shuffled", "central"] = setting(
-        "shuffled",
-        "what is added to a site's own images: a share of everybody's synthetic ones, its own synthetic ones, nothing, "
-        "or (a study of shuffling, in simulation alone) a share of everybody's real ones; central: nothing, "
-        "and the server trains on all synthetic ones in one place, by inner=central's settings (a bound)",
+    source: str = setting(
+        "diffusion",
+        "where the images come from: a diffusion model or (for shapes as dSprites has them) a beta-VAE that each site "
+        "trains; distilled, by another method (distilled_by); real, images of the sites' own (a study of shuffling, in "
+        "simulation alone); none: nothing is added",
+        allowed=f"one of {', '.join((*SOURCES, NONE))}",
+        pattern=rf"^({'|'.join((*SOURCES, NONE))})$",
+    )
+    distilled_by: str = setting(
+        "feddm",
+        "source=distilled: the method whose sites make the images, by its own settings",
+        allowed="the name of a method whose sites send images: feddm, fedaf or real",
+    )
+    shared: Switch = setting(
+        True,
+        "all sites' images are mixed and each site gets an equal share; off (a control): each keeps its own, which "
+        "never leave it. inner=central: the server trains on all of them in one place (a bound)",
+    )
+    start_from_images: Switch = setting(
+        False,
+        "the first weights that the inner method begins with are trained by the server on all images that it received, "
+        "as image_training says; off: they are the run's start",
     )
     size: int = setting(
         0,
-        "synthetic images a site makes; 0: as many as the sites have together, divided by their number",
+        "diffusion and vae: images a site makes; 0: as many as the sites have together, divided by their number",
         symbol="n_tilde",
         ge=0,
         amount="images",
@@ -41,7 +59,7 @@ class FedssynSettings(GenerationSettings):
     )
     mixed: float = setting(
         0.1,
-        "real-shuffled: share of a site's images that it gives away and gets back as others'",
+        "source=real: share of a site's images that it gives away and gets back as others'",
         symbol="p",
         gt=0,
         le=1,
@@ -73,41 +91,67 @@ class FedssynSettings(GenerationSettings):
     )
 
     @model_validator(mode="after")
-    def _central_inside_central(self) -> Self:
-        if self.images == "central" and self.inner != "central":
-            raise ValueError("images=central trains at the server and needs inner=central")
+    def _images_where_they_are_wanted(self) -> Self:
+        if self.start_from_images and not (self.made_by and self.shared):
+            raise ValueError(
+                "start_from_images=on trains at the server on the sites' images: choose a source, and leave shared=on"
+            )
+        if not self.made_by or self.shared:
+            return self
+        if self.central or self.made_by.disclosure.unchanged:
+            raise ValueError(
+                f"shared=off leaves the images where they are, which source={self.source} with inner={self.inner} has "
+                "no use for: leave it out"
+            )
+        if self.made_by.by_method and not self.scaled:
+            raise ValueError(
+                f"shared=off with source={self.source} leaves unknown how many images a pass has: leave scaled=on"
+            )
         return self
 
+    @model_validator(mode="after")
+    def _private_generator(self) -> Self:
+        if self.noise_multiplier and self.made_by and not self.made_by.noise:
+            raise ValueError(
+                f"noise_multiplier={self.noise_multiplier:g} is for source=diffusion: source={self.source} has no "
+                "private training of a generator"
+            )
+        return self
+
+    @property
+    def made_by(self) -> ImageSource | None:
+        """The source of the images; None where there are none."""
+        return SOURCES.get(self.source)
+
+    @property
+    def central(self) -> bool:
+        """Whether the server trains on the sites' images in one place."""
+        return self.made_by is not None and self.inner == "central"
+
+    @property
+    def trains_on_images(self) -> bool:
+        """Whether the server does before the inner method begins."""
+        return self.start_from_images
+
     def uses(self) -> tuple[str, ...]:
-        """Name the inner method."""
-        return (self.inner,)
+        """Name the inner method, and the one that makes the images."""
+        by_method = self.made_by is not None and self.made_by.by_method
+        return tuple(dict.fromkeys((self.inner, *([self.distilled_by] if by_method else []))))
 
     def noises(self) -> tuple[float, ...]:
         """Return the generators'."""
-        return (self.noise_multiplier,) if self.noise_multiplier else ()
+        return (self.noise_multiplier,) if self.noise_multiplier and self.made_by else ()
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse images that no noise covers, labels by private counts, and gradients of single examples."""
-        if self.images == "real-shuffled":
-            return "images=real-shuffled gives real images away: set images=shuffled, local or none"
-        if self.images != "none" and not self.noise_multiplier:
-            return (
-                f"images={self.images} has each site make images by a generator that was trained without noise: set "
-                "{section}.noise_multiplier above 0, or images=none"
-            )
-        if self.images != "none" and privacy.counts != "public":
-            return (
-                "images are made in the proportions of the site's classes: set privacy.counts=public where these are "
-                "no secret, or images=none"
-            )
+        if self.made_by is not None and (why := self.made_by.unprotected(self, privacy)):
+            return why
         if self.diagnostics:
             return "diagnostics=on sends mean gradients of the site's examples as they are: set diagnostics=off"
         return ""
 
     def disclosure(self) -> Disclosure:
-        """State what leaves a device beside what the inner method sends, which says so itself."""
-        if self.images == "real-shuffled":
-            return Disclosure("real images", began_as="real examples", unchanged=True, labels=True)
-        if self.images in ("shuffled", "central"):
-            return Disclosure("synthetic images", began_as="noise", labels=True)
-        return Disclosure("nothing", update=True)
+        """State what leaves a device beside what the methods inside send, which say so themselves."""
+        if self.made_by is None or not self.shared:
+            return Disclosure("nothing", update=True)
+        return self.made_by.disclosure

@@ -1,8 +1,8 @@
 """Settings of the generator that a site trains on its own images: a diffusion model and how it is drawn from."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator
 
 from common.settings.base import Noise, Settings, setting
 
@@ -21,10 +21,6 @@ WholeNumbers = Annotated[str, BeforeValidator(_written)]
 class GenerationSettings(Settings):
     """A class-conditional diffusion model (Ho et al., 2020), at Fedssyn's size for 32x32 images, or a beta-VAE."""
 
-    generator: Literal["diffusion", "beta-vae"] = setting(
-        "diffusion",
-        "what a site trains to draw images: a diffusion model, or for shapes as dSprites has them a beta-VAE",
-    )
     epochs: int = setting(
         500, "passes over its images in which a generator is trained", ge=1, amount="epochs"
     )
@@ -101,21 +97,12 @@ class GenerationSettings(Settings):
 
     beta: float = setting(
         4.0,
-        "beta-vae: weight of the codes' divergence",
+        "source=vae: weight of the codes' divergence",
         symbol="beta",
         source="Higgins et al.",
         ge=0,
     )
-    latent: int = setting(10, "beta-vae: numbers of a code", ge=1, le=4096)
-
-    @model_validator(mode="after")
-    def _private_generator(self) -> Self:
-        if self.noise_multiplier and self.generator != "diffusion":
-            raise ValueError(
-                f"noise_multiplier={self.noise_multiplier:g} is for generator=diffusion: {self.generator} has no "
-                "private training"
-            )
-        return self
+    latent: int = setting(10, "source=vae: numbers of a code", ge=1, le=4096)
 
     def levels(self) -> tuple[int, ...]:
         """Return ``multipliers`` as numbers."""

@@ -1,6 +1,6 @@
 """Settings of a server that learns from the sites' small image sets: FedDM's, and REAL's."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from common.settings.base import Settings, setting
 from common.settings.global_models import GlobalModelsSettings
@@ -8,8 +8,6 @@ from common.settings.global_models import GlobalModelsSettings
 
 class UnionTrainingSettings(Settings):
     """What the server trains on, the union of the received sets; how it does is ``image_training``'s."""
-
-    trains_on_images: ClassVar[bool] = True
 
     ipc: int = setting(
         10,
@@ -22,6 +20,11 @@ class UnionTrainingSettings(Settings):
         "uniform", "weight of a received image: one (Eq. 10), or the real images it stands for"
     )
     keep: int = setting(1, "rounds whose sets the server trains on; 0: all so far", ge=0)
+
+    @property
+    def trains_on_images(self) -> bool:
+        """The server does."""
+        return True
 
 
 class SurrogateServerSettings(GlobalModelsSettings, UnionTrainingSettings):

@@ -1,17 +1,26 @@
-"""What travels under Fedssyn beside the inner method's payloads: how many images are asked for, images, a share."""
+"""What travels under Fedssyn beside the inner method's payloads: what images are asked for by, images, a share."""
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from common.errors import FederationError
 from common.learning.run import Run
+from common.settings.disclosure import Disclosure
 from common.settings.fedssyn import FedssynSettings
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import Payload, Spec
 from common.wire.numbers import NumbersSpec
-from common.wire.pixels import PixelsSpec
+from common.wire.pixels import Pixels, PixelsSpec
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights
 
-#: the phase in which a site makes images; all others are the inner method's
+Images = Pixels | SyntheticImages
+"""Labelled images, as a generator gives them or as another method does."""
+
+#: the phase in which a site makes images, behind a slash that of the method that makes them; all others are the inner
+#: method's
 SYNTHESIZE = "make-images"
 
 #: parts of the reply to it, and of an instruction for the inner method
@@ -35,13 +44,42 @@ def settings_of(run: Run) -> FedssynSettings:
     return run.settings(FedssynSettings)
 
 
+def disclosed_by_source(run: Run) -> Disclosure | None:
+    """Return what leaves a site as images; None where nothing does."""
+    settings = settings_of(run)
+    if settings.made_by is None or not settings.shared:
+        return None
+    if settings.made_by.by_method:
+        return run.of(settings.distilled_by).config.settings.disclosure()
+    return settings.made_by.disclosure
+
+
 def given_away(settings: FedssynSettings, images: int) -> int:
-    """Return how many of its real ``images`` a site gives away with ``images=real-shuffled``: p n_k, at least one."""
+    """Return how many of its real ``images`` a site gives away with ``source=real``: p n_k, at least one."""
     return max(1, round(settings.mixed * images))
 
 
+def images_of(run: Run, values: Tensor, labels: Tensor) -> Images:
+    """Return images as they travel: of bytes, or of a model's inputs, which go as ``wire.images`` says."""
+    info = run.info
+    if values.dtype == torch.uint8:
+        return Pixels(values, labels, tuple(info.mean), tuple(info.std))
+    return SyntheticImages(values, labels, run.config.wire.images)
+
+
+def images_in(made: Payload) -> Images:
+    """Return the images of what a source gives: they are alone, or one of its parts."""
+    parts = made.leaves() if isinstance(made, Bundle) else (made,)
+    return next(part for part in parts if isinstance(part, Pixels | SyntheticImages))
+
+
+def values_of(images: Images) -> Tensor:
+    """Return the values of images as they travel, uint8 or float32 [n, C, H, W]."""
+    return images.values if isinstance(images, Pixels) else images.images
+
+
 def pixels_spec(run: Run, most: int) -> PixelsSpec:
-    """Return the form of at most ``most`` images.
+    """Return the form of at most ``most`` images of a byte a value.
 
     Raises
     ------
@@ -52,14 +90,22 @@ def pixels_spec(run: Run, most: int) -> PixelsSpec:
     return PixelsSpec(run.image_shape, len(info.classes), most, tuple(info.mean), tuple(info.std))
 
 
+def share_spec(run: Run) -> Spec:
+    """Return the form of a share."""
+    most, source = run.config.federation.max_examples, settings_of(run).made_by
+    if source is not None and not source.as_bytes:
+        return SyntheticImagesSpec(run.image_shape, len(run.info.classes), most)
+    return pixels_spec(run, most)
+
+
 def asked_spec(run: Run) -> NumbersSpec:
     """Return the form of what a site is asked for."""
     return NumbersSpec({SIZE: (1, run.config.federation.max_examples)})
 
 
-def made_spec(run: Run, size: int) -> BundleSpec:
-    """Return the form of the reply: the images, or nothing while they are still being made."""
-    return BundleSpec({IMAGES: pixels_spec(run, size)}, optional=frozenset({IMAGES}))
+def made_spec(images: Spec) -> BundleSpec:
+    """Return the form of the reply: images of this form, or nothing while they are still being made."""
+    return BundleSpec({IMAGES: images}, optional=frozenset({IMAGES}))
 
 
 def replied_spec(run: Run, expects: Spec) -> Spec:
@@ -80,8 +126,7 @@ def sent_spec(run: Run, takes: Spec) -> BundleSpec:
     takes : Spec
         What the inner method's phase takes.
     """
-    most = run.config.federation.max_examples
-    return BundleSpec({INNER: takes, SHARE: pixels_spec(run, most)}, optional=frozenset({SHARE}))
+    return BundleSpec({INNER: takes, SHARE: share_spec(run)}, optional=frozenset({SHARE}))
 
 
 def weights_of(payload: Payload) -> Weights:

@@ -15,9 +15,9 @@ from synth.unet import UNet
 
 
 def require_buildable(
-    settings: GenerationSettings, shape: tuple[int, int, int], classes: int
+    kind: str, settings: GenerationSettings, shape: tuple[int, int, int], classes: int
 ) -> None:
-    """Lay the generator out without memory.
+    """Lay a generator, ``diffusion`` or ``vae``, out without memory.
 
     Raises
     ------
@@ -25,7 +25,7 @@ def require_buildable(
         If the settings make no generator of such images.
     """
     with unbuildable():
-        if settings.generator == "diffusion":
+        if kind == "diffusion":
             unet(settings, shape, classes, None)
             schedule(settings)
             return
@@ -41,7 +41,7 @@ def unbuildable() -> Iterator[None]:
     except ValueError as error:
         raise ConfigError(
             f"the generator cannot be built: {error}. Set other sizes of it (fedssyn.multipliers, fedssyn.attention, "
-            "fedssyn.width, fedssyn.diffusion_steps), or another fedssyn.generator."
+            "fedssyn.width, fedssyn.diffusion_steps), or another fedssyn.source."
         ) from None
 
 

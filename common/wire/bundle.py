@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, Self, TypeVar
@@ -49,6 +49,11 @@ class Bundle:
         found = self.parts[name]
         assert isinstance(found, cls)
         return found
+
+    def leaves(self) -> Iterator[Payload]:
+        """Yield the parts that are no bundles, those of bundles inside too."""
+        for part in self.parts.values():
+            yield from part.leaves() if isinstance(part, Bundle) else (part,)
 
     @property
     def floats(self) -> int:

@@ -110,7 +110,7 @@ PHASES: Mapping[str, Phase] = {
     "phase-fedsynth-update": Phase("fedsynth", f"{_CROPPED} objective=update iterations=1"),
     "phase-fedssyn": Phase("fedssyn", f"{_DIFFUSION} rho=1"),
     "phase-fedssyn-rho": Phase("fedssyn", f"{_DIFFUSION} rho=0.75"),
-    "phase-fedssyn-inner": Phase("fedssyn", "images=none inner=fedavg", f"{_SMALL} {_INNER}"),
+    "phase-fedssyn-inner": Phase("fedssyn", "source=none inner=fedavg", f"{_SMALL} {_INNER}"),
     "phase-feddm-feature": Phase("feddm", f"{_MATCHING} mechanism=feature"),
     "phase-feddm-gradient": Phase("feddm", f"{_MATCHING} mechanism=gradient"),
 }

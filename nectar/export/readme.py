@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from common.config.resolved import Config
+from common.settings.base import Settings
 from common.sites import ALL_SITES
 from nectar.export.formats import SAFETENSORS
 from nectar.report.facts import facts_of, unknown
@@ -150,18 +151,28 @@ def who_made_images(config: Config) -> str:
     return "the server made" if facts is not None and facts.carries else "the sites sent"
 
 
+def _sender(config: Config) -> tuple[str, Settings]:
+    """Return the method whose sites send images, the run's own or one inside it; the run's own where none does."""
+    for name, settings in config.methods.items():
+        sent = settings.disclosure()
+        if sent is not None and sent.images:
+            return config.method if name == config.section else name, settings
+    return config.method, config.settings
+
+
 def nature_of_images(config: Config) -> str:
     """Return in a sentence or two what the images are with regard to the sites' real ones."""
-    disclosed = config.settings.disclosure()
+    method, settings = _sender(config)
+    disclosed = settings.disclosure()
     if disclosed is None:
-        return unknown(config.method)
+        return unknown(method)
     if disclosed.payload == "real images":
         return "THESE ARE REAL IMAGES of the sites' own data, sent as they are: treat them as that data."
     if disclosed.payload != "synthetic images":
-        facts = facts_of(config.method, disclosed, config.settings.model_dump().get)
-        return unknown(config.method) if facts is None else " ".join(facts.sent)
+        facts = facts_of(method, disclosed, settings.model_dump().get)
+        return unknown(method) if facts is None else " ".join(facts.sent)
     if disclosed.began_as == "real examples":
-        start = getattr(config.settings, "start", "real")
+        start = getattr(settings, "start", "real")
         what = "REAL IMAGES" if start == "real" else "MEANS OF A FEW REAL IMAGES"
         return (
             f"THEY BEGAN AS {what} of the sites' own data (start={start}) and may look like them: do not treat them "

@@ -112,6 +112,16 @@ def test_of_a_bundle_the_images_alone_are_shown_and_may_be_withheld_altogether(
     assert list(got.parts) == ["size"]
 
 
+def test_so_are_those_of_a_bundle_inside_another(tmp_path: Path) -> None:
+    owner(tmp_path, deletes(0, 2))
+    inside = Bundle({"size": Numbers({"n": 1}), "images": pixels()})
+    got = kept(Review(tmp_path), Bundle({"made": inside}))
+    assert isinstance(got, Bundle)
+    left = got.part("made", Bundle)
+    assert list(left.parts) == ["size", "images"]
+    assert len(left.part("images", Pixels).labels) == 1
+
+
 def test_a_set_of_images_alone_that_is_withheld_altogether_is_a_refusal(tmp_path: Path) -> None:
     owner(tmp_path, deletes(0, 1, 2))
     with pytest.raises(FederationError, match="withheld all images"):

@@ -222,6 +222,16 @@ VETOES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"allow-methods": "fedssyn fedavg"},
         "method=scaffold",
     ),
+    "the start of what another method distils": (
+        {"method": "fedssyn", "set": "fedssyn.source=distilled feddm.start=mix:4"},
+        {"allow-start": "noise means"},
+        "synthetic images that began as real examples",
+    ),
+    "who distils": (
+        {"method": "fedssyn", "set": "fedssyn.source=distilled"},
+        {"allow-methods": "fedssyn fedavg"},
+        "method=feddm",
+    ),
     "what is around an inner method": (
         {"method": "fedssyn"},
         {"allow-methods": "fedavg"},

@@ -1,5 +1,6 @@
 """Bad settings: one sentence each that says what, where it was given, and what to write instead."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -240,7 +241,7 @@ def test_a_dataset_file_does_not_name_a_data_set(
 
 def test_a_setting_that_had_another_name_is_told_by_its_new_one() -> None:
     for old, new in RENAMED.items():
-        with pytest.raises(ConfigError, match=rf"{old} .* did you mean {new}\?"):
+        with pytest.raises(ConfigError, match=rf"{old} .* did you mean {re.escape(new)}\?"):
             load({"set": f"{old}=3"})
 
 

@@ -45,8 +45,8 @@ def test_what_holds_is_taken(method: str) -> None:
 
 
 def test_a_beta_vae_has_no_private_training() -> None:
-    with pytest.raises(ConfigError, match="beta-vae has no private training"):
-        load({"method": "fedssyn", "set": "fedssyn.generator=beta-vae fedssyn.noise_multiplier=1"})
+    with pytest.raises(ConfigError, match="source=vae has no private training"):
+        load({"method": "fedssyn", "set": "fedssyn.source=vae fedssyn.noise_multiplier=1"})
 
 
 def test_every_method_that_claims_it_is_among_these() -> None:
@@ -79,8 +79,8 @@ REFUSED = {
     "a generator without noise": ("fedssyn", PUBLIC, "set fedssyn.noise_multiplier above 0"),
     "real images given away": (
         "fedssyn",
-        f"{PUBLIC} fedssyn.images=real-shuffled fedssyn.noise_multiplier=1",
-        "set images=shuffled, local or none",
+        f"{PUBLIC} fedssyn.source=real",
+        "source=real gives real images away",
     ),
     "images in the proportions of counts": (
         "fedssyn",
@@ -89,12 +89,12 @@ REFUSED = {
     ),
     "gradients for a study": (
         "fedssyn",
-        f"{PUBLIC} fedssyn.images=none fedssyn.diagnostics=on",
+        f"{PUBLIC} fedssyn.source=none fedssyn.diagnostics=on",
         "set diagnostics=off",
     ),
     "an inner method's": (
         "fedssyn",
-        f"{PUBLIC} fedssyn.images=none fedssyn.inner=scaffold scaffold.option=I",
+        f"{PUBLIC} fedssyn.source=none fedssyn.inner=scaffold scaffold.option=I",
         "method=scaffold: option=I",
     ),
     "class means to start from": (

@@ -77,6 +77,15 @@ def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_l
     assert f"the record is {record.directory}" in said
 
 
+def test_images_shared_among_sites_and_what_is_learned_from_them_are_the_same_on_ray(
+    small: Small, tmp_path: Path
+) -> None:
+    words = "fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold"
+    config = small(method="fedssyn", rounds=3, set=f"data.images=200 {words}")
+    assert nectar(["simulate", *words_of(config | {"output-dir": str(tmp_path / "ray")})]) == 0
+    assert numbers(the_record(tmp_path / "ray")) == numbers(run(config))
+
+
 def marked_by(wrapper: int) -> list[int]:
     """Return the processes that carry the mark of the simulation that ``wrapper`` started."""
     name = f"nectar-simulation-{wrapper}-"

@@ -49,6 +49,11 @@ SERVER_SIDE = {
     "feddm": "feddm.global_models=mlp,convnet feddm.global_epochs=3",
 }
 
+#: images by another method, and the first weights that SCAFFOLD begins with
+DISTILLED = (
+    "fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold wire.images=uint8"
+)
+
 
 @pytest.mark.parametrize(
     ("rounds", "methods"),
@@ -57,6 +62,7 @@ SERVER_SIDE = {
         pytest.param(3, {"local": "", "fedmix": "fedmix.mean_of=5"}, marks=pytest.mark.long),
         pytest.param(3, {"feddpms": PAPERS_DPMS}, marks=pytest.mark.long),
         pytest.param(2, SERVER_SIDE, marks=pytest.mark.long),
+        pytest.param(3, {"fedssyn": DISTILLED}, marks=pytest.mark.extended),
     ],
 )
 def test_the_numbers_are_those_of_this_process(

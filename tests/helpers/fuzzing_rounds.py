@@ -103,6 +103,8 @@ CASES: tuple[tuple[str, str], ...] = (
     ("feddpms", f"{_VAE}feddpms.smallest=1 feddpms.copies=4 feddpms.mechanism=overall-mean "),
     ("fedssyn", f"{_FEDSSYN}fedavg.epochs=1 fedavg.batch=32 "),
     ("fedssyn", f"{_FEDSSYN}fedssyn.inner=scaffold scaffold.epochs=1 fedssyn.diagnostics=true "),
+    ("fedssyn", "fedssyn.source=distilled fedssyn.start_from_images=true feddm.ipc=2 feddm.iterations=2 "
+     "feddm.real_batch=16 image_training.epochs=2 fedavg.epochs=1 fedavg.batch=32 "),
     ("feddgm", "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=1 feddgm.inner_epochs=1 "
      "feddgm.global_epochs=1 feddgm.surrogate_epochs=1 "),
     ("local", _TRAINED),

@@ -455,7 +455,7 @@ def test_fedssyn_has_the_papers_settings_and_can_be_built(cell: str, end: str) -
     assert config.federation.sites == sites
     assert config.federation.participation * sites == pytest.approx(asked)
     make_strategy(Division(config).run)
-    holds(config, images="shuffled", size=0, rho=0.75, scaled=True)
+    holds(config, source="diffusion", shared=True, size=0, rho=0.75, scaled=True)
     inner = config.of("fedavg").settings.model_dump()
     shared = ("lr", "batch", "epochs", "weighting", "augment")
     assert (inner["weighting"], inner["augment"], inner["local_optimizer"]) == (
@@ -508,7 +508,7 @@ def test_dsprites_has_the_papers_twelve_sites_and_generator(end: str) -> None:
     )
     assert config.federation.sites == 12
     make_strategy(Division(config).run)
-    holds(config, generator="beta-vae", latent=10, rho=1.0)
+    holds(config, source="vae", latent=10, rho=1.0)
     if not end:
         holds(config, epochs=360, batch=256)
 

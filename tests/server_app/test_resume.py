@@ -39,6 +39,10 @@ FEDSSYN = (
     "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order "
     "fedssyn.inner=scaffold federation.participation=0.67"
 )
+DISTILLED = (
+    "data.images=200 fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold "
+    "wire.images=uint8"
+)
 FEDDPMS = (
     "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=2 fedvae.epochs=1 feddpms.smallest=1 "
     "feddpms.copies=4 feddpms.classes=2"
@@ -67,6 +71,7 @@ STATEFUL = [
     ("feddgm", f"{FEDDGM} feddgm.warm=off", 1, 3),
     # behind round 1 the images are shuffled, behind 2 the shares are out and control variates have moved
     *(("fedssyn", FEDSSYN, stood, 4) for stood in (1, 2, 3)),
+    *(("fedssyn", DISTILLED, stood, 4) for stood in (1, 2)),
     # in each stage; T_p stays 2, which two fifths of the longer run would not be
     *(("feddpms", FEDDPMS, stood, 6) for stood in (1, 2, 3, 4)),
 ]

@@ -153,7 +153,7 @@ EVERY = {
     "feddpms": f"{VAE} feddpms.smallest=1 feddpms.copies=2",
     "feddgm": "feddgm.epochs=1 feddgm.iterations=1 feddgm.inner_epochs=1 feddgm.global_epochs=1 "
     "feddgm.surrogate_epochs=1 feddgm.ipc=1 feddgm.dsa=",
-    "fedssyn": "fedssyn.images=none",
+    "fedssyn": "fedssyn.source=none",
     "local": "",
     "fedsynth": "fedsynth.rate=2 fedsynth.fidelity=off fedsynth.iterations=3",
     "masking": "",
@@ -180,7 +180,7 @@ def test_no_reply_tells_what_the_site_measured(small: Small, method: str) -> Non
 
 def test_what_steers_a_private_run_travels_and_is_of_nobodys_data(small: Small) -> None:
     """Fedssyn's word that its images are made; and inside it FedNova's a_k, which public counts alone decide."""
-    text = f"{PRIVATE} data.images=200 {DDPM} fedssyn.inner=fednova fedssyn.images=local"
+    text = f"{PRIVATE} data.images=200 {DDPM} fedssyn.inner=fednova fedssyn.shared=off"
     record = run(small(method="fedssyn", rounds=2, set=text))
     made, learned = (line["devices"] for line in record.metrics()[1:])
     assert list(made.values()) == 3 * [{DONE: 1.0, "seeded-noise": 1.0}]

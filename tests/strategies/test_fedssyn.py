@@ -35,6 +35,8 @@ TINY = (
     "data.images=200 fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
     "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order"
 )
+#: images that another method makes in a moment
+DISTILLED = "feddm.iterations=2 feddm.ipc=3 image_training.epochs=2"
 LOSS, UP, DOWN = "loss", "up", "down"
 
 
@@ -67,7 +69,7 @@ def test_around_any_method_nothing_shared_is_that_method_to_the_bit(
     )
     text = f"data.images=200 {({'fedvae': vae, 'feddpms': vae, 'feddgm': brief}).get(inner, '')}"
     alone = run(small(method=inner, set=text))
-    around = run(small(method="fedssyn", set=f"{text} fedssyn.inner={inner} fedssyn.images=none"))
+    around = run(small(method="fedssyn", set=f"{text} fedssyn.inner={inner} fedssyn.source=none"))
     assert same_end(alone, around)
     for a, b in zip(numbers(alone)[1:], numbers(around)[1:], strict=True):
         assert (a["test"], a.get("notes"), a["floats_up"]) == (
@@ -128,7 +130,7 @@ def test_a_site_draws_labels_by_its_own_class_frequencies(small: Small) -> None:
 
 
 def test_the_sites_own_synthetic_images_never_leave_it(small: Small) -> None:
-    record = run(small(method="fedssyn", rounds=3, set=f"{TINY} fedssyn.images=local"))
+    record = run(small(method="fedssyn", rounds=3, set=f"{TINY} fedssyn.shared=off"))
     plain = run(small(method="fedavg", rounds=2, set="data.images=200"))
     assert max(bytes_of(record, UP, 1).values()) < 3_000
     assert record.metrics()[1]["floats_up"] == 0
@@ -159,7 +161,7 @@ def test_an_epoch_is_as_many_steps_as_without_unless_set_otherwise(
 
 
 def test_real_images_are_exchanged_and_every_site_keeps_its_size(small: Small) -> None:
-    text = "data.images=200 fedssyn.images=real-shuffled fedssyn.mixed=0.5"
+    text = "data.images=200 fedssyn.source=real fedssyn.mixed=0.5"
     record = run(small(method="fedssyn", rounds=2, set=text))
     sizes = held(record)
     away = {name: round(0.5 * n) for name, n in sizes.items()}
@@ -171,7 +173,7 @@ def test_real_images_are_exchanged_and_every_site_keeps_its_size(small: Small) -
 
 def test_the_record_says_how_far_the_gradients_lie_apart(small: Small) -> None:
     """zeta^2 and sigma^2 of round 1, at the start, worked out beside by one backward pass for each image."""
-    text = "data.images=60 fedssyn.images=none fedssyn.diagnostics=on"
+    text = "data.images=60 fedssyn.source=none fedssyn.diagnostics=on"
     config = small(method="fedssyn", rounds=1, set=text)
     told = run(config).metrics()[1]["notes"]["gradients"]
     division = Division(load(config))
@@ -196,7 +198,7 @@ def test_the_record_says_how_far_the_gradients_lie_apart(small: Small) -> None:
 
 
 def test_shares_bring_the_sites_gradients_together(small: Small) -> None:
-    text = "data.images=200 fedssyn.images=real-shuffled fedssyn.mixed=0.5 fedssyn.diagnostics=on partition.alpha=0.1"
+    text = "data.images=200 fedssyn.source=real fedssyn.mixed=0.5 fedssyn.diagnostics=on partition.alpha=0.1"
     told = run(small(method="fedssyn", rounds=2, set=text)).metrics()[2]["notes"]["gradients"]
     assert set(told) == {"zeta2", "sigma2", "delta2"}, "no site has more images than before"
     text = f"{TINY} fedssyn.diagnostics=on partition.alpha=0.1"
@@ -206,7 +208,7 @@ def test_shares_bring_the_sites_gradients_together(small: Small) -> None:
 
 
 def test_a_beta_vae_makes_the_images_where_it_is_chosen(small: Small) -> None:
-    text = f"{TINY} fedssyn.generator=beta-vae fedssyn.latent=3 fedssyn.lr=0.001"
+    text = f"{TINY} fedssyn.source=vae fedssyn.latent=3 fedssyn.lr=0.001"
     records = [
         run(small(method="fedssyn", rounds=2, set=text) | {"output-dir": str(where)})
         for where in _two_places(small)
@@ -222,7 +224,9 @@ def _two_places(small: Small) -> list[Path]:
 
 
 def test_the_central_bound_trains_on_all_synthetic_images_and_asks_nobody(small: Small) -> None:
-    text = f"{TINY} fedssyn.images=central fedssyn.inner=central central.epochs=1 central.batch=64"
+    text = (
+        f"{TINY} fedssyn.source=diffusion fedssyn.inner=central central.epochs=1 central.batch=64"
+    )
     config = small(method="fedssyn", rounds=2, set=text)
     record = run(config)
     assert bytes_of(record, DOWN, 2) == {}
@@ -240,10 +244,31 @@ def test_the_central_bound_trains_on_all_synthetic_images_and_asks_nobody(small:
     assert same(last(record).weights, model.state_dict())
 
 
-@pytest.mark.parametrize("inner", ["fedavg", "scaffold"])
-def test_the_central_bound_needs_the_central_method(small: Small, inner: str) -> None:
-    with pytest.raises(ConfigError, match="needs inner=central"):
-        load(small(method="fedssyn", set=f"fedssyn.images=central fedssyn.inner={inner}"))
+# ---- settings that cannot hold together ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("fedssyn.source=none fedssyn.start_from_images=on", "choose a source"),
+        ("fedssyn.shared=off fedssyn.start_from_images=on", "leave shared=on"),
+        ("fedssyn.shared=off fedssyn.inner=central", "has no use for"),
+        ("fedssyn.shared=off fedssyn.source=real", "has no use for"),
+        ("fedssyn.shared=off fedssyn.source=distilled fedssyn.scaled=off", "leave scaled=on"),
+        ("fedssyn.source=vae fedssyn.noise_multiplier=1", "is for source=diffusion"),
+        ("fedssyn.source=distilled fedssyn.noise_multiplier=1", "is for source=diffusion"),
+        ("fedssyn.source=gan", "one of diffusion, vae, distilled, real, none"),
+        (
+            "fedssyn.images=local",
+            r"no setting: did you mean fedssyn\.source .*local is .*shared=off",
+        ),
+        ("fedssyn.generator=beta-vae", r"did you mean fedssyn\.source \(beta-vae is vae\)"),
+        ("fedssyn.source=distilled fedssyn.distilled_by=fedm", "such as feddm"),
+    ],
+)
+def test_settings_that_cannot_hold_are_refused(small: Small, words: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        load(small(method="fedssyn", set=words))
 
 
 # ---- a generator is trained once --------------------------------------------------------------------------
@@ -370,7 +395,7 @@ def test_a_run_of_which_no_site_ever_sent_anything_has_failed(small: Small) -> N
     ("words", "why"),
     [
         ("fedssyn.multipliers=1,1,1,1,1", "there can be 4"),
-        ("fedssyn.generator=diffusion fedssyn.schedule=linear", "at least 21 steps, not 8"),
+        ("fedssyn.source=diffusion fedssyn.schedule=linear", "at least 21 steps, not 8"),
     ],
 )
 def test_a_generator_that_cannot_be_built_is_refused_before_there_is_a_record(
@@ -382,18 +407,25 @@ def test_a_generator_that_cannot_be_built_is_refused_before_there_is_a_record(
     assert not Path(settings["output-dir"]).exists()
 
 
-@pytest.mark.parametrize("images", ["none", "local", "shuffled", "real-shuffled"])
+@pytest.mark.parametrize(
+    "images",
+    [
+        "source=none",
+        "shared=off",
+        "source=diffusion",
+        "source=real",
+        f"source=distilled {DISTILLED}",
+    ],
+)
 def test_fednova_learns_from_the_larger_set(small: Small, images: str) -> None:
     """Its normalizer is of the steps that a site took, on its own images and its share; and once without a share."""
-    words = (
-        f"{TINY} fedssyn.inner=fednova fedssyn.scaled=off fedssyn.images={images} fednova.batch=16"
-    )
+    words = f"{TINY} fedssyn.inner=fednova fedssyn.scaled=off fedssyn.{images} fednova.batch=16"
     record = run(small(method="fedssyn", rounds=3, set=f"{words} fednova.epochs=1"))
     assert [line["rejected"] for line in record.metrics()[1:]] == [{}] * 3
     figures = record.metrics()[-1]["devices"]
     steps = {name: round(site["normalizer"]) for name, site in figures.items()}
     plain = {name: -(-n // 16) for name, n in held(record).items()}
-    assert (steps == plain) == (images == "none" or images == "real-shuffled")
+    assert (steps == plain) == (images in ("source=none", "source=real"))
 
 
 def test_a_site_that_is_always_a_little_further_is_given_up(small: Small) -> None:

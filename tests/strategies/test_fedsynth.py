@@ -180,7 +180,7 @@ def test_too_few_sets_that_lead_anywhere_end_the_run_with_the_reasons(
 
 def test_the_quorum_holds_for_what_a_method_inside_another_rejects(small: Small) -> None:
     words = f"{QUICK} fedsynth.steps=2 fedsynth.replay=vmap federation.min_replies=3 federation.max_pixel=0"
-    words += " fedssyn.inner=fedsynth fedssyn.images=none"
+    words += " fedssyn.inner=fedsynth fedssyn.source=none"
     with pytest.raises(FederationError, match="round 1 has 2 valid replies where"):
         run(small(method="fedssyn", rounds=1, set=words), TamperedGrid, tampers={0: beyond})
 

@@ -369,7 +369,7 @@ def test_a_loss_that_leaps_is_told_and_nothing_goes_back(
 def test_a_long_update_of_a_method_inside_another_is_shortened_as_that_method_does(
     small: Small, inner: str
 ) -> None:
-    words = f"{FIVE} federation.max_update=0 fedssyn.inner={inner} fedssyn.images=none"
+    words = f"{FIVE} federation.max_update=0 fedssyn.inner={inner} fedssyn.source=none"
     long = away_from_start(40.0) if inner == "scaffold" else with_part("", times(40.0))
     record = run(small(method="fedssyn", rounds=1, set=words), TamperedGrid, tampers={1: long})
     line = record.metrics()[1]

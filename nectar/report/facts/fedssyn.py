@@ -5,32 +5,38 @@ from __future__ import annotations
 from common.settings.disclosure import Disclosure
 from nectar.report.facts import Facts, Given
 
+_COUNTS = (
+    "How many images of each class a device sent follows its class counts; the server saw both."
+)
+_MIXED = (
+    "Other devices got the images mixed, without being told whose they were; whoever has the run's seed and knows what "
+    "each device sent can undo the mixing."
+)
+_ORIGINALS = (
+    "Real images were sent as they are and given to other devices: a study, and no privacy at all."
+)
+
 
 def facts(disclosed: Disclosure, given: Given) -> Facts:
     """Return the facts of a run, by what its devices disclosed and by its settings."""
-    if given("images") == "real-shuffled":
+    spread = () if given("inner") == "central" else (_MIXED,)
+    if disclosed.unchanged:
         return Facts(
-            "Fedssyn with real images",
-            (),
-            (
-                "Real images were sent as they are and given to other devices: a study, and no privacy at all.",
-            ),
-            pictures="real images that were shuffled",
+            "Fedssyn with real images", (), (_ORIGINALS,), pictures="real images that were shuffled"
         )
-    if given("images") not in ("shuffled", "central"):
-        return Facts("Fedssyn without sharing", ("No image left a device, real or synthetic.",), ())
-    return Facts(
-        "Fedssyn",
-        (
-            "The images that left a device were drawn from a diffusion model, from noise; none is a real one.",
-        ),
-        (
-            _images(given),
-            "How many images of each class a device sent follows its class counts; the server saw both.",
-            "Other devices got the images mixed, without being told whose they were; whoever has the run's seed and "
-            "knows what each device sent can undo the mixing.",
-        ),
-    )
+    if disclosed.images:
+        made = {"diffusion": "a diffusion model", "vae": "a VAE"}.get(
+            given("source"), "a generator"
+        )
+        drawn = (
+            f"The images that left a device were drawn from {made}, from noise; none is a real one."
+        )
+        return Facts("Fedssyn", (drawn,), (_images(given), _COUNTS, *spread))
+    if given("source") == "distilled" and given("shared"):
+        said = f"The images that were shared are {given('distilled_by')}'s, and what is said of these holds."
+        pictures = f"images of {given('distilled_by')} that were shuffled"
+        return Facts("Fedssyn with distilled images", (), (said, *spread), pictures=pictures)
+    return Facts("Fedssyn without sharing", (), ("No image was shared.",))
 
 
 def _images(given: Given) -> str:

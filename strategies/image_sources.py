@@ -1,0 +1,246 @@
+"""How sites are asked for images, and what is believed of these: a class for each of ``fedssyn.source``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from common.errors import ConfigError
+from common.sites import Site
+from common.specs.fedssyn import (
+    IMAGES,
+    SIZE,
+    SYNTHESIZE,
+    Images,
+    given_away,
+    made_spec,
+    pixels_spec,
+    settings_of,
+)
+from common.specs.generation import require_buildable
+from common.wire.bundle import Bundle
+from common.wire.numbers import Numbers
+from common.wire.weights import Weights
+from strategies.base import Instruction, State, Strategy
+from strategies.bounds import Bound, form
+from strategies.exchange.replies import Upload
+from strategies.surrogate import SurrogateServer
+
+_REACHES, _STAYS = "shares of every site", "the run's checkpoints"
+_SIZE = "size"
+
+
+class Source(Protocol):
+    """A source at the server."""
+
+    def requests(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Return what asks each of the sites for its images, which come as the part IMAGES of a bundle."""
+        ...
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Return what is believed of them, by part."""
+        ...
+
+    def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
+        """Return the images of a validated upload that has some.
+
+        Raises
+        ------
+        PayloadError
+            If they cannot be used although they are well-formed.
+        """
+        ...
+
+    def asked_of(self, site: Site) -> int:
+        """Return how many images a site is asked for, or the most that it may send."""
+        ...
+
+    def given_of(self, examples: int) -> int:
+        """Return how many of so many examples a site no longer learns from."""
+        ...
+
+    def state_dict(self) -> State:
+        """Return what a checkpoint must hold of it."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it back."""
+        ...
+
+
+class Drawn:
+    """As many images as the run's settings say of every site, drawn from a generator of its own."""
+
+    def __init__(self, around: Strategy) -> None:
+        run = around.run
+        self._around, self._settings = around, settings_of(run)
+        require_buildable(
+            self._settings.source, self._settings, run.image_shape, len(run.info.classes)
+        )
+        self._size = 0
+
+    def requests(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Ask for n_tilde images each."""
+        return {site.name: _counted(self._around, self.asked_of(site)) for site in sites}
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe pixels, which are bytes."""
+        return _BYTES
+
+    def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
+        """Return them as they came."""
+        return _sent(upload)
+
+    def asked_of(self, site: Site) -> int:
+        """Return n_tilde, the same for every site and every round: N / K where it is not set."""
+        if not self._size:
+            sites = self._around.sites
+            examples = sum(each.examples for each in sites)
+            self._size = self._settings.size or max(1, examples // len(sites))
+        return self._size
+
+    def given_of(self, examples: int) -> int:
+        """None: a site goes on learning from all."""
+        return 0
+
+    def state_dict(self) -> State:
+        """Return n_tilde."""
+        return {_SIZE: self._size}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it back."""
+        self._size = int(state[_SIZE])
+
+
+class Given:
+    """Real images, p n_k of each site, which it no longer learns from."""
+
+    def __init__(self, around: Strategy) -> None:
+        self._around, self._settings = around, settings_of(around.run)
+        _ = around.run.image_shape
+
+    def requests(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Ask for a share of each site's images, whatever ``size`` says of generators."""
+        return {site.name: _counted(self._around, self.asked_of(site)) for site in sites}
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe pixels, which are bytes."""
+        return _BYTES
+
+    def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
+        """Return them as they came."""
+        return _sent(upload)
+
+    def asked_of(self, site: Site) -> int:
+        """Return p n_k."""
+        return given_away(self._settings, site.examples)
+
+    def given_of(self, examples: int) -> int:
+        """Return p n_k."""
+        return given_away(self._settings, examples)
+
+    def state_dict(self) -> State:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take nothing back."""
+
+
+class Distilled:
+    """Images that sites make as another method has them do in a round of its own.
+
+    Raises
+    ------
+    ConfigError
+        If that method's sites send no images, each with a class.
+    """
+
+    def __init__(self, around: Strategy) -> None:
+        self._method = settings_of(around.run).distilled_by
+        maker = around.strategy_of(self._method)
+        if not isinstance(maker, SurrogateServer):
+            raise ConfigError(
+                f"fedssyn.distilled_by={self._method} names a method whose sites send no images to learn from: choose "
+                "feddm, fedaf or real"
+            )
+        self._maker, self._settings = maker, maker.settings
+
+    def requests(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Give that method's instructions, under a phase of Fedssyn's."""
+        plan = self._maker.instructions(server_round, weights, sites)
+        return {
+            site: Instruction(f"{SYNTHESIZE}/{what.phase}", what.payload, made_spec(what.expects))
+            for site, what in plan.items()
+        }
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Believe what that method does."""
+        return {
+            f"{IMAGES}/{part}".rstrip("/"): replace(
+                bound, reaches=_REACHES, stays=_STAYS, require=_unwrapped(bound.require)
+            )
+            for part, bound in self._maker.bounds().items()
+        }
+
+    def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
+        """Return what that method makes of its reply."""
+        return self._maker.images_of(self._maker.prepare(server_round, weights, _alone(upload)))
+
+    def asked_of(self, site: Site) -> int:
+        """Return ipc of every class."""
+        return self._settings.ipc * len(self._maker.run.info.classes)
+
+    def given_of(self, examples: int) -> int:
+        """None: a site goes on learning from all."""
+        return 0
+
+    def state_dict(self) -> State:
+        """Return nothing: one round of that method has no past."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take nothing back."""
+
+
+def _counted(around: Strategy, size: int) -> Instruction:
+    """Return what asks for ``size`` images of a byte a value."""
+    return Instruction(SYNTHESIZE, Numbers({SIZE: size}), made_spec(pixels_spec(around.run, size)))
+
+
+_BYTES = {IMAGES: form("bytes, as many as were asked for", _REACHES, _STAYS)}
+
+
+def _sent(upload: Upload) -> Images:
+    return cast(Images, upload.payload_as(Bundle).parts[IMAGES])
+
+
+def _alone(upload: Upload) -> Upload:
+    """Return the upload as the method has it that makes the images: without the bundle around them."""
+    return replace(upload, payload=upload.payload_as(Bundle).parts[IMAGES])
+
+
+def _unwrapped(
+    require: Callable[[Weights, Upload, Any], None] | None,
+) -> Callable[[Weights, Upload, Any], None] | None:
+    if require is None:
+        return None
+    return lambda weights, upload, part: require(weights, _alone(upload), part)
+
+
+SOURCES: Mapping[str, Callable[[Strategy], Source]] = {
+    "diffusion": Drawn,
+    "vae": Drawn,
+    "distilled": Distilled,
+    "real": Given,
+}
+"""The sources by the names of `fedssyn.source`."""
