@@ -15,6 +15,7 @@ from common.errors import FederationError
 from common.learning.steps import counted
 from common.privacy.events import Event
 from common.settings.feddm import FedDMSettings
+from common.specs.images import sent_images
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from synth.distribution_matching import distil
@@ -50,7 +51,7 @@ class FedDMClient(DeviceClient):
             images, labels = work(w, start, labels, rng)
         if settings.warm:
             self.remember({"images": images, "labels": labels}, self._slot)
-        return SyntheticImages(images.cpu(), labels.cpu(), self.run.config.wire.images)
+        return sent_images(self.run, images, labels)
 
     def _match(
         self, w: Weights, start: Tensor, labels: Tensor, rng: torch.Generator

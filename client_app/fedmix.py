@@ -12,6 +12,7 @@ from common.learning.task import Task
 from common.learning.training import Local
 from common.settings.fedmix import FedMixSettings
 from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, sent_spec
+from common.specs.images import sent_images
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
@@ -68,7 +69,7 @@ class FedMixClient(DeviceClient):
         images = images.clamp(-largest, largest)
         labels = nn.functional.one_hot(self.samples.labels[chosen], classes).float()
         means = _in_groups(labels, size).mean(1)
-        return SyntheticImages(images.cpu(), means.cpu(), self.run.config.wire.images)
+        return sent_images(self.run, images, means)
 
 
 def _in_groups(rows: Tensor, size: int) -> Tensor:

@@ -36,7 +36,7 @@ from common.specs.fedssyn import (
 )
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec
-from common.wire.pixels import LEVELS
+from common.wire.levels import LEVELS
 from common.wire.weights import Weights
 from synth.dissimilarity import site_gradient
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
 from common.settings.real import RealSettings
+from common.specs.images import sent_images
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from synth.starts import real_start
@@ -21,4 +22,4 @@ class RealClient(DeviceClient):
         settings = self.settings(RealSettings)
         rng = self.generator("start", None if settings.redraw else 0)
         images, labels = real_start(self.samples.inputs, self.samples.labels, settings.ipc, rng)
-        return SyntheticImages(images.cpu(), labels.cpu(), self.run.config.wire.images)
+        return sent_images(self.run, images, labels)

@@ -27,7 +27,8 @@ from common.samples.inputs import Samples
 from common.settings.generation import GenerationSettings
 from common.storage import tensor_file
 from common.storage.tensor_file import TensorFileError
-from common.wire.pixels import LEVELS, Pixels
+from common.wire.levels import LEVELS
+from common.wire.pixels import Pixels
 from synth.diffusion_samplers import labels_like
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import torch
 from common.learning.run import Run
 from common.sites import Site, site_order
 from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, reply_spec
+from common.specs.images import sent_images
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
@@ -52,8 +53,7 @@ class FedMix(FedAvg):
             return Bundle({WEIGHTS: weights})
         every = list(self._means.values())
         images, labels = torch.cat([m.images for m in every]), torch.cat([m.labels for m in every])
-        codec = self.run.config.wire.images
-        return Bundle({WEIGHTS: weights, MEANS: SyntheticImages(images, labels, codec)})
+        return Bundle({WEIGHTS: weights, MEANS: sent_images(self.run, images, labels)})
 
     def bounds(self) -> Mapping[str, Bound]:
         """Believe a model beside the others', and means within the range of what they are means of."""

@@ -14,7 +14,8 @@ from common.learning.training import Local, Objective, weighted
 from common.samples.inputs import Samples
 from common.settings.surrogate import SurrogateServerSettings
 from common.sites import Site
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.specs.images import images_spec
+from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, images
@@ -41,7 +42,6 @@ class SurrogateServer(Strategy):
         super().__init__(run, record_id)
         self.settings = settings = run.settings(SurrogateServerSettings)
         self._models = GlobalModels(run, settings)
-        self._shape = run.image_shape
         self.needs_class_counts = settings.weighting == "counts"
         self._last: dict[str, SyntheticImages] = {}
         self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -50,8 +50,7 @@ class SurrogateServer(Strategy):
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Send the weights w_r, expect at most ipc images a class."""
-        classes = len(self.run.info.classes)
-        expects = SyntheticImagesSpec(self._shape, classes, self.settings.ipc, fewest=self.fewest)
+        expects = images_spec(self.run, self.settings.ipc, fewest=self.fewest)
         instruction = Instruction(self.phase, weights, expects)
         return {site.name: instruction for site in sites}
 

@@ -25,6 +25,7 @@ from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.wire.bundle import Bundle
 from common.wire.codec import CarriesExamples, Payload
+from common.wire.levels import levels_of
 from common.wire.pixels import Pixels
 from common.wire.synthetic_images import SyntheticImages
 
@@ -137,8 +138,7 @@ class Review:
         begun = self.directory / f".{folder.name}"
         shutil.rmtree(begun, ignore_errors=True)
         begun.mkdir(parents=True)
-        mean, std = (torch.tensor(v)[:, None, None] for v in (info.mean, info.std))
-        pixels = ((examples.float() * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+        pixels = levels_of(examples, tuple(info.mean), tuple(info.std))
         for index, image in enumerate(pixels):
             _drawn(image).save(_picture(begun, index))
         (begun / "README.txt").write_text(_WORDS, encoding="utf-8")
@@ -192,10 +192,8 @@ def _only(part: Payload, positions: Tensor) -> Payload | None:
     """Return the images of ``part`` at ``positions``; None where there are none."""
     if not len(positions):
         return None
-    if isinstance(part, Pixels):
+    if isinstance(part, Pixels | SyntheticImages):
         return part.at(positions)
-    if isinstance(part, SyntheticImages):
-        return SyntheticImages(part.images[positions], part.labels[positions], part.codec)
     raise FederationError(
         "this site's owner has taken images out of a set that is sent whole or not at all: nothing leaves"
     )

@@ -6,6 +6,7 @@ from common.models.registry import MODELS, names
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
 from common.settings.section import Noise, Section, Switch, setting
+from common.wire.picture_codec import PICTURE, quality_of
 
 
 class RunSettings(Section):
@@ -249,13 +250,25 @@ class ComputeSettings(Section):
 class WireSettings(Section):
     """How payloads are encoded on their way."""
 
-    images: Literal["float32", "float16", "uint8"] = setting("float32", "synthetic images")
+    images: str = setting(
+        "float32",
+        "synthetic images; uint8: a byte a value between each channel's extremes; jpeg:QUALITY: one JPEG picture a "
+        "site, which cuts what is darker than black or brighter than white, and numbers are equal on one version of "
+        "Pillow",
+        pattern=rf"^(float32|float16|uint8|{PICTURE})$",
+        allowed="float32, float16, uint8, or jpeg:QUALITY with QUALITY from 1 to 95",
+    )
     latents: Literal["float32", "float16"] = setting("float32", "noisy means of a latent space")
     weights: Literal["float32", "float16"] = setting("float32", "a model's weights")
     compression: Literal["none", "zlib"] = setting(
         "none",
         "what every payload goes through last, both ways; lossless: no number but bytes changes",
     )
+
+    @property
+    def pictures(self) -> bool:
+        """Whether images travel as JPEG pictures."""
+        return quality_of(self.images) > 0
 
 
 class PrivacySettings(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from common.learning.run import Run
 from common.settings.fedmix import FedMixSettings
+from common.specs.images import images_spec
 from common.wire.bundle import BundleSpec
 from common.wire.synthetic_images import SyntheticImagesSpec
 
@@ -15,9 +16,8 @@ INTRODUCE, TRAIN = "introduce", "train"
 
 def means_spec(run: Run, sites: int) -> SyntheticImagesSpec:
     """Return the form of the means of so many sites: images with soft labels."""
-    settings, classes = run.settings(FedMixSettings), len(run.info.classes)
-    each = -(-settings.means * sites // classes)
-    return SyntheticImagesSpec(run.image_shape, classes, each, soft=True)
+    each = -(-run.settings(FedMixSettings).means * sites // len(run.info.classes))
+    return images_spec(run, each, soft=True)
 
 
 def sent_spec(run: Run) -> BundleSpec:

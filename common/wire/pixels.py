@@ -14,10 +14,8 @@ from torch import Tensor
 from common.errors import PayloadError
 from common.wire.codec import describe, encoded_bytes, frame, require_count, unframe
 from common.wire.compression import NDArray
+from common.wire.levels import images_of
 from common.wire.values import pack_classes, unpack_classes
-
-LEVELS = 255
-"""The byte of the brightest value."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,7 @@ class Pixels:
     @property
     def examples(self) -> Tensor:
         """The images in the model's normalised space, float32."""
-        mean, std = (torch.tensor(v)[:, None, None] for v in (self.mean, self.std))
-        return (self.values.detach().cpu().float() / LEVELS - mean) / std
+        return images_of(self.values.detach().cpu(), self.mean, self.std)
 
     @property
     def floats(self) -> int:

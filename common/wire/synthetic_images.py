@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,6 +23,9 @@ from common.wire.codec import (
     unframe,
 )
 from common.wire.compression import Arrival, NDArray
+from common.wire.jpeg import Sheet
+from common.wire.levels import Constants, images_of, levels_of
+from common.wire.picture_codec import quality_of
 from common.wire.values import CODECS, dequantise, quantise
 
 
@@ -32,7 +35,8 @@ class SyntheticImagesSpec:
 
     ``shape`` is (C, H, W); ``ipc`` is the most images of one class, which bounds the set and with it the server's
     memory; ``soft`` says whether labels are class probabilities; ``fewest`` is the least number of images of a class
-    that is sent at all, where labels are classes.
+    that is sent at all, where labels are classes. ``mean`` and ``std``, a channel each in units of the brightest value,
+    are the data set's public constants, without which none come as a JPEG picture.
     """
 
     shape: tuple[int, ...]
@@ -40,6 +44,8 @@ class SyntheticImagesSpec:
     ipc: int
     soft: bool = False
     fewest: int = 1
+    mean: Constants = ()
+    std: Constants = ()
 
     @property
     def max_images(self) -> int:
@@ -53,9 +59,12 @@ class SyntheticImagesSpec:
 
     @property
     def max_bytes(self) -> int:
-        """The bytes of as many images as there may be, in float32, and of their labels."""
+        """The bytes of as many images as there may be, in float32 or as a picture, and of their labels."""
         label = 4 * self.classes if self.soft else 8
-        return encoded_bytes(4 * self.max_images * math.prod(self.shape), label * self.max_images)
+        images = 4 * self.max_images * math.prod(self.shape)
+        if self.mean:
+            images = max(images, Sheet.of(self.max_images, self.shape).max_bytes)
+        return encoded_bytes(images, label * self.max_images)
 
 
 @dataclass(frozen=True)
@@ -63,12 +72,16 @@ class SyntheticImages:
     """Images float32 [n, C, H, W] in the model's normalised space, with labels int64 [n] or float32 [n, classes].
 
     The codec ``uint8`` sends one byte a value between each channel's own extremes, which the header carries: the
-    error of a value is at most half of (hi - lo) / 255.
+    error of a value is at most half of (hi - lo) / 255. The codec ``jpeg:Q`` sends one JPEG picture of quality Q that
+    shows all images as ``mean`` and ``std`` undo their normalisation: what is darker than black or brighter than white
+    is cut, besides what the quality costs.
     """
 
     images: Tensor
     labels: Tensor
     codec: str = field(default="float32", compare=False)
+    mean: Constants = field(default=(), compare=False)
+    std: Constants = field(default=(), compare=False)
 
     kind: ClassVar[str] = "synthetic-images"
 
@@ -87,7 +100,9 @@ class SyntheticImages:
         fields: dict[str, Any] = {"codec": self.codec}
         images = self.images.detach().cpu().contiguous()
         require_finite("the set of synthetic images", images)
-        if self.codec == "uint8":
+        if quality := quality_of(self.codec):
+            pixels = self._picture(images, quality)
+        elif self.codec == "uint8":
             fields["range"], pixels = quantise(images, axis=1)
         elif self.codec == "float16":
             pixels = as_half("a synthetic image", images).numpy()
@@ -99,6 +114,19 @@ class SyntheticImages:
         small = np.min_scalar_type(int(labels.max()) if len(labels) else 0)
         return frame(self.kind, fields, [pixels, labels.numpy().astype(small)], compression)
 
+    def _picture(self, images: Tensor, quality: int) -> NDArray:
+        if not self.mean:
+            raise PayloadError(
+                "these images cannot be sent as a JPEG picture without the data set's mean and std: make them with "
+                "common.specs.images.sent_images"
+            )
+        levels = levels_of(images, self.mean, self.std)
+        return Sheet.of(len(levels), tuple(levels.shape[1:])).write(levels, quality)
+
+    def at(self, positions: Tensor) -> Self:
+        """Return the images at ``positions``, int64 [m]."""
+        return replace(self, images=self.images[positions], labels=self.labels[positions])
+
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: SyntheticImagesSpec) -> Self:
         """Rebuild the set.
@@ -109,16 +137,41 @@ class SyntheticImages:
             If count, dtype, shape, a label, the number of images or a value is not as ``spec`` allows.
         """
         header, body = unframe(cls.kind, arrays)
-        codec = choose(header, "codec", CODECS)
+        codec = _read_codec(header, spec)
         require_count(cls.kind, body, 2)
         pixels, labels = body
+        if quality_of(codec):
+            levels = _decode_picture(pixels, labels, spec)
+            images = images_of(levels, spec.mean, spec.std)
+            hard_or_soft = _decode_labels(labels, len(levels), spec)
+            return cls(images, hard_or_soft, codec, spec.mean, spec.std)
         n = _check_images(pixels, codec, spec)
         if codec == "uint8":
             images = dequantise("a uint8 set of synthetic images", pixels.values(), header, axis=1)
         else:
             images = torch.from_numpy(np.array(pixels.values())).float()
         require_finite("the set of synthetic images", images)
-        return cls(images, _decode_labels(labels, n, spec), codec)
+        return cls(images, _decode_labels(labels, n, spec), codec, spec.mean, spec.std)
+
+
+def _read_codec(header: Mapping[str, Any], spec: SyntheticImagesSpec) -> str:
+    codec = header.get("codec")
+    if spec.mean and isinstance(codec, str) and quality_of(codec):
+        return codec
+    return choose(header, "codec", CODECS)
+
+
+def _decode_picture(picture: Arrival, labels: Arrival, spec: SyntheticImagesSpec) -> Tensor:
+    """Return the images, uint8 [n, C, H, W], of a JPEG file that shows as many as there are labels."""
+    n = labels.shape[0] if labels.ndim else 0
+    _require_number(n, spec)
+    sheet = Sheet.of(n, spec.shape)
+    if picture.dtype != np.uint8 or picture.ndim != 1 or picture.shape[0] > sheet.max_bytes:
+        raise PayloadError(
+            f"the synthetic images are {describe(picture)} where a JPEG file of at most {sheet.max_bytes} bytes was "
+            "expected"
+        )
+    return sheet.read(picture.values())
 
 
 def _check_images(pixels: Arrival, codec: str, spec: SyntheticImagesSpec) -> int:
@@ -127,12 +180,15 @@ def _check_images(pixels: Arrival, codec: str, spec: SyntheticImagesSpec) -> int
             f"the synthetic images are {describe(pixels)} where {codec} of shape (n, "
             f"{', '.join(map(str, spec.shape))}) was expected"
         )
-    n = pixels.shape[0]
+    _require_number(pixels.shape[0], spec)
+    return pixels.shape[0]
+
+
+def _require_number(n: int, spec: SyntheticImagesSpec) -> None:
     if not 1 <= n <= spec.max_images:
         raise PayloadError(
             f"{n} synthetic images were sent where 1 to {spec.max_images} are allowed"
         )
-    return n
 
 
 def _decode_labels(labels: Arrival, n: int, spec: SyntheticImagesSpec) -> Tensor:

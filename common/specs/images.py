@@ -1,0 +1,34 @@
+"""Synthetic images as a run sends them: what both sides say of their form."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from common.errors import ConfigError, PayloadError
+from common.learning.run import Run
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+
+
+def images_spec(run: Run, ipc: int, *, soft: bool = False, fewest: int = 1) -> SyntheticImagesSpec:
+    """Return the form of images of the run's shape, at most ``ipc`` of a class; see `SyntheticImagesSpec`.
+
+    Raises
+    ------
+    ConfigError
+        If the data set is text, or they are to travel as a JPEG picture and cannot.
+    """
+    info, shape = run.info, run.image_shape
+    constants = (tuple(info.mean), tuple(info.std)) if run.config.wire.pictures else ((), ())
+    spec = SyntheticImagesSpec(shape, len(info.classes), ipc, soft, fewest, *constants)
+    try:
+        _ = spec.max_bytes
+    except PayloadError as error:
+        raise ConfigError(f"wire.images={run.config.wire.images} cannot hold: {error}") from None
+    return spec
+
+
+def sent_images(run: Run, images: Tensor, labels: Tensor) -> SyntheticImages:
+    """Return images, float [n, C, H, W], and labels, on any device, as ``wire.images`` sends them."""
+    info = run.info
+    mean, std = tuple(info.mean), tuple(info.std)
+    return SyntheticImages(images.cpu(), labels.cpu(), run.config.wire.images, mean, std)
