@@ -27,6 +27,7 @@ from client_app.phases import phase, phases_of
 from client_app.releases import payload_line
 from client_app.site_round import Charged, SiteRound
 from client_app.state import DeviceState, Tensors
+from client_app.travelling import received, travelling
 from common.draws.seeding import generator
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
@@ -36,7 +37,6 @@ from common.models import Classifier
 from common.samples.inputs import Samples
 from common.settings.base import Settings
 from common.specs.names import TAKEN
-from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec
 from common.wire.weights import Weights
 from synth.private_release import Gaussian
@@ -258,9 +258,12 @@ class DeviceClient(NumPyClient):
         self.begin(config)
         at = self.round
         work, takes = self.phase_named(at.phase)
-        given = ARRIVALS.decode(parameters, takes(self.run))
+        form = takes(self.run)
+        given = ARRIVALS.decode(parameters, form)
+        before = received(self, given, form)
         started = time.perf_counter()
         payload = self._let_through(work(given), str(config.get("record", "run")))
+        payload = travelling(self, payload, before)
         at.end()
         # Of a payload that went through a mechanism a count of copies would be one more release, and no charged one.
         covered = at.private or at.charged.told is not None
@@ -315,23 +318,10 @@ class DeviceClient(NumPyClient):
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
         """Encode what leaves, and note in the site's own log what it is, when it left and how large it was."""
         compression = self.run.config.wire.compression
-        payload = self._travelling(payload)
         arrays = [] if payload is None else payload.encode(compression)
         kind = payload.kind if payload else ""
         self.state.log_release(payload_line(self.server_round, phase, kind, arrays, figures))
         return arrays
-
-    def _travelling(self, payload: Payload | None) -> Payload | None:
-        """Return ``payload`` without the statistics that are the site's own."""
-        if not self._local_statistics:
-            return payload
-        if isinstance(payload, Bundle):
-            parts = {name: self._travelling(part) for name, part in payload.parts.items()}
-            return Bundle({name: part for name, part in parts.items() if part is not None})
-        if isinstance(payload, Weights):
-            names = [name for name in payload.tensors if name in self.run.spec.names]
-            return payload.only(self.run.spec.only(names))
-        return payload
 
     def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
         """Return what runs a phase, and what says which payload it takes; a method around another answers for both.

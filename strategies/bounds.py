@@ -7,7 +7,7 @@ by what an honest site can have, who meets them next and where they stay.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from common.errors import PayloadError
 from common.learning.run import Run
 from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
-from common.wire.bundle import Bundle, BundleSpec
+from common.wire.bundle import leaves
 from common.wire.codec import CarriesExamples
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
@@ -28,6 +28,7 @@ from strategies.exchange.replies import Upload
 _SETTINGS = {
     "weights": "weights",
     "latent-means": "latents",
+    "pixels": "images",
     "synthetic-images": "images",
     "synthetic-batches": "images",
 }
@@ -150,16 +151,6 @@ def beside(by: str, start: Weights, part: str, reaches: str, stays: str) -> Boun
     return Bound(by, reaches, stays, beside=led)
 
 
-def leaves(found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a payload or of a spec that are no bundles, by their path; empty for one that is alone."""
-    parts = found.parts if isinstance(found, Bundle | BundleSpec) else None
-    if parts is None:
-        yield path, found
-        return
-    for name, part in parts.items():
-        yield from leaves(part, f"{path}/{name}" if path else name)
-
-
 def unbounded(spec: Any, bounds: Mapping[str, Bound]) -> str | None:
     """Return the path of a part of which no bound says anything; None where there is none."""
     return next((path for path, _ in leaves(spec) if _bound_of(path, bounds) is None), None)
@@ -208,7 +199,8 @@ def require_believable(
 def _require_codec(part: Any, wire: WireSettings, codec: str) -> None:
     """Refuse values in another codec than the run's: the server could not send on what only a wider one holds."""
     setting = _SETTINGS.get(part.kind)
-    expected = codec or (getattr(wire, setting) if setting else "")
+    of_kind = {"pixels": wire.pixels, "weights": wire.whole_weights}
+    expected = codec or of_kind.get(part.kind) or (getattr(wire, setting) if setting else "")
     found = getattr(part, "codec", expected)
     if expected and found != expected:
         said = f"wire.{setting}={expected}" if setting and not codec else expected

@@ -65,7 +65,7 @@ class FedGEN(FedAvg):
     def _sent_with(self, weights: Weights) -> Bundle:
         if not self._classes:
             return Bundle({WEIGHTS: weights})
-        learned = Weights.of(self._generator, self.run.config.wire.weights)
+        learned = Weights.of(self._generator, self.run.config.wire.whole_weights)
         classes = ClassList(tuple(sorted(self._classes)))
         return Bundle({WEIGHTS: weights, GENERATOR: learned, CLASSES: classes})
 

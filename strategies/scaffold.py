@@ -17,6 +17,7 @@ from common.sites import Site
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire.bundle import Bundle
 from common.wire.codec import is_finite
+from common.wire.int8_update import LEVELS
 from common.wire.weights import Weights
 from strategies.averaging import Mean, shares_of
 from strategies.base import Instruction, State
@@ -32,6 +33,9 @@ _MOST = 6e4
 
 #: how far (w_r - w_k) / (K eta) may be missed, as a share of it, and of weights by the codec that they travelled in
 _MISSED, _ROUNDED = 1e-3, {"float32": 1e-5, "float16": 2e-3}
+
+#: times half a level that a coded update may be off: its largest number is one of float32
+_SLACK = 1.01
 
 
 class Scaffold(FedAvg):
@@ -59,7 +63,8 @@ class Scaffold(FedAvg):
         """Believe a model beside the others', and a control variate by the path that the model says it took.
 
         Under option II c_k+ - c_k + c is (w_r - w_k) / (K eta), so that a site has no choice of its own in it; the
-        gradient of option I is held beside the others'.
+        gradient of option I is held beside the others', and so is what option II gives where what is left of earlier
+        updates goes along with w_k.
         """
         control = Bound(
             "option II: (w_r - w_k) / (K eta) - c; option I: beside the round's others, as the model",
@@ -67,7 +72,7 @@ class Scaffold(FedAvg):
             "c, in the run's checkpoints",
             codec="float32",
         )
-        if self._by_path:
+        if self._by_path and not self.run.config.wire.error_feedback:
             control = replace(control, require=self._require_path)
         else:
             control = replace(control, beside=self._gradient_beside)
@@ -102,14 +107,25 @@ class Scaffold(FedAvg):
             missed += float((told.double() + self._c.read_only[name] - there).square().sum())
             walked += float(there.square().sum())
             size += float(start[name].double().square().sum() + ended[name].double().square().sum())
-        allowed = _MISSED * math.sqrt(walked) + _ROUNDED[weights.codec] * (
-            1 + math.sqrt(size) / path
-        )
+        rounded = _ROUNDED[weights.codec] * (1 + math.sqrt(size) / path)
+        allowed = _MISSED * math.sqrt(walked) + rounded + self._coarseness(start, ended) / path
         if math.sqrt(missed) > allowed:
             raise PayloadError(
                 f"it is {math.sqrt(missed):.2g} from what {steps} steps from the weights that were sent to those that "
                 f"came back make it, and rounding explains {allowed:.2g}"
             )
+
+    def _coarseness(self, start: Mapping[str, Tensor], ended: Mapping[str, Tensor]) -> float:
+        """Return how far w_k may be from the model that a site trained, by the levels of a coded update."""
+        if self.run.config.wire.weights != "int8":
+            return 0.0
+        steps = (
+            float((ended[name].double() - start[name].double()).abs().max()) / LEVELS
+            for name in self._c.read_only
+        )
+        sizes = (tensor.numel() for tensor in self._c.read_only.values())
+        halves = (n * (step / 2) ** 2 for n, step in zip(sizes, steps, strict=True))
+        return _SLACK * math.sqrt(sum(halves))
 
     def model_of(self, upload: Upload) -> Weights:
         """Return w_k."""

@@ -17,12 +17,16 @@ from common.settings.sections import (
     FederationSettings,
     ModelSettings,
     PrivacySettings,
+    WireSettings,
 )
 
 START_KEY, FILE_KEY, SITES_KEY = "model.start", "data.file", "images.sites"
 
 #: the settings of ``images`` that say how files of a folder are read
 _OF_FOLDERS = ("folder", "sites", "size", "channels", "bits")
+
+#: payloads of numbers that lie in no range of a picture's
+_NO_PICTURES = ("synthetic batches", "weights and noisy latent means")
 
 
 def check_federation(federation: FederationSettings) -> None:
@@ -74,6 +78,26 @@ def check_private(private: bool, evaluation: EvaluationSettings, method: str) ->
         raise ConfigError(
             f"evaluation.on={evaluation.on} has the sites tell accuracies and losses of their own examples, which the "
             f"privacy of this run (method={method}) does not cover: set evaluation.on=server or none."
+        )
+
+
+def check_wire(wire: WireSettings, method: str, sent: Disclosure | None) -> None:
+    """Refuse pictures of what is none, and feedback of errors that nothing makes.
+
+    Raises
+    ------
+    ConfigError
+        If sites send batches or vectors that no picture shows, or send no coded update.
+    """
+    if wire.pictures and sent is not None and sent.payload in _NO_PICTURES:
+        raise ConfigError(
+            f"wire.images={wire.images} cannot hold under method={method}, whose sites send {sent.payload}: these are "
+            "no pictures, and would not be what was learned; set wire.images to float32, float16 or uint8."
+        )
+    if wire.error_feedback and wire.weights != "int8":
+        raise ConfigError(
+            f"wire.error_feedback=on is of updates that are coded, and wire.weights={wire.weights} codes none: set "
+            "wire.weights=int8, or leave it out."
         )
 
 

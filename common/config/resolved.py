@@ -21,6 +21,7 @@ from common.config.consistency import (
     check_private,
     check_site_folders,
     check_statistics,
+    check_wire,
 )
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
 from common.config.text import Scalar, join_set, yaml_line
@@ -102,7 +103,7 @@ class Config:
             run; a folder of images, or a data set of one's own, whose settings do not fit together, or whose pictures
             would leave as they are without having been asked for; weights to start from that are no safetensors file;
             running statistics of the sites' own where the server needs a whole model; differential privacy where the
-            method has none, or not under its settings.
+            method has none, or not under its settings; pictures of what is none.
         """
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
@@ -112,6 +113,7 @@ class Config:
         check_evaluation(self.evaluation, self.data)
         check_private(self.private, self.evaluation, self.method)
         check_model(self.model)
+        check_wire(self.wire, self.method, self.settings.disclosure())
         if not self.settings.uses():  # what a method's sites train is said by those inside it
             check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
         check_privacy(self.privacy, self.method, self.settings)

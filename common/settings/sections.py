@@ -259,7 +259,15 @@ class WireSettings(Section):
         allowed="float32, float16, uint8, or jpeg:QUALITY with QUALITY from 1 to 95",
     )
     latents: Literal["float32", "float16"] = setting("float32", "noisy means of a latent space")
-    weights: Literal["float32", "float16"] = setting("float32", "a model's weights")
+    weights: Literal["float32", "float16", "int8"] = setting(
+        "float32",
+        "a model's weights; int8: up, the update of each parameter in a byte, with a scale a tensor, and in float32 "
+        "all that is no parameter; down, float32",
+    )
+    error_feedback: Switch = setting(
+        False,
+        "weights=int8: a site remembers what its updates fell short by, and sends it with the next",
+    )
     compression: Literal["none", "zlib"] = setting(
         "none",
         "what every payload goes through last, both ways; lossless: no number but bytes changes",
@@ -269,6 +277,16 @@ class WireSettings(Section):
     def pictures(self) -> bool:
         """Whether images travel as JPEG pictures."""
         return quality_of(self.images) > 0
+
+    @property
+    def pixels(self) -> str:
+        """How images of a byte a value travel: as they are, or as pictures."""
+        return self.images if self.pictures else "uint8"
+
+    @property
+    def whole_weights(self) -> str:
+        """How weights travel that are no update."""
+        return "float32" if self.weights == "int8" else self.weights
 
 
 class PrivacySettings(Section):

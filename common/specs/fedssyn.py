@@ -87,7 +87,9 @@ def pixels_spec(run: Run, most: int) -> PixelsSpec:
         If the data set is text.
     """
     info = run.info
-    return PixelsSpec(run.image_shape, len(info.classes), most, tuple(info.mean), tuple(info.std))
+    constants = tuple(info.mean), tuple(info.std)
+    pictures = run.config.wire.pictures
+    return PixelsSpec(run.image_shape, len(info.classes), most, *constants, pictures)
 
 
 def share_spec(run: Run) -> Spec:

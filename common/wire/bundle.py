@@ -106,6 +106,16 @@ class Bundle:
         return cls(parts)
 
 
+def leaves(found: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a payload or of a spec that are no bundles, by their path; empty for one that is alone."""
+    parts = found.parts if isinstance(found, Bundle | BundleSpec) else None
+    if parts is None:
+        yield path, found
+        return
+    for name, part in parts.items():
+        yield from leaves(part, f"{path}/{name}" if path else name)
+
+
 def _counts(found: Any, there: int) -> dict[str, int]:
     """Return the number of arrays by part, which together are all that are ``there``."""
     try:

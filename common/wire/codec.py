@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -58,8 +58,8 @@ class Payload(Protocol):
         ...
 
     @classmethod
-    def decode(cls, arrays: Sequence[NDArray], spec: Any) -> Self:
-        """Rebuild a payload from ``arrays``."""
+    def decode(cls, arrays: Sequence[NDArray], spec: Any) -> Payload:
+        """Rebuild a payload from ``arrays``: the one that was sent, or what it stands for."""
         ...
 
     @property

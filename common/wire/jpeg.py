@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from common.errors import PayloadError
-from common.wire.compression import NDArray
+from common.wire.compression import Arrival, NDArray
 from common.wire.jpeg_markers import require_plain
 
 #: pixels of a block's side; of a picture's side, and of a picture, at most
@@ -141,6 +141,23 @@ class Sheet:
                 f"the JPEG file cannot be decoded ({type(error).__name__})"
             ) from None
         return self._parted(values)
+
+
+def read_picture(picture: Arrival, count: int, shape: tuple[int, ...]) -> Tensor:
+    """Return the images, uint8 [count, *shape], of what should be the file of a picture of them.
+
+    Raises
+    ------
+    PayloadError
+        If it is none; nothing is decoded, or decompressed, then.
+    """
+    sheet = Sheet.of(count, shape)
+    if picture.dtype != np.uint8 or picture.ndim != 1 or picture.shape[0] > sheet.max_bytes:
+        raise PayloadError(
+            f"the images are {picture.dtype} of shape {picture.shape} where a JPEG file of at most {sheet.max_bytes} "
+            "bytes was expected"
+        )
+    return sheet.read(picture.values())
 
 
 def _whole_blocks(side: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.codec import describe, encoded_bytes, frame, require_count, unframe
+from common.wire.codec import choose, describe, encoded_bytes, frame, require_count, unframe
 from common.wire.compression import NDArray
-from common.wire.levels import images_of
+from common.wire.jpeg import Sheet, read_picture
+from common.wire.levels import Constants, images_of
+from common.wire.picture_codec import quality_of
 from common.wire.values import pack_classes, unpack_classes
 
 
@@ -23,14 +25,15 @@ class PixelsSpec:
     """What a receiver of such images accepts: at most ``most`` of ``shape`` (C, H, W).
 
     ``mean`` and ``std``, a channel each in units of the brightest value, are the data set's public constants, by which
-    a model's inputs are made of them.
+    a model's inputs are made of them. ``pictures`` says whether they may come as a JPEG picture.
     """
 
     shape: tuple[int, ...]
     classes: int
     most: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: Constants
+    std: Constants
+    pictures: bool = False
 
     @property
     def payload(self) -> type[Pixels]:
@@ -39,18 +42,25 @@ class PixelsSpec:
 
     @property
     def max_bytes(self) -> int:
-        """The bytes of as many images as there may be, and of their labels."""
-        return encoded_bytes(self.most * math.prod(self.shape), 8 * self.most)
+        """The bytes of as many images as there may be, as they are or as a picture, and of their labels."""
+        images = self.most * math.prod(self.shape)
+        if self.pictures:
+            images = max(images, Sheet.of(self.most, self.shape).max_bytes)
+        return encoded_bytes(images, 8 * self.most)
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Images uint8 [n, C, H, W] with labels int64 [n]; ``mean`` and ``std`` make a model's inputs of them."""
+    """Images uint8 [n, C, H, W] with labels int64 [n]; ``mean`` and ``std`` make a model's inputs of them.
+
+    The codec is ``uint8``, which sends them as they are, or ``jpeg:Q``: one JPEG picture of quality Q that shows all.
+    """
 
     values: Tensor
     labels: Tensor
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: Constants
+    std: Constants
+    codec: str = field(default="uint8", compare=False)
 
     kind: ClassVar[str] = "pixels"
 
@@ -66,12 +76,15 @@ class Pixels:
 
     def at(self, positions: Tensor) -> Pixels:
         """Return the images at ``positions``, int64 [m]."""
-        return Pixels(self.values[positions], self.labels[positions], self.mean, self.std)
+        return replace(self, values=self.values[positions], labels=self.labels[positions])
 
     def encode(self, compression: str = "none") -> list[NDArray]:
         """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
-        values = np.asarray(self.values.detach().cpu().contiguous().numpy())
-        return frame(self.kind, {}, [values, pack_classes(self.labels)], compression)
+        levels, labels = self.values.detach().cpu().contiguous(), pack_classes(self.labels)
+        if quality := quality_of(self.codec):
+            picture = Sheet.of(len(levels), tuple(levels.shape[1:])).write(levels, quality)
+            return frame(self.kind, {"codec": self.codec}, [picture, labels], compression)
+        return frame(self.kind, {}, [np.asarray(levels.numpy()), labels], compression)
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: PixelsSpec) -> Self:
@@ -82,17 +95,29 @@ class Pixels:
         PayloadError
             If count, dtype, shape, a label or the number of images is not as ``spec`` allows.
         """
-        _, body = unframe(cls.kind, arrays)
+        header, body = unframe(cls.kind, arrays)
         require_count(cls.kind, body, 2)
         sent, labels = body
+        codec = header.get("codec", "uint8")
+        if spec.pictures and isinstance(codec, str) and quality_of(codec):
+            n = labels.shape[0] if labels.ndim else 0
+            _require_number(n, spec)
+            values = read_picture(sent, n, spec.shape)
+            classes = unpack_classes("the labels", labels, (n,), spec.classes)
+            return cls(values, classes, spec.mean, spec.std, codec)
+        choose({"codec": codec}, "codec", ["uint8"])
         if sent.dtype != np.uint8 or sent.ndim != 4 or sent.shape[1:] != spec.shape:
             raise PayloadError(
                 f"the images are {describe(sent)} where uint8 of shape (n, {', '.join(map(str, spec.shape))}) was "
                 "expected"
             )
         n = sent.shape[0]
-        if not 1 <= n <= spec.most:
-            raise PayloadError(f"{n} images were sent where 1 to {spec.most} are allowed")
+        _require_number(n, spec)
         classes = unpack_classes("the labels", labels, (n,), spec.classes)
         values = torch.from_numpy(np.array(sent.values()))
         return cls(values, classes, spec.mean, spec.std)
+
+
+def _require_number(n: int, spec: PixelsSpec) -> None:
+    if not 1 <= n <= spec.most:
+        raise PayloadError(f"{n} images were sent where 1 to {spec.most} are allowed")

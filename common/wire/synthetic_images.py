@@ -23,7 +23,7 @@ from common.wire.codec import (
     unframe,
 )
 from common.wire.compression import Arrival, NDArray
-from common.wire.jpeg import Sheet
+from common.wire.jpeg import Sheet, read_picture
 from common.wire.levels import Constants, images_of, levels_of
 from common.wire.picture_codec import quality_of
 from common.wire.values import CODECS, dequantise, quantise
@@ -165,13 +165,7 @@ def _decode_picture(picture: Arrival, labels: Arrival, spec: SyntheticImagesSpec
     """Return the images, uint8 [n, C, H, W], of a JPEG file that shows as many as there are labels."""
     n = labels.shape[0] if labels.ndim else 0
     _require_number(n, spec)
-    sheet = Sheet.of(n, spec.shape)
-    if picture.dtype != np.uint8 or picture.ndim != 1 or picture.shape[0] > sheet.max_bytes:
-        raise PayloadError(
-            f"the synthetic images are {describe(picture)} where a JPEG file of at most {sheet.max_bytes} bytes was "
-            "expected"
-        )
-    return sheet.read(picture.values())
+    return read_picture(picture, n, spec.shape)
 
 
 def _check_images(pixels: Arrival, codec: str, spec: SyntheticImagesSpec) -> int:

@@ -30,7 +30,8 @@ CODECS = ("float32", "float16")
 
 
 @cache
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return NumPy's dtype of the same name."""
     return np.dtype(str(dtype).removeprefix("torch."))
 
 
@@ -162,9 +163,9 @@ class Weights:
         ):
             half = codec == "float16" and dtype.is_floating_point
             sent = torch.float16 if half else dtype
-            if array.dtype != _numpy_dtype(sent) or array.shape != shape:
+            if array.dtype != numpy_dtype(sent) or array.shape != shape:
                 raise PayloadError(
-                    f"the weight '{name}' is {describe(array)} where {_numpy_dtype(sent)} of shape {shape} was "
+                    f"the weight '{name}' is {describe(array)} where {numpy_dtype(sent)} of shape {shape} was "
                     "expected"
                 )
             values = array.values()

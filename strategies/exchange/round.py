@@ -6,7 +6,7 @@ It knows messages, sites and bounds, and no method: what a reply means is asked 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from logging import getLogger
@@ -18,6 +18,7 @@ from common.errors import ConfigError, DivergedError, FederationError, PayloadEr
 from common.privacy.told import HEAD, written
 from common.sites import Site
 from common.specs.names import TAKEN
+from common.specs.updates import as_updates, sends_updates
 from common.wire.codec import Payload, Spec, is_finite
 from common.wire.flower_arrays import filled
 from common.wire.weights import Weights
@@ -94,6 +95,9 @@ class Round:
         kind: str = MessageType.TRAIN,
     ) -> None:
         """Add the message of one instruction to those that go out; ``fields`` stand in its configuration besides."""
+        if sends_updates(self._run.config):
+            expects = as_updates(instruction.expects, instruction.payload)
+            instruction = replace(instruction, expects=expects)
         head = self._members.spending.heads.get(site.name)
         said = {} if head is None else {HEAD: written(head)}
         about = {"server-round": self.number, "record": self._strategy.record_id, **said}

@@ -74,7 +74,7 @@ def weights_from(run: Run, arrays: ArrayRecord) -> Weights:
         name: view_of(npy.read(arrays[name].data)).to(dtype)
         for name, dtype in zip(spec.names, spec.dtypes, strict=True)
     }
-    return Weights(Lent(views), run.config.wire.weights)
+    return Weights(Lent(views), run.config.wire.whole_weights)
 
 
 def arrays_from(weights: Weights) -> ArrayRecord:

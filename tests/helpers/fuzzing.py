@@ -24,7 +24,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ from common.specs.names import EVALUATION, REASON, TRAINING_FAILED
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.class_list import ClassList, ClassListSpec
 from common.wire.codec import Payload, Spec
+from common.wire.int8_update import Int8Update, Int8UpdateSpec
 from common.wire.latent_means import LatentMeans, LatentMeansSpec
 from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
 from common.wire.numbers import Numbers, NumbersSpec
@@ -144,6 +145,32 @@ def _kinds() -> list[Kind]:
         both = BundleSpec({"weights": spec, "images": images}, frozenset({"images"}))
         made.append((codec, Bundle(parts), both))
         made.append((f"{codec} without a part", Bundle({"weights": parts["weights"]}), both))
+    base = Weights.of(build("convnet", (1, 8, 8), 10, depth=1, width=4, norm="batch"))
+    moved = Weights(
+        {n: t + 1 if t.dtype == torch.int64 else t * 1.1 for n, t in base.tensors.items()}
+    )
+    form = WeightsSpec.of(build("convnet", (1, 8, 8), 10, depth=1, width=4, norm="batch"))
+    update, _ = Int8Update.of(moved, base, form.trained)
+    made.append(("of statistics", update, Int8UpdateSpec(form, base)))
+    for codec, channels in (("jpeg:95", 1), ("jpeg:30", 3)):
+        at = (0.5,) * channels, (0.25,) * channels
+        shown = SyntheticImagesSpec((channels, 4, 5), 5, 3, mean=at[0], std=at[1])
+        drawn = torch.randn(9, channels, 4, 5)
+        bytes_ = (drawn * 64 + 128).clamp(0, 255).byte()
+        labels = torch.arange(9) % 5
+        made += [
+            (codec, SyntheticImages(drawn, labels, codec, *at), shown),
+            (
+                codec,
+                SyntheticImages(drawn, torch.rand(9, 5), codec, *at),
+                replace(shown, soft=True),
+            ),
+            (
+                codec,
+                Pixels(bytes_, labels, *at, codec),
+                PixelsSpec((channels, 4, 5), 5, 9, *at, True),
+            ),
+        ]
     for codec in ("float32", "float16", "uint8"):
         drawn, labels = torch.randn(9, 1, 4, 4), torch.arange(9) % 5
         inputs, classes = torch.randn(2, 3, 1, 4, 4), torch.arange(6).view(2, 3) % 5
@@ -209,6 +236,8 @@ def faults(payload: Payload, spec: Any) -> list[str]:
                 tensor = payload.tensors[name]
                 need(tuple(tensor.shape) == shape and tensor.dtype == dtype, f"{name} is another")
                 finite(tensor, name)
+        case Weights(), Int8UpdateSpec():
+            found += faults(payload, spec.weights)
         case MaskedUpdate(), MaskedUpdateSpec():
             need(payload.values.ndim == 1, "values of more dimensions")
             need(payload.values.dtype == torch.float32, "values of another type")

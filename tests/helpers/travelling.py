@@ -13,7 +13,10 @@ from fuzzing_rounds import CASES, config_of
 from client_app.app import app as client_app
 from client_app.arrivals import Arrivals
 from common.config.loading import load
+from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec
+from common.wire.int8_update import Int8Update, Int8UpdateSpec
+from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 from strategies.exchange import round as exchange
@@ -45,7 +48,7 @@ def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
 
     def read_reply(reply: Any, site: Any, spec: Spec) -> Any:
         upload = read(reply, site, spec)
-        found.append(("up", upload.payload, spec))
+        found.append(("up", _as_sent(upload.payload, spec), spec))
         return upload
 
     with ExitStack() as patched, tempfile.TemporaryDirectory() as folder:
@@ -56,6 +59,16 @@ def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
         config = config_of(method, words, SITES, ROUNDS, folder)
         serve(LocalGrid(client_app, SITES, config), load(config))
     return found
+
+
+def _as_sent(payload: Payload, spec: Any) -> Payload:
+    """Return what a payload was read from, where that was a model's update."""
+    if isinstance(payload, Bundle):
+        return Bundle({n: _as_sent(part, spec.parts[n]) for n, part in payload.parts.items()})
+    if isinstance(spec, Int8UpdateSpec):
+        assert isinstance(payload, Weights)
+        return Int8Update.of(payload, spec.base, spec.coded)[0]
+    return payload
 
 
 def _outline(payload: Payload) -> str:
