@@ -1,0 +1,191 @@
+"""Whole runs under the wire's settings: numbers by hand, what is refused, what a resumed run gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import TamperedGrid, last, numbers, resumed, run, same_end
+from flwr.app import Message
+from small import Small
+from spoilt_pictures import SPOILT
+from tampering import with_arrays
+from torch.testing import assert_close
+
+from client_app import travelling
+from common.config.loading import load
+from common.division import Division
+from common.wire.weights import Weights
+from nectar.engines.local_grid import LocalGrid
+from strategies.exchange import replies
+
+# ---- pictures -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["text", "bomb of sides", "exif", "progressive", "animated gif"])
+def test_a_site_that_sends_a_spoilt_picture_is_left_out_and_the_round_goes_on(
+    small: Small, name: str
+) -> None:
+    spoil, reason = SPOILT[name]
+
+    def spoilt(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return [arrays[0], np.frombuffer(spoil(arrays[1].tobytes()), np.uint8), *arrays[2:]]
+
+    config = small(method="real", rounds=1, set="wire.images=jpeg:80")
+    line = run(config, TamperedGrid, tampers={1: with_arrays(spoilt)}).metrics()[1]
+    assert list(line["accepted"]) == ["partition-0", "partition-2"]
+    assert list(line["rejected"]) == ["partition-1"]
+    assert re.search(reason, line["rejected"]["partition-1"])
+
+
+def test_what_goes_on_to_other_sites_is_a_file_of_the_servers_own(
+    small: Small,
+) -> None:
+    """FedMix's means come as three files, and go out as one that holds none of them."""
+    came: list[bytes] = []
+    went: list[bytes] = []
+
+    class Watching(LocalGrid):
+        def _call(self, message: Message) -> Message:
+            went.extend(_files(message))
+            reply = super()._call(message)
+            came.extend(_files(reply))
+            return reply
+
+    words = "fedmix.mean_of=5 wire.images=jpeg:60"
+    run(small(method="fedmix", rounds=2, set=words), Watching)
+    assert len(came) == 3
+    assert len(went) == 3
+    assert not set(came) & set(went)
+
+
+def _files(message: Message) -> list[bytes]:
+    if message.has_error() or "arrays" not in message.content:
+        return []
+    arrays = message.content["arrays"].to_numpy_ndarrays()  # type: ignore[union-attr]
+    found = (a.tobytes() for a in arrays if a.dtype == np.uint8 and a.ndim == 1)
+    return [data for data in found if data.startswith(b"\xff\xd8")]
+
+
+# ---- updates ------------------------------------------------------------------------------------------
+
+
+def by_hand(started: dict[str, torch.Tensor], ended: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Return, in float64, the model that a byte a parameter makes of one: all of this network is parameters."""
+    made = {}
+    for name, start in started.items():
+        change = ended[name].double() - start.double()
+        scale = np.float64(np.float32(float(change.abs().max()) / 127))
+        levels = np.rint(change.numpy() / scale)
+        made[name] = start.double() + torch.from_numpy(levels * scale)
+    return made
+
+
+def test_two_rounds_of_fedavg_are_those_by_hand(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sites' own models are caught before they are coded, coded by NumPy in float64, and averaged."""
+    ended: list[dict[str, torch.Tensor]] = []
+    plain = travelling.Int8Update.of
+
+    def caught(new: Weights, base: Weights, *rest: Any) -> Any:
+        ended.append({n: t.clone() for n, t in new.read_only.items()})
+        return plain(new, base, *rest)
+
+    monkeypatch.setattr(travelling.Int8Update, "of", caught)
+    config = small(method="fedavg", rounds=2, set="wire.weights=int8 fedavg.weighting=uniform")
+    record = run(config)
+    weights = dict(Weights.of(Division(load(config)).run.build_model()).tensors)
+    for first in (0, 3):
+        models = [by_hand(weights, model) for model in ended[first : first + 3]]
+        weights = {n: torch.stack([m[n] for m in models]).mean(0).float() for n in weights}
+    for name, tensor in last(record).weights.items():
+        assert_close(torch.as_tensor(tensor), weights[name], rtol=0, atol=2e-7)
+    assert [line["rejected"] for line in record.metrics()[1:]] == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("fedavg", "wire.error_feedback=on"),
+        ("scaffold", "wire.error_feedback=on"),
+        ("fedavg", "model.norm=batch"),
+    ],
+)
+def test_a_resumed_run_is_an_unbroken_one(small: Small, method: str, words: str) -> None:
+    config = small(method=method, rounds=3, set=f"wire.weights=int8 {words}")
+    whole, broken = run(config), run({**config, "rounds": 2})
+    again = resumed(broken, 3)
+    assert numbers(again) == numbers(whole)
+    assert same_end(again, whole)
+
+
+def test_a_memory_of_errors_is_the_sites_and_changes_what_is_learned(small: Small) -> None:
+    words = "wire.weights=int8 wire.error_feedback="
+    ends = [run(small(method="fedavg", rounds=2, set=f"{words}{w}")) for w in ("on", "off")]
+    assert not same_end(*ends)
+    versions = [sorted(Path(r.directory, "state").rglob("*.safetensors")) for r in ends]
+    assert versions[0]
+    assert not versions[1]
+
+
+def test_what_a_rejected_reply_fell_short_by_is_forgotten_with_it(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site rejected in round 1 begins round 2 as one that owes nothing: as with a run of round 2's instruction."""
+    config = small(method="fedavg", rounds=2, set="wire.weights=int8 wire.error_feedback=on")
+    owed: list[bool] = []
+    plain = travelling.Int8Update.of
+
+    def seen(new: Weights, base: Weights, names: Any, left: Any = None) -> Any:
+        owed.append(left is not None)
+        return plain(new, base, names, left)
+
+    monkeypatch.setattr(travelling.Int8Update, "of", seen)
+
+    def spoilt(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        return arrays[:-1]
+
+    def once(instruction: Message, reply: Message) -> Message:
+        first = instruction.metadata.group_id == "1"
+        return with_arrays(spoilt)(instruction, reply) if first else reply
+
+    record = run(config, TamperedGrid, tampers={1: once})
+    assert list(record.metrics()[1]["rejected"]) == ["partition-1"]
+    assert owed == [False] * 3 + [True, False, True]
+
+
+def test_a_site_that_sends_its_model_whole_is_rejected(small: Small) -> None:
+    def whole(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        head = arrays[0].tobytes().replace(b"int8-update", b"weights")
+        return [np.frombuffer(head, np.uint8), *(a.astype(np.float32) for a in arrays[2:])]
+
+    config = small(method="fedavg", rounds=1, set="wire.weights=int8")
+    line = run(config, TamperedGrid, tampers={1: with_arrays(whole)}).metrics()[1]
+    assert "where a 'int8-update' was expected" in line["rejected"]["partition-1"]
+    assert len(line["accepted"]) == 2
+
+
+def test_what_is_read_of_a_reply_is_a_model(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No method meets an update: what the server's inbox gives is weights, whatever travelled."""
+    read, kinds = replies.read_upload, set()
+
+    def noted(*args: Any) -> Any:
+        upload = read(*args)
+        kinds.add(type(upload.payload))
+        return upload
+
+    monkeypatch.setattr("strategies.exchange.round.read_upload", noted)
+    run(small(method="fedavg", rounds=1, set="wire.weights=int8"))
+    assert kinds == {Weights}
+
+
+@pytest.mark.parametrize("words", ["", "wire.error_feedback=on", "model.norm=batch"])
+@pytest.mark.parametrize("method", ["scaffold", "fedpvr"])
+def test_no_honest_control_variate_is_refused(small: Small, method: str, words: str) -> None:
+    config = small(method=method, rounds=3, set=f"wire.weights=int8 {words}")
+    assert [line["rejected"] for line in run(config).metrics()[1:]] == [{}, {}, {}]
