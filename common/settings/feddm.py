@@ -68,6 +68,12 @@ class FedDMSettings(SurrogateServerSettings):
         "go on from the site's own last images instead of starting afresh every round (the paper)",
         source="what a start from noise needs; the paper's stands with the public data sets",
     )
+    side: Literal["full", "half"] = setting(
+        "full",
+        "how large the images are that are distilled and sent; half: half as high and wide, matched to the site's "
+        "images averaged 2 x 2, and blown up bilinearly for networks, at the server and where they are compared",
+        source="the paper's are of full size",
+    )
     augment: str = setting(
         "",
         "differentiable augmentation, one draw for real and synthetic images; empty: off",
