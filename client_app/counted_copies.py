@@ -13,6 +13,7 @@ from common.wire.bundle import Bundle
 from common.wire.codec import CarriesExamples, Payload
 from common.wire.copies import EQUAL, NEAR, Copies
 from synth.copies import nearest_distances
+from synth.half_size import doubled
 
 #: kinds of payload that were seen, and whether each carries examples: a look at one is as long as a small device's step
 _CARRYING: dict[type[Payload], bool] = {}
@@ -29,7 +30,7 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     """Count the copies among the images of ``payload``; None where it carries none.
 
     Images are compared as a screen shows them, values from 0 to 1 and none beyond, as they are before a codec rounds
-    them, with all images that the site trains on.
+    them, with all images that the site trains on. Those of half the size are blown up first, as their receiver does.
 
     Parameters
     ----------
@@ -44,7 +45,7 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     carried = [part.examples for part in parts if _carries_examples(part)]
     if not (carried and info.has_images):
         return None
-    images = torch.cat(carried)
+    images = torch.cat([_of_full_size(each, info) for each in carried])
     device = samples.labels.device
     mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
 
@@ -54,3 +55,7 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     distances = nearest_distances(shown(images), lambda at: shown(samples.inputs(at)), len(samples))
     equal = int((distances <= EQUAL).sum())
     return Copies(len(images), equal, int((distances <= NEAR).sum()) - equal)
+
+
+def _of_full_size(images: Tensor, info: DatasetInfo) -> Tensor:
+    return images if images.shape[-2:] == tuple(info.shape[-2:]) else doubled(images)

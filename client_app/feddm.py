@@ -13,12 +13,14 @@ from client_app.small_classes import refuse_small_classes
 from common.draws.seeding import process_wide
 from common.errors import FederationError
 from common.learning.steps import counted
+from common.models import Classifier
 from common.privacy.events import Event
 from common.settings.feddm import FedDMSettings
-from common.specs.images import sent_images
+from common.specs.images import half_shape, sent_images
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from synth.distribution_matching import distil
+from synth.half_size import OfHalfSize, halved
 from synth.matching_parts import Matching
 from synth.poisson_classes import PoissonClasses
 from synth.private_matching import distil_privately, rows_see_each_other
@@ -59,8 +61,8 @@ class FedDMClient(DeviceClient):
         """Return the images and their labels, and report the loss that is left."""
         settings = self.settings(FedDMSettings)
         distilled = distil(
-            self.model(w),
-            self.samples.inputs,
+            self._embedder(w),
+            self._inputs,
             self.samples.labels,
             start,
             labels,
@@ -92,8 +94,8 @@ class FedDMClient(DeviceClient):
         """Return the images and their labels by the mechanism that is set, and report nothing of them."""
         settings, privacy = self.settings(FedDMSettings), self.run.config.privacy
         assert settings.mechanism != "none"
-        model = self.model(w).train()
-        if model.couples_samples or rows_see_each_other(model, self.run.image_shape):
+        model = self._embedder(w).train()
+        if model.couples_samples or rows_see_each_other(model, self._shape):
             raise FederationError(
                 f"feddm.mechanism={settings.mechanism} bounds what each example does, and in this model the examples "
                 "of a batch see each other, as with model.norm=batch: choose another model.norm, or another model"
@@ -108,7 +110,7 @@ class FedDMClient(DeviceClient):
         samples = count()
         images = distil_privately(
             model,
-            self.samples.inputs,
+            self._inputs,
             batches,
             start,
             self._matching(settings),
@@ -150,6 +152,27 @@ class FedDMClient(DeviceClient):
             self.remember(known, _COUNTS)
         return known["counts"]
 
+    # ---- of half the size -----------------------------------------------------------------------------
+
+    @property
+    def _half(self) -> bool:
+        return self.settings(FedDMSettings).side == "half"
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """The shape of the images that are distilled."""
+        return half_shape(self.run) if self._half else self.run.image_shape
+
+    def _inputs(self, at: Tensor) -> Tensor:
+        """Return the site's images as they are matched, of that shape."""
+        images = self.samples.inputs(at)
+        return halved(images) if self._half else images
+
+    def _embedder(self, w: Weights) -> Classifier | OfHalfSize:
+        """Return the model with ``w``, which takes images of that shape."""
+        model = self.model(w)
+        return OfHalfSize(model) if self._half else model
+
     @property
     def _slot(self) -> str:
         return "" if self.settings(FedDMSettings).mechanism == "none" else _PRIVATE
@@ -160,8 +183,8 @@ class FedDMClient(DeviceClient):
         if last is not None:
             device = self.samples.labels.device
             return last["images"].to(device), last["labels"].to(device)
-        inputs, labels, ipc = self.samples.inputs, self.samples.labels, settings.ipc
-        shape, rng = self.run.image_shape, self.generator("start")
+        inputs, labels, ipc = self._inputs, self.samples.labels, settings.ipc
+        shape, rng = self._shape, self.generator("start")
         if settings.start == "noise":
             return noise_start(labels, ipc, shape, rng)
         if settings.start == "smooth":

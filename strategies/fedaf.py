@@ -79,7 +79,7 @@ class FedAF(FedDM):
 
     def images_of(self, upload: Upload) -> SyntheticImages:
         """Return S_k."""
-        return upload.payload_as(Bundle).part(IMAGES, SyntheticImages)
+        return self.full_size(upload.payload_as(Bundle).part(IMAGES, SyntheticImages))
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average V_k and R_k over the sites that hold a class, then train from w_r."""

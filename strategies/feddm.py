@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from common.settings.feddm import FedDMSettings
+from common.wire.synthetic_images import SyntheticImages
+from strategies.exchange.replies import Upload
 from strategies.surrogate import SurrogateServer
+from synth.half_size import doubled
 
 
 class FedDM(SurrogateServer):
@@ -17,3 +22,17 @@ class FedDM(SurrogateServer):
         settings = self.run.config.settings
         real = not isinstance(settings, FedDMSettings) or settings.start == "real"
         return 1 if real else self.settings.ipc
+
+    @property
+    def half(self) -> bool:
+        """What ``side`` says."""
+        settings = self.run.config.settings
+        return isinstance(settings, FedDMSettings) and settings.side == "half"
+
+    def images_of(self, upload: Upload) -> SyntheticImages:
+        """Return the images that a site sent, as large as real ones."""
+        return self.full_size(upload.payload_as(SyntheticImages))
+
+    def full_size(self, sent: SyntheticImages) -> SyntheticImages:
+        """Blow up what was sent half as large."""
+        return replace(sent, images=doubled(sent.images)) if self.half else sent

@@ -38,9 +38,15 @@ class SurrogateServer(Strategy):
         """The least number of images of a class that a site sends any of."""
         return 1
 
+    @property
+    def half(self) -> bool:
+        """Whether sites send images half as high and wide as the run's."""
+        return False
+
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self.settings = settings = run.settings(SurrogateServerSettings)
+        self._expects = images_spec(run, settings.ipc, fewest=self.fewest, half=self.half)
         self._models = GlobalModels(run, settings)
         self.needs_class_counts = settings.weighting == "counts"
         self._last: dict[str, SyntheticImages] = {}
@@ -50,8 +56,7 @@ class SurrogateServer(Strategy):
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Send the weights w_r, expect at most ipc images a class."""
-        expects = images_spec(self.run, self.settings.ipc, fewest=self.fewest)
-        instruction = Instruction(self.phase, weights, expects)
+        instruction = Instruction(self.phase, weights, self._expects)
         return {site.name: instruction for site in sites}
 
     def bounds(self) -> Mapping[str, Bound]:

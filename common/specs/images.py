@@ -9,15 +9,19 @@ from common.learning.run import Run
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 
 
-def images_spec(run: Run, ipc: int, *, soft: bool = False, fewest: int = 1) -> SyntheticImagesSpec:
+def images_spec(
+    run: Run, ipc: int, *, soft: bool = False, fewest: int = 1, half: bool = False
+) -> SyntheticImagesSpec:
     """Return the form of images of the run's shape, at most ``ipc`` of a class; see `SyntheticImagesSpec`.
+
+    With ``half`` they are half as high and wide.
 
     Raises
     ------
     ConfigError
-        If the data set is text, or they are to travel as a JPEG picture and cannot.
+        If the data set is text, a side cannot be halved, or they are to travel as a JPEG picture and cannot.
     """
-    info, shape = run.info, run.image_shape
+    info, shape = run.info, half_shape(run) if half else run.image_shape
     constants = (tuple(info.mean), tuple(info.std)) if run.config.wire.pictures else ((), ())
     spec = SyntheticImagesSpec(shape, len(info.classes), ipc, soft, fewest, *constants)
     try:
@@ -25,6 +29,23 @@ def images_spec(run: Run, ipc: int, *, soft: bool = False, fewest: int = 1) -> S
     except PayloadError as error:
         raise ConfigError(f"wire.images={run.config.wire.images} cannot hold: {error}") from None
     return spec
+
+
+def half_shape(run: Run) -> tuple[int, int, int]:
+    """Return the shape of images half as high and wide as the run's.
+
+    Raises
+    ------
+    ConfigError
+        If a side is odd.
+    """
+    channels, height, width = run.image_shape
+    if height % 2 or width % 2:
+        raise ConfigError(
+            f"images of half the size need even sides, and those of {run.info.name} are {height} x {width}: leave "
+            f"{run.config.section}.side=full"
+        )
+    return channels, height // 2, width // 2
 
 
 def sent_images(run: Run, images: Tensor, labels: Tensor) -> SyntheticImages:
