@@ -50,7 +50,7 @@ _FLOWER = ("flwr", "flower")
 #: what a record is called until its first files are whole, and for how many seconds nobody takes it for left behind
 _BEGUN, _YOUNG = ".begun-", 60.0
 
-_PACKAGES = ("flwr", "torch", "torchvision", "numpy", "ray")
+_PACKAGES = ("flwr", "torch", "torchvision", "numpy", "pillow", "ray")
 
 
 class Record(RunDirectory):
