@@ -55,10 +55,18 @@ DISTILLED = (
 )
 
 
+#: what travels as pictures, and as updates whose rounding a site remembers
+WIRE = {
+    "feddm": "wire.images=jpeg:60 feddm.side=half",
+    "fedavg": "wire.weights=int8 wire.error_feedback=on",
+}
+
+
 @pytest.mark.parametrize(
     ("rounds", "methods"),
     [
         (3, {"scaffold": "scaffold.option=I"}),
+        (2, WIRE),
         pytest.param(3, {"local": "", "fedmix": "fedmix.mean_of=5"}, marks=pytest.mark.long),
         pytest.param(3, {"feddpms": PAPERS_DPMS}, marks=pytest.mark.long),
         pytest.param(2, SERVER_SIDE, marks=pytest.mark.long),
@@ -68,7 +76,7 @@ DISTILLED = (
 def test_the_numbers_are_those_of_this_process(
     small: Small, tmp_path: Path, rounds: int, methods: dict[str, str]
 ) -> None:
-    """SCAFFOLD's bundles and control variates; local's models, FedMix's parcels, and those that need a minute."""
+    """SCAFFOLD's bundles and control variates; the wire's codecs; local's models, FedMix's parcels."""
     with Deployment(tmp_path, nodes=3) as federation:
         for method, settings in methods.items():
             config = small(method=method, rounds=rounds, set=f"{settings} evaluation.on=server")

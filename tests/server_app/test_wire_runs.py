@@ -80,7 +80,7 @@ def by_hand(started: dict[str, torch.Tensor], ended: dict[str, torch.Tensor]) ->
     for name, start in started.items():
         change = ended[name].double() - start.double()
         scale = np.float64(np.float32(float(change.abs().max()) / 127))
-        levels = np.rint(change.numpy() / scale)
+        levels = np.rint(change.numpy() / scale) if scale else np.zeros(change.shape)
         made[name] = start.double() + torch.from_numpy(levels * scale)
     return made
 
