@@ -13,7 +13,7 @@ from common.wire.bundle import Bundle
 from common.wire.codec import CarriesExamples, Payload
 from common.wire.copies import EQUAL, NEAR, Copies
 from synth.copies import nearest_distances
-from synth.half_size import doubled
+from synth.half_size import full_size
 
 #: kinds of payload that were seen, and whether each carries examples: a look at one is as long as a small device's step
 _CARRYING: dict[type[Payload], bool] = {}
@@ -45,7 +45,7 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     carried = [part.examples for part in parts if _carries_examples(part)]
     if not (carried and info.has_images):
         return None
-    images = torch.cat([_of_full_size(each, info) for each in carried])
+    images = torch.cat([full_size(each, info.shape) for each in carried])
     device = samples.labels.device
     mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
 
@@ -55,7 +55,3 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     distances = nearest_distances(shown(images), lambda at: shown(samples.inputs(at)), len(samples))
     equal = int((distances <= EQUAL).sum())
     return Copies(len(images), equal, int((distances <= NEAR).sum()) - equal)
-
-
-def _of_full_size(images: Tensor, info: DatasetInfo) -> Tensor:
-    return images if images.shape[-2:] == tuple(info.shape[-2:]) else doubled(images)

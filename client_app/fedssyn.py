@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,8 +38,10 @@ from common.specs.fedssyn import (
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec
 from common.wire.levels import LEVELS
+from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from synth.dissimilarity import site_gradient
+from synth.half_size import full_size
 
 
 class FedssynClient(DeviceClient):
@@ -84,7 +87,7 @@ class FedssynClient(DeviceClient):
             return Bundle({})
         self.tell(**{DONE: 1.0})
         if not settings_of(self.run).shared:
-            self._keep(images_in(made))
+            self._keep(self._full_size(images_in(made)))
             return Bundle({})
         return Bundle({IMAGES: made})
 
@@ -135,6 +138,12 @@ class FedssynClient(DeviceClient):
     def _keep(self, share: Images) -> None:
         # Copies: the method that made them may remember these very tensors in a slot of its own.
         self.remember({"images": values_of(share).clone(), "labels": share.labels.clone()}, SHARE)
+
+    def _full_size(self, made: Images) -> Images:
+        """Return images as large as the site's own, as others get them of the server."""
+        if not isinstance(made, SyntheticImages):
+            return made
+        return replace(made, images=full_size(made.images, self.run.image_shape))
 
     def _with_share(self, given: Bundle) -> Samples:
         """Return D_k and the site's share, which is kept when it comes, or D_k alone where there is none."""

@@ -23,8 +23,8 @@ from common.specs.fedssyn import (
     settings_of,
 )
 from common.wire.codec import Payload, Spec
+from common.wire.levels import LEVELS
 from common.wire.numbers import Numbers
-from common.wire.pixels import LEVELS
 
 
 class Source(Protocol):

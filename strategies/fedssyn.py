@@ -150,8 +150,7 @@ class Fedssyn(Strategy):
     def _with_share(self, site: str, what: Instruction) -> Instruction:
         parts: dict[str, Payload] = {INNER: what.payload}
         if self._pool.closed and self._parcels.owed(site, 1):
-            share = self._pool.share_of(site)
-            parts[SHARE] = replace(share, codec=self.run.config.wire.pixels)
+            parts[SHARE] = self._pool.share_of(site)
         return Instruction(what.phase, Bundle(parts), replied_spec(self.run, what.expects))
 
     # ---- what comes back ------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,6 +18,11 @@ def halved(images: Tensor) -> Tensor:
 def doubled(images: Tensor) -> Tensor:
     """Return images blown up bilinearly: float [n, C, 2 H, 2 W] of images [n, C, H, W]."""
     return F.interpolate(images, scale_factor=2, mode="bilinear", align_corners=False)
+
+
+def full_size(images: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return images [n, C, *] as large as those of ``shape`` (C, H, W): doubled where they are half as large."""
+    return images if tuple(images.shape[-2:]) == tuple(shape[-2:]) else doubled(images)
 
 
 class OfHalfSize(nn.Module):

@@ -9,6 +9,7 @@ from common.errors import FederationError
 from common.learning.run import Run
 from common.settings.disclosure import Disclosure
 from common.settings.fedssyn import FedssynSettings
+from common.specs.images import picture_constants, sent_images
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import Payload, Spec
 from common.wire.numbers import NumbersSpec
@@ -63,8 +64,9 @@ def images_of(run: Run, values: Tensor, labels: Tensor) -> Images:
     """Return images as they travel: of bytes, or of a model's inputs, which go as ``wire.images`` says."""
     info = run.info
     if values.dtype == torch.uint8:
-        return Pixels(values, labels, tuple(info.mean), tuple(info.std))
-    return SyntheticImages(values, labels, run.config.wire.images)
+        pixels = run.config.wire.pixels
+        return Pixels(values, labels, tuple(info.mean), tuple(info.std), pixels)
+    return sent_images(run, values, labels)
 
 
 def images_in(made: Payload) -> Images:
@@ -96,7 +98,9 @@ def share_spec(run: Run) -> Spec:
     """Return the form of a share."""
     most, source = run.config.federation.max_examples, settings_of(run).made_by
     if source is not None and not source.as_bytes:
-        return SyntheticImagesSpec(run.image_shape, len(run.info.classes), most)
+        constants = picture_constants(run)
+        classes = len(run.info.classes)
+        return SyntheticImagesSpec(run.image_shape, classes, most, False, 1, *constants)
     return pixels_spec(run, most)
 
 

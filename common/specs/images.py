@@ -6,6 +6,7 @@ from torch import Tensor
 
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
+from common.wire.levels import Constants
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 
 
@@ -21,14 +22,20 @@ def images_spec(
     ConfigError
         If the data set is text, a side cannot be halved, or they are to travel as a JPEG picture and cannot.
     """
-    info, shape = run.info, half_shape(run) if half else run.image_shape
-    constants = (tuple(info.mean), tuple(info.std)) if run.config.wire.pictures else ((), ())
-    spec = SyntheticImagesSpec(shape, len(info.classes), ipc, soft, fewest, *constants)
+    shape = half_shape(run) if half else run.image_shape
+    classes, constants = len(run.info.classes), picture_constants(run)
+    spec = SyntheticImagesSpec(shape, classes, ipc, soft, fewest, *constants)
     try:
         _ = spec.max_bytes
     except PayloadError as error:
         raise ConfigError(f"wire.images={run.config.wire.images} cannot hold: {error}") from None
     return spec
+
+
+def picture_constants(run: Run) -> tuple[Constants, Constants]:
+    """Return mean and std for a run whose images travel as pictures; nothing for another."""
+    info = run.info
+    return (tuple(info.mean), tuple(info.std)) if run.config.wire.pictures else ((), ())
 
 
 def half_shape(run: Run) -> tuple[int, int, int]:

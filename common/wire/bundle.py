@@ -51,9 +51,8 @@ class Bundle:
         return found
 
     def leaves(self) -> Iterator[Payload]:
-        """Yield the parts that are no bundles, those of bundles inside too."""
-        for part in self.parts.values():
-            yield from part.leaves() if isinstance(part, Bundle) else (part,)
+        """Return the parts that are no bundles, those of bundles inside too."""
+        return (part for _, part in leaves(self))
 
     @property
     def floats(self) -> int:
