@@ -6,7 +6,7 @@ from common.models.registry import MODELS, names
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
 from common.settings.section import Noise, Section, Switch, setting
-from common.wire.picture_codec import PICTURE, quality_of
+from common.wire.jpeg_file import PICTURE, quality_of
 
 
 class RunSettings(Section):

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from common.errors import PayloadError
 from common.wire.compression import Arrival, NDArray
-from common.wire.jpeg_markers import require_plain
+from common.wire.jpeg_file import require_plain
 
 #: pixels of a block's side; of a picture's side, and of a picture, at most
 _BLOCK, _LONGEST, _LARGEST = 8, 65_500, 80_000_000

@@ -15,8 +15,8 @@ from common.errors import PayloadError
 from common.wire.codec import choose, describe, encoded_bytes, frame, require_count, unframe
 from common.wire.compression import NDArray
 from common.wire.jpeg import Sheet, read_picture
+from common.wire.jpeg_file import quality_of
 from common.wire.levels import Constants, images_of
-from common.wire.picture_codec import quality_of
 from common.wire.values import pack_classes, unpack_classes
 
 

@@ -24,8 +24,8 @@ from common.wire.codec import (
 )
 from common.wire.compression import Arrival, NDArray
 from common.wire.jpeg import Sheet, read_picture
+from common.wire.jpeg_file import quality_of
 from common.wire.levels import Constants, images_of, levels_of
-from common.wire.picture_codec import quality_of
 from common.wire.values import CODECS, dequantise, quantise
 
 

@@ -16,8 +16,8 @@ from torch.testing import assert_close
 
 from common.errors import PayloadError
 from common.wire.jpeg import Sheet
+from common.wire.jpeg_file import quality_of
 from common.wire.levels import images_of, levels_of
-from common.wire.picture_codec import quality_of
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 
 MEAN, STD = (0.5, 0.25, 0.1), (0.25, 0.5, 0.2)

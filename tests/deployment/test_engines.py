@@ -41,13 +41,17 @@ def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_l
 ) -> None:
     """kill -9 in round 3 of 4; the wrapper says so, and what continues equals an unbroken run in this process.
 
-    The devices, which remember what SCAFFOLD's do, stay in that round until there is a file. Flower's processes have
+    The devices, which remember what SCAFFOLD's do and what their updates fell short by, stay in that round until there
+    is a file. Flower's processes have
     their tokens among their words.
     """
     gate = tmp_path / "gate"
     gate.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
-    odd = f"odd.does=stay odd.at=3 odd.folder={gate} odd.epochs=1 compute.workers=2"
+    odd = (
+        f"odd.does=stay odd.at=3 odd.folder={gate} odd.epochs=1 compute.workers=2 "
+        "wire.weights=int8 wire.error_feedback=on"
+    )
     config = small(method="odd_devices:METHOD", rounds=4, set=odd)
     (gate / "go").touch()
     whole = run(config)
