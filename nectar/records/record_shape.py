@@ -98,6 +98,51 @@ class Partition(Shape):
         return self
 
 
+class AttackFigures(Shape):
+    """What an attack of an audit found."""
+
+    area: float
+    area_error: float
+    found: float
+    found_error: float
+    false_alarms: float
+    false_alarms_error: float
+    members: int
+
+
+class NearestFigures(Shape):
+    """How near a site's images lie to its own and to controls."""
+
+    own_median: float | None = None
+    other_median: float | None = None
+    nearer_to_own: float | None = None
+    nearer_by_chance: float | None = None
+
+
+class ExaminedSite(Shape):
+    """What an audit found of one site, or of all."""
+
+    images: int
+    strongest: str
+    attacks: dict[str, AttackFigures]
+    nearest: NearestFigures | None = None
+
+    @model_validator(mode="after")
+    def _strongest_is_one(self) -> Self:
+        if self.attacks and self.strongest not in self.attacks:
+            raise ValueError("strongest: it is none of the attacks")
+        return self
+
+
+class Audit(Shape):
+    """audit-images.json."""
+
+    notes: list[str]
+    controls: dict[str, int]
+    everybody: ExaminedSite = Field(alias="all")
+    sites: dict[str, ExaminedSite]
+
+
 class Provenance(Shape):
     """provenance.json."""
 

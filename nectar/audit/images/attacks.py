@@ -1,0 +1,109 @@
+"""Attacks on images that were sent: how much each candidate looks as if it had gone into each of them.
+
+All of one class. A candidate is an image of which the attacker wants to know whether a site had it; the controls among
+them nobody had, and the attacker knows that. Rows are images, flat, values 0 to 1 unless a site sent others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+MEMBER, FITTED, COUNTED = -1, 0, 1
+"""What a candidate is: a member, or a control of the half that fits a threshold, or of that which is counted."""
+
+#: for un-mixing: the damping, as a share of the candidates' mean squared length; candidates that an image may be
+#: made of; sweeps over them; images at a time
+_DAMPING, _SHORTLIST, _SWEEPS, _CHUNK = 0.01, 64, 20, 1000
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The candidates of one class.
+
+    Parameters
+    ----------
+    pixels : Tensor
+        Float [n, D].
+    kind : Tensor
+        int64 [n], MEMBER, FITTED or COUNTED.
+    """
+
+    pixels: Tensor
+    kind: Tensor
+
+
+Attack = Callable[[Candidates, Tensor], Tensor]
+"""Takes candidates and the images sent, float [m, D]; returns float [n, m], higher for a better match."""
+
+
+def nearness(candidates: Candidates, sent: Tensor) -> Tensor:
+    """Return minus the distance, the root of the mean squared difference."""
+    centre = sent.mean(0)  # near the origin products lose less
+    one, two = candidates.pixels - centre, sent - centre
+    squared = (one**2).sum(1)[:, None] + (two**2).sum(1) - 2 * one @ two.T
+    return -(squared.clamp_min(0) / sent.shape[1]).sqrt()
+
+
+def correlation(candidates: Candidates, sent: Tensor) -> Tensor:
+    """Return the cosine after the class's mean is subtracted from both.
+
+    The mean is of the controls, and for each half of these of the other half: a mean that has an image in it lies
+    nearer to that image than to a member.
+    """
+    pixels, kind = candidates.pixels, candidates.kind
+    found = pixels.new_zeros(len(pixels), len(sent))
+    for rows, of in ((kind == FITTED, COUNTED), (kind != FITTED, FITTED)):
+        controls = pixels[kind == of]
+        mean = (controls if len(controls) else sent).mean(0)
+        found[rows] = _unit(pixels[rows] - mean) @ _unit(sent - mean).T
+    return found
+
+
+def unmixing(candidates: Candidates, sent: Tensor) -> Tensor:
+    """Return the weights with which candidates make each image: least squares, none below 0, few of them.
+
+    Damped least squares over all candidates choose a shortlist for each image; on that, coordinate descent finds the
+    weights that are not negative. The attacker's pool has every member in it, so that this is what an attacker with
+    all the candidates finds.
+    """
+    pixels = candidates.pixels - candidates.pixels.mean(0)
+    sent = sent - candidates.pixels.mean(0)
+    products, with_sent = pixels @ pixels.T, pixels @ sent.T
+    damping = _DAMPING * float(products.diagonal().mean().clamp_min(1e-12))
+    damped = products + damping * torch.eye(len(products))
+    first = torch.cholesky_solve(with_sent, torch.linalg.cholesky(damped))
+    parts = [
+        _not_negative(products, with_sent[:, at : at + _CHUNK], first[:, at : at + _CHUNK])
+        for at in range(0, sent.shape[0], _CHUNK)
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def _not_negative(products: Tensor, with_sent: Tensor, first: Tensor) -> Tensor:
+    """Return weights [n, m] at or above 0 of the candidates whose ``first`` weights are the largest."""
+    listed = first.topk(min(_SHORTLIST, len(first)), dim=0).indices.T
+    among = products[listed[:, :, None], listed[:, None, :]]
+    wanted, weights = with_sent.T.gather(1, listed), first.T.gather(1, listed).clamp_min(0)
+    lengths = among.diagonal(dim1=1, dim2=2).clamp_min(1e-12)
+    for _ in range(_SWEEPS):
+        for j in range(weights.shape[1]):
+            short = wanted[:, j] - (among[:, j] * weights).sum(1)
+            weights[:, j] = (weights[:, j] + short / lengths[:, j]).clamp_min(0)
+    return torch.zeros_like(first.T).scatter_(1, listed, weights).T
+
+
+def _unit(rows: Tensor) -> Tensor:
+    unit: Tensor = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    return unit
+
+
+ATTACKS: dict[str, Attack] = {
+    "nearest": nearness,
+    "correlation": correlation,
+    "unmixing": unmixing,
+}
+"""The attacks on images by name."""
