@@ -13,10 +13,10 @@ from common.config.own_parts import Judge
 from common.config.resolved import Config
 from common.errors import ConfigError, FederationError
 from common.wire.synthetic_images import SyntheticImages
-from nectar.records.record_shape import Audit, Line, Partition, Provenance, require
+from nectar.records.record_shape import Line, Partition, Provenance, audit_of, require
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from server_app.run_directory import AUDIT, COMPLETED, PROVENANCE
+from server_app.run_directory import COMPLETED, PROVENANCE
 from server_app.synthetic_sets import load_sets
 
 
@@ -109,10 +109,7 @@ class PastRun:
         FederationError
             If a value of it is not what the audit writes.
         """
-        content = self.record.json(AUDIT)
-        if content is not None:
-            require(Audit, content, self.directory / AUDIT)
-        return content
+        return audit_of(self.record)
 
     @cached_property
     def config(self) -> Config:

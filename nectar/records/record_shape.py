@@ -9,6 +9,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import FederationError
+from server_app.record import Record
+from server_app.run_directory import AUDIT
 
 
 class Shape(BaseModel):
@@ -113,10 +115,10 @@ class AttackFigures(Shape):
 class NearestFigures(Shape):
     """How near a site's images lie to its own and to controls."""
 
-    own_median: float | None = None
-    other_median: float | None = None
-    nearer_to_own: float | None = None
-    nearer_by_chance: float | None = None
+    own_median: float | None
+    other_median: float | None
+    nearer_to_own: float | None
+    nearer_by_chance: float | None
 
 
 class ExaminedSite(Shape):
@@ -125,7 +127,7 @@ class ExaminedSite(Shape):
     images: int
     strongest: str
     attacks: dict[str, AttackFigures]
-    nearest: NearestFigures | None = None
+    nearest: NearestFigures | None
 
     @model_validator(mode="after")
     def _strongest_is_one(self) -> Self:
@@ -137,10 +139,25 @@ class ExaminedSite(Shape):
 class Audit(Shape):
     """audit-images.json."""
 
+    round: int
     notes: list[str]
     controls: dict[str, int]
     everybody: ExaminedSite = Field(alias="all")
     sites: dict[str, ExaminedSite]
+
+
+def audit_of(record: Record) -> dict[str, Any] | None:
+    """Return audit-images.json, what `nectar audit images` found of a record; None where it was not asked.
+
+    Raises
+    ------
+    FederationError
+        If a value of it is not what the audit writes.
+    """
+    content = record.json(AUDIT)
+    if content is not None:
+        require(Audit, content, record.directory / AUDIT)
+    return content
 
 
 class Provenance(Shape):

@@ -23,7 +23,7 @@ from common.samples.inputs import Samples
 from common.settings.images import ImagesSettings
 from common.storage.files import write_json
 from nectar.audit.images.evidence import Evidence, Sent
-from nectar.audit.images.examining import examined, note_of
+from nectar.audit.images.examining import examined, notes_of
 from nectar.audit.images.outcome import outcome
 from server_app.run_directory import AUDIT
 
@@ -73,7 +73,7 @@ def audit_review(folder: Path, data: Path, others: Path | None = None) -> dict[s
     evidence = Evidence.of(kept, _samples(controls), _info(sent), shown)
     whole, sites = examined(evidence, {})
     about = {"controls": {"that the site does not train on": len(controls)}}
-    content = outcome(whole, sites, about, [_NOTE, *note_of(evidence)])
+    content = outcome(whole, sites, about, [_NOTE, *notes_of(evidence)])
     before = os.umask(_PRIVATE)
     try:
         write_json(folder / AUDIT, content)

@@ -16,8 +16,8 @@ MEMBER, FITTED, COUNTED = -1, 0, 1
 """What a candidate is: a member, or a control of the half that fits a threshold, or of that which is counted."""
 
 #: for un-mixing: the damping, as a share of the candidates' mean squared length; candidates that an image may be
-#: made of; sweeps over them; images at a time
-_DAMPING, _SHORTLIST, _SWEEPS, _CHUNK = 0.01, 64, 20, 1000
+#: made of; sweeps over them
+_DAMPING, _SHORTLIST, _SWEEPS = 0.01, 64, 20
 
 
 @dataclass(frozen=True)
@@ -36,51 +36,66 @@ class Candidates:
     kind: Tensor
 
 
-Attack = Callable[[Candidates, Tensor], Tensor]
-"""Takes candidates and the images sent, float [m, D]; returns float [n, m], higher for a better match."""
+Scorer = Callable[[Tensor], Tensor]
+"""Takes images that were sent, float [m, D]; returns float [n, m], the higher the better a candidate matches."""
 
 
-def nearness(candidates: Candidates, sent: Tensor) -> Tensor:
-    """Return minus the distance, the root of the mean squared difference."""
-    centre = sent.mean(0)  # near the origin products lose less
-    one, two = candidates.pixels - centre, sent - centre
-    squared = (one**2).sum(1)[:, None] + (two**2).sum(1) - 2 * one @ two.T
-    return -(squared.clamp_min(0) / sent.shape[1]).sqrt()
+def nearness(candidates: Candidates) -> Scorer:
+    """Score minus the distance, the root of the mean squared difference."""
+    centre = candidates.pixels.mean(0)  # near the origin products lose less
+    pixels = candidates.pixels - centre
+    lengths = (pixels**2).sum(1)[:, None]
+
+    def score(sent: Tensor) -> Tensor:
+        moved = sent - centre
+        squared = lengths + (moved**2).sum(1) - 2 * pixels @ moved.T
+        return -(squared.clamp_min(0) / sent.shape[1]).sqrt()
+
+    return score
 
 
-def correlation(candidates: Candidates, sent: Tensor) -> Tensor:
-    """Return the cosine after the class's mean is subtracted from both.
+def correlation(candidates: Candidates) -> Scorer:
+    """Score the cosine after the class's mean is subtracted from both.
 
     The mean is of the controls, and for each half of these of the other half: a mean that has an image in it lies
     nearer to that image than to a member.
     """
     pixels, kind = candidates.pixels, candidates.kind
-    found = pixels.new_zeros(len(pixels), len(sent))
-    for rows, of in ((kind == FITTED, COUNTED), (kind != FITTED, FITTED)):
-        controls = pixels[kind == of]
-        mean = (controls if len(controls) else sent).mean(0)
-        found[rows] = _unit(pixels[rows] - mean) @ _unit(sent - mean).T
-    return found
+    sides = [
+        (rows, mean, _unit(pixels[rows] - mean))
+        for rows, of in ((kind == FITTED, COUNTED), (kind != FITTED, FITTED))
+        for mean in [torch.nan_to_num(pixels[kind == of].mean(0))]
+    ]
+
+    def score(sent: Tensor) -> Tensor:
+        found = pixels.new_empty(len(pixels), len(sent))
+        for rows, mean, directions in sides:
+            found[rows] = directions @ _unit(sent - mean).T
+        return found
+
+    return score
 
 
-def unmixing(candidates: Candidates, sent: Tensor) -> Tensor:
-    """Return the weights with which candidates make each image: least squares, none below 0, few of them.
+def unmixing(candidates: Candidates) -> Scorer:
+    """Score the weights with which candidates make each image: least squares, none below 0, few of them.
 
     Damped least squares over all candidates choose a shortlist for each image; on that, coordinate descent finds the
     weights that are not negative. The attacker's pool has every member in it, so that this is what an attacker with
     all the candidates finds.
     """
-    pixels = candidates.pixels - candidates.pixels.mean(0)
-    sent = sent - candidates.pixels.mean(0)
-    products, with_sent = pixels @ pixels.T, pixels @ sent.T
-    damping = _DAMPING * float(products.diagonal().mean().clamp_min(1e-12))
-    damped = products + damping * torch.eye(len(products))
-    first = torch.cholesky_solve(with_sent, torch.linalg.cholesky(damped))
-    parts = [
-        _not_negative(products, with_sent[:, at : at + _CHUNK], first[:, at : at + _CHUNK])
-        for at in range(0, sent.shape[0], _CHUNK)
-    ]
-    return torch.cat(parts, dim=1)
+    centre = candidates.pixels.mean(0)
+    pixels = candidates.pixels - centre
+    products = pixels @ pixels.T
+    lengths = products.diagonal().clone()
+    products.diagonal().add_(_DAMPING * float(lengths.mean().clamp_min(1e-12)))
+    solver = torch.linalg.cholesky(products)
+    products.diagonal().copy_(lengths)
+
+    def score(sent: Tensor) -> Tensor:
+        with_sent = pixels @ (sent - centre).T
+        return _not_negative(products, with_sent, torch.cholesky_solve(with_sent, solver))
+
+    return score
 
 
 def _not_negative(products: Tensor, with_sent: Tensor, first: Tensor) -> Tensor:
@@ -101,7 +116,7 @@ def _unit(rows: Tensor) -> Tensor:
     return unit
 
 
-ATTACKS: dict[str, Attack] = {
+ATTACKS: dict[str, Callable[[Candidates], Scorer]] = {
     "nearest": nearness,
     "correlation": correlation,
     "unmixing": unmixing,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -73,18 +73,25 @@ class Evidence:
         sent: Mapping[str, Sent],
     ) -> Evidence:
         """Put it together; half of the controls of each class fit thresholds, the others are counted."""
-        everybody = controls
-        for one in reversed([*members.values()]):
-            everybody = one.joined(everybody)
         owners = [torch.full((len(one),), i) for i, one in enumerate(members.values())]
         owner = torch.cat([*owners, torch.full((len(controls),), NOBODY)])
-        mine = torch.full((len(owner) - len(controls),), MEMBER)
-        kind = torch.cat([mine, _halves(controls.labels)])
-        return cls(everybody, owner, kind, tuple(members), info, sent)
+        kind = torch.full((len(owner),), MEMBER)
+        kind[owner == NOBODY] = _halves(controls.labels)
+        return cls(
+            everybody([*members.values(), controls]), owner, kind, tuple(members), info, sent
+        )
 
     def pixels(self, rows: Tensor) -> Tensor:
         """Return candidates as float32 [n, D], values 0 to 1."""
         return self.candidates.raw[rows].flatten(1).to(torch.float32) / self.info.scale
+
+
+def everybody(parts: Sequence[Samples]) -> Samples:
+    """Return samples of one data set as one."""
+    raw, labels = (
+        torch.cat(each) for each in zip(*((p.raw, p.labels) for p in parts), strict=True)
+    )
+    return replace(parts[0], raw=raw, labels=labels)
 
 
 def sent_of(images: SyntheticImages, info: DatasetInfo) -> Sent:
@@ -97,7 +104,7 @@ def sent_of(images: SyntheticImages, info: DatasetInfo) -> Sent:
     return Sent(pixels.flatten(1), labels[:, None] == torch.arange(classes))
 
 
-def together(sets: list[Sent]) -> Sent:
+def together(sets: Sequence[Sent]) -> Sent:
     """Return several sets as one."""
     return Sent(torch.cat([s.pixels for s in sets]), torch.cat([s.of_class for s in sets]))
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -62,27 +61,14 @@ class Found:
     members: int
     controls: int
 
-    @property
-    def excess(self) -> float:
-        """By how many of its standard errors the share found is above that of false alarms."""
-        error = math.hypot(self.found_error, self.false_alarms_error)
-        above = self.found - self.false_alarms
-        return above / error if error else math.copysign(math.inf, above) if above else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can state it."""
-        return asdict(self)
-
-
-def figures(members: Scored, fitted: Scored, counted: Scored, rate: float = RATE) -> Found | None:
+def figures(members: Scored, fitted: Scored, counted: Scored) -> Found | None:
     """Return what scores tell: the threshold is fitted on one half of the controls, the other is counted.
 
     Parameters
     ----------
     members, fitted, counted : Scored
         The members, and both halves of the controls. Members of classes that either half lacks are left out.
-    rate : float
-        The share of false alarms up to which the threshold is lowered.
 
     Returns
     -------
@@ -93,7 +79,7 @@ def figures(members: Scored, fitted: Scored, counted: Scored, rate: float = RATE
     members = members.at(torch.isin(members.labels, both))
     if not len(members.scores):
         return None
-    threshold = threshold_at(fitted.scores, weights(fitted.labels, members.labels), rate)
+    threshold = threshold_at(fitted.scores, weights(fitted.labels, members.labels), RATE)
     worth = weights(counted.labels, members.labels)
     effective = float(worth.sum() ** 2 / (worth**2).sum())
     area = area_under(members.scores, counted.scores, worth)

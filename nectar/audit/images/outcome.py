@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from nectar.audit.images.examining import Examined
@@ -28,19 +29,22 @@ def outcome(
     sites : mapping of str to Examined
         Each.
     about : mapping
-        What was audited: controls by what they are, rounds of sets.
+        What was audited: controls by what they are.
     notes : sequence of str
         What could not be had.
     """
-    by_site = {site: each.to_dict() for site, each in sites.items()}
     return {
         "schema": SCHEMA,
         "rate": RATE,
         **about,
         "notes": [*notes, LIMITS],
-        "all": whole.to_dict(),
-        "sites": by_site,
+        "all": _stated(whole),
+        "sites": {site: _stated(each) for site, each in sites.items()},
     }
+
+
+def _stated(one: Examined) -> dict[str, Any]:
+    return {**asdict(one), "strongest": one.strongest}
 
 
 def plus_minus(found: Mapping[str, Any], name: str, digits: int = 1) -> str:
