@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,19 @@ from PIL import Image
 from small import Small
 from torch import Tensor
 
+from client_app.owner.review import Review
 from common.errors import ConfigError, FederationError
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
+from common.wire.synthetic_images import SyntheticImages
 from nectar.audit.images.at_record import audit_record
 from nectar.audit.images.at_site import audit_review
 from nectar.audit.images.evidence import Evidence, Sent
 from nectar.audit.images.examining import Examined, examined
 from nectar.audit.images.figures import Scored, area_under, figures, threshold_at, weights
 from nectar.cli import main
-from server_app.run_directory import AUDIT
+from nectar.records.figures import read_run
+from server_app.run_directory import AUDIT, known_run
 
 INFO = DatasetInfo("made", (1, 8, 8), ("a", "b"), (0.0,), (1.0,), 255.0)
 IMAGE_ATTACKS = ("nearest", "correlation", "unmixing")
@@ -88,6 +92,17 @@ def test_means_of_four_are_unmixed_while_the_nearest_neighbour_finds_next_to_nob
     assert whole.strongest == "unmixing"
     assert whole.attacks["unmixing"].found > 0.9
     assert whole.attacks["nearest"].found < 0.15
+
+
+def test_noise_among_mixtures_hides_no_member_of_them() -> None:
+    """What is made of no candidates takes large weights of some of them, controls too: they must not set the bar."""
+    members, controls = samples(alike(100, 1)), samples(alike(400, 2))
+    picks = torch.tensor([[i, i + 2, i + 4, i + 6] for i in range(90)])
+    mixed = (members.raw.float() / 255)[picks].mean(1)
+    mixed[1::2] = torch.rand(45, 1, 8, 8, generator=torch.Generator().manual_seed(3)) * 3
+    whole, _ = audit({"north": mixed}, {"north": members}, controls)
+    used = len(picks[0::2].unique())
+    assert whole.attacks["unmixing"].found > 0.9 * used / 100
 
 
 def test_each_site_is_judged_by_what_it_sent_itself() -> None:
@@ -276,6 +291,37 @@ def test_text_has_no_images_to_audit(asked: Any) -> None:
 # ---- on the terminal, in the report ---------------------------------------------------------------------------
 
 
+def test_compare_has_what_was_found_of_the_run_as_it_ended(small: Small) -> None:
+    known = known_run(run(small(method="real", rounds=2, set="data.send_originals=on")).directory)
+    assert known is not None
+    assert math.isnan(read_run(known, 2).found)
+    content = audit_record(known.directory)
+    strongest = content["all"]["attacks"][content["all"]["strongest"]]
+    figures = read_run(known, 2)
+    assert (figures.found, figures.false_alarms) == (strongest["found"], strongest["false_alarms"])
+    assert math.isnan(read_run(known, 1).found)
+
+
+def test_many_images_are_held_against_candidates_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members, controls = {"north": samples(drawn(60, 1))}, samples(drawn(100, 2))
+    sent = {"north": torch.rand(50, 1, 8, 8, generator=torch.Generator().manual_seed(4))}
+    at_once = audit(sent, members, controls)
+    monkeypatch.setattr("nectar.audit.images.examining._CHUNK", 7)
+    assert audit(sent, members, controls) == at_once
+
+
+def test_figures_by_site_are_of_the_first_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = {f"s{i}": samples(drawn(20, i)) for i in range(4)}
+    sent = {site: each.raw[:10].float() / 255 for site, each in members.items()}
+    whole, sites = audit(sent, members, samples(drawn(100, 9)))
+    monkeypatch.setattr("nectar.audit.images.examining.MOST_SITES", 2)
+    fewer, two = audit(sent, members, samples(drawn(100, 9)))
+    assert fewer == whole
+    assert two == {site: sites[site] for site in ("s0", "s1")}
+
+
 def test_the_outcome_is_told_and_the_report_shows_it(
     small: Small, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,6 +374,28 @@ def test_at_a_site_the_outcome_stays_in_its_review_folder(review: Path) -> None:
     assert found["members"] == 20
     assert found["found"] >= 0.5
     assert content["sites"]["this site"]["nearest"]["own_median"] < 1e-6
+
+
+def test_at_a_site_the_outcome_goes_with_the_pictures_once_these_may_leave(review: Path) -> None:
+    """The site's own code, which knows nothing of audits, sends what it would have sent, and deletes the rest."""
+    sent = SyntheticImages(drawn(3, 1).float() / 255, torch.tensor([0, 1, 0]))
+    looks = Review(review / "asked", command=(sys.executable, "-c", _AUDITS, str(review / "own")))
+    left = looks.kept(sent, "run-north", INFO, lambda: math.inf)
+    assert left is sent
+    assert list((review / "asked").iterdir()) == []
+    assert (review / "seen").read_text("utf-8") == "3"
+
+
+#: what an owner's review-command may do: audit, keep a figure, let go
+_AUDITS = """
+import sys
+from pathlib import Path
+from nectar.audit.images.at_site import audit_review
+own, folder = Path(sys.argv[1]), Path(sys.argv[2])
+content = audit_review(folder, own)
+assert (folder / "audit-images.json").is_file()
+(own.parent / "seen").write_text(str(content["all"]["images"]))
+"""
 
 
 def test_at_a_site_what_is_missing_is_said(review: Path) -> None:

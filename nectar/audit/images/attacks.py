@@ -77,11 +77,11 @@ def correlation(candidates: Candidates) -> Scorer:
 
 
 def unmixing(candidates: Candidates) -> Scorer:
-    """Score the weights with which candidates make each image: least squares, none below 0, few of them.
+    """Score the weights with which candidates make each image: least squares, none below 0, at most 1 in all.
 
     Damped least squares over all candidates choose a shortlist for each image; on that, coordinate descent finds the
-    weights that are not negative. The attacker's pool has every member in it, so that this is what an attacker with
-    all the candidates finds.
+    weights that are not negative. An image that is no mean of candidates, such as noise, takes large weights of many,
+    which are scaled to a sum of 1. Every member is among the candidates: an attacker who has them all finds this.
     """
     centre = candidates.pixels.mean(0)
     pixels = candidates.pixels - centre
@@ -93,7 +93,8 @@ def unmixing(candidates: Candidates) -> Scorer:
 
     def score(sent: Tensor) -> Tensor:
         with_sent = pixels @ (sent - centre).T
-        return _not_negative(products, with_sent, torch.cholesky_solve(with_sent, solver))
+        found = _not_negative(products, with_sent, torch.cholesky_solve(with_sent, solver))
+        return found / found.sum(0).clamp_min(1)
 
     return score
 
