@@ -94,8 +94,8 @@ PLAIN: dict[str, Facts] = {
         "low-rank updates",
         ("No training example left a device: factors of an update travelled.",),
         (
-            "Two factors of each matrix of the update of every device were sent, and its vectors as they are: functions "
-            "of private data.",
+            "Two factors of each matrix of the update of every device were sent, and its vectors as they are: "
+            "functions of private data.",
         ),
         carries="factors of an update",
     ),
