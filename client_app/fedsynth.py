@@ -24,7 +24,7 @@ from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of, step_loss
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.weights import Weights
-from synth.batch_starts import class_means, draw_labels, label_logits, noise
+from synth.batch_starts import class_means, draw_labels, even_labels, label_logits, noise
 from synth.descent import SGD, Adam, Mover
 from synth.synthetic_updates import (
     Batches,
@@ -155,13 +155,13 @@ class FedSynthClient(DeviceClient):
     ) -> Batches:
         """Return S to begin with: labels by the site's class frequencies, inputs as ``start`` says."""
         device, shape = self.run.device, (spec.m, spec.b)
-        shared = settings.start == "shared"
-        rng = (
-            generator(self.run.config.seed, _SHARED, device=device)
-            if shared
-            else self.generator("start")
-        )
-        labels = draw_labels(self._label_pool(spec, shared), (*shape, *spec.targets), rng)
+        targets = (*shape, *spec.targets)
+        if settings.start == "shared":
+            rng = generator(self.run.config.seed, _SHARED, device=device)
+            labels = even_labels(spec.classes, targets, rng)
+        else:
+            rng = self.generator("start")
+            labels = draw_labels(self._label_pool(), targets, rng)
         inputs = noise((*shape, *spec.shape), settings.noise, rng)
         if settings.start == "statistics":
             with torch.no_grad():
@@ -172,10 +172,8 @@ class FedSynthClient(DeviceClient):
             labels = label_logits(labels, spec.classes, height)
         return Batches(inputs, labels, torch.tensor(settings.step_size, device=device))
 
-    def _label_pool(self, spec: SyntheticBatchesSpec, shared: bool) -> Tensor:
-        """Return what labels are drawn from: every class, or the site's own labels."""
-        if shared:
-            return torch.arange(spec.classes, device=self.run.device)
+    def _label_pool(self) -> Tensor:
+        """Return the site's own labels, of which those of the batches are drawn."""
         pool = self.run.task.counted(self.samples.labels)
         if self.run.config.private:  # how often each is there is public, and their order is not
             return pool.sort().values

@@ -62,8 +62,8 @@ class FedSynthSettings(FedAvgSettings):
     )
     start: Literal["noise", "statistics", "shared"] = setting(
         "noise",
-        "what the batches start from: noise, or the site's class means with noise upon them, or one noise and one draw "
-        "of labels, all classes alike, that all sites and rounds share",
+        "what the batches start from: noise, the site's class means with noise upon them, or one noise for all sites "
+        "and rounds, with labels of all classes alike",
     )
     warm: Switch = setting(
         False, "begin with what the site found the last time that the server took it, if it did"
