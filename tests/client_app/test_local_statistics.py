@@ -161,7 +161,18 @@ def test_a_site_judges_the_weights_with_its_own(
 
 @pytest.mark.parametrize(
     "method",
-    ["fedavg", "fedprox", "fednova", "scaffold", "fedpvr", "feddyn", "moon", "topk", "lowrank", "masking"],
+    [
+        "fedavg",
+        "fedprox",
+        "fednova",
+        "scaffold",
+        "fedpvr",
+        "feddyn",
+        "moon",
+        "topk",
+        "lowrank",
+        "masking",
+    ],
 )
 def test_every_method_whose_sites_train_has_it(small: Small, method: str) -> None:
     words = f"{AT_SITES} model.norm=batch model.depth=1 model.width=4 {method}.epochs=1"
