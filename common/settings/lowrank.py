@@ -20,4 +20,4 @@ class LowRankSettings(FedAvgSettings):
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""
-        return Disclosure("part of an update, as factors", update=True)
+        return Disclosure("factors of an update", update=True)
