@@ -15,15 +15,16 @@ from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from client_app.small_classes import refuse_small_classes
+from common.draws.seeding import generator
 from common.learning.planned_steps import PrivateSteps
 from common.learning.steps import counted
 from common.learning.updates import difference
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
-from common.specs.fedsynth import as_batches, spec_of
+from common.specs.fedsynth import as_batches, spec_of, step_loss
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.weights import Weights
-from synth.batch_starts import class_means, draw_labels, label_logits, noise
+from synth.batch_starts import class_means, draw_labels, even_labels, label_logits, noise
 from synth.descent import SGD, Adam, Mover
 from synth.synthetic_updates import (
     Batches,
@@ -31,9 +32,9 @@ from synth.synthetic_updates import (
     Objective,
     Parameters,
     along,
+    both,
     distance,
     distil,
-    loss_of,
     real_loss,
     replay,
 )
@@ -42,11 +43,14 @@ logger = getLogger("flwr")
 
 _PURPOSE = "real-batches"
 
+#: the draws of the start that all sites share
+_SHARED = "fedsynth-shared-start"
+
 _MOVERS: dict[str, Callable[[list[Tensor], float], Mover]] = {"adam": Adam, "sgd": SGD}
 
 
 class FedSynthClient(DeviceClient):
-    """Distils its update into m batches, drawn afresh every round."""
+    """Distils its update into m batches, drawn afresh every round, or with ``warm`` those of its last round."""
 
     @phase("synthesize")
     def synthesize(self, w: Weights) -> SyntheticBatches:
@@ -55,13 +59,13 @@ class FedSynthClient(DeviceClient):
         if settings.start == "statistics":  # the mean of a class of one is that one
             refuse_small_classes(self, 1)
         spec = spec_of(self.run, model)
-        loss = loss_of(model, self.run.task.loss)
+        loss = step_loss(self.run, model)
         here = parameters(model)
         trained = self._trained(w, settings)
         distilled = distil(
             loss,
             here,
-            self._start(settings, spec, model),
+            self._remembered(settings) or self._start(settings, spec, model),
             self._objective(settings, loss, here, trained, model),
             iterations=settings.iterations,
             lr=settings.synthetic_lr,
@@ -71,6 +75,8 @@ class FedSynthClient(DeviceClient):
         )
         if len(distilled.losses):
             self.report(synthesis_loss=float(distilled.losses[-1]))
+        if settings.warm:
+            self.remember({n: t.cpu() for n, t in vars(distilled.batches).items()})
         sent = SyntheticBatches(
             distilled.batches.inputs.cpu(),
             distilled.batches.labels.cpu(),
@@ -98,12 +104,16 @@ class FedSynthClient(DeviceClient):
         trained: Parameters | None,
         model: Classifier,
     ) -> Objective:
-        if settings.objective == "update" and trained is not None:
+        if trained is not None and settings.objective == "update":
             return distance(here, trained)
+        if trained is not None and settings.objective == "both":
+            return both(self._real_loss(settings, loss), distance(here, trained))
         if self.run.config.privacy.active:
             return self._private_loss(settings, model)
-        rng = self.generator(_PURPOSE)
-        samples = self.samples
+        return self._real_loss(settings, loss)
+
+    def _real_loss(self, settings: FedSynthSettings, loss: Loss) -> Objective:
+        rng, samples = self.generator(_PURPOSE), self.samples
         return real_loss(loss, samples.inputs, samples.labels, settings.real_batch, rng)
 
     def _private_loss(self, settings: FedSynthSettings, model: Classifier) -> Objective:
@@ -133,24 +143,41 @@ class FedSynthClient(DeviceClient):
 
         return along(gradient)
 
+    def _remembered(self, settings: FedSynthSettings) -> Batches | None:
+        """Return what the site found the last time; None where it is not to begin with that, or has none."""
+        last = self.recall() if settings.warm else None
+        if last is None:
+            return None
+        return Batches(**{name: value.to(self.run.device) for name, value in last.items()})
+
     def _start(
         self, settings: FedSynthSettings, spec: SyntheticBatchesSpec, model: Classifier
     ) -> Batches:
         """Return S to begin with: labels by the site's class frequencies, inputs as ``start`` says."""
-        rng, device = self.generator("start"), self.run.device
-        task, shape = self.run.task, (spec.m, spec.b)
-        pool = task.counted(self.samples.labels)
-        if self.run.config.private:  # how often each is there is public, and their order is not
-            pool = pool.sort().values
-        labels = draw_labels(pool, (*shape, *spec.targets), rng)
+        device, shape = self.run.device, (spec.m, spec.b)
+        targets = (*shape, *spec.targets)
+        if settings.start == "shared":
+            rng = generator(self.run.config.seed, _SHARED, device=device)
+            labels = even_labels(spec.classes, targets, rng)
+        else:
+            rng = self.generator("start")
+            labels = draw_labels(self._label_pool(), targets, rng)
         inputs = noise((*shape, *spec.shape), settings.noise, rng)
         if settings.start == "statistics":
             with torch.no_grad():
                 real = model.continuous(self.samples.inputs(slice(None)))
                 inputs += class_means(real, self.samples.labels, spec.classes)[labels]
         if spec.trained:
-            labels = label_logits(labels, spec.classes, settings.label_height)
+            height = settings.label_height if settings.labels == "trained" else 1.0
+            labels = label_logits(labels, spec.classes, height)
         return Batches(inputs, labels, torch.tensor(settings.step_size, device=device))
+
+    def _label_pool(self) -> Tensor:
+        """Return the site's own labels, of which those of the batches are drawn."""
+        pool = self.run.task.counted(self.samples.labels)
+        if self.run.config.private:  # how often each is there is public, and their order is not
+            return pool.sort().values
+        return pool
 
     def _report_fidelity(
         self,

@@ -115,6 +115,7 @@ METHODS: dict[str, Method] = {
         _own("fedsynth", "FedSynth", private=True),
         _own("masking", "Masking", private=True),
         _own("topk", "TopK", private=True),
+        _own("lowrank", "LowRank", private=True),
     )
 }
 

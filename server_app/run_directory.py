@@ -13,6 +13,9 @@ from common.config.own_file import SCHEMA
 
 PROVENANCE = "provenance.json"
 
+AUDIT = "audit-images.json"
+"""What `nectar audit images` found; there only where it was asked."""
+
 ALONE = "alone"
 """In a record's provenance: whether no other run went on beside it, so that its seconds are its own."""
 

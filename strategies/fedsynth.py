@@ -13,7 +13,7 @@ from common.errors import PayloadError
 from common.learning.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
-from common.specs.fedsynth import as_batches, spec_of
+from common.specs.fedsynth import as_batches, spec_of, step_loss
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
@@ -21,7 +21,7 @@ from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound, images, model
 from strategies.exchange.replies import Upload
-from synth.synthetic_updates import Batches, Parameters, loss_of, replay, replay_together
+from synth.synthetic_updates import Batches, Parameters, replay, replay_together
 
 logger = getLogger("flwr")
 
@@ -44,7 +44,7 @@ class FedSynth(Strategy):
         self.settings = run.settings(FedSynthSettings)
         model = run.build_model()
         self.spec = spec_of(run, model)
-        self._loss = loss_of(model, run.task.loss)
+        self._loss = step_loss(run, model)
         self._read: tuple[Weights, Weights] | None = None
         self._last: dict[str, SyntheticBatches] = {}
         self._idle: set[str] | None = None

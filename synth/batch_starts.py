@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,14 @@ def draw_labels(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator
     """
     places = torch.randint(len(pool), shape, generator=generator, device=pool.device)
     return pool[places]
+
+
+def even_labels(classes: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Return labels of ``shape``, int64, each class as often as any other, or once more, in an order that is drawn."""
+    count = math.prod(shape)
+    order = torch.randperm(count, generator=generator, device=generator.device)
+    first = torch.randperm(classes, generator=generator, device=generator.device)
+    return first[order % classes].view(shape)
 
 
 def label_logits(labels: Tensor, classes: int, height: float) -> Tensor:

@@ -34,7 +34,7 @@ class Batches:
         x, float [m, b, ...].
     labels
         y: int64 [m, b, ...] where they are fixed, or float [m, b, classes], the logits of
-        soft labels, where they are trained.
+        soft labels or the labels themselves, where they are trained.
     step_size
         eta_w, a float scalar above 0.
     """
@@ -44,7 +44,9 @@ class Batches:
     step_size: Tensor
 
 
-def loss_of(model: nn.Module, criterion: Callable[[Tensor, Tensor], Tensor]) -> Loss:
+def loss_of(
+    model: nn.Module, criterion: Callable[[Tensor, Tensor], Tensor], *, raw: bool = False
+) -> Loss:
     """Return F as a function of the parameters of ``model``.
 
     Parameters
@@ -55,10 +57,12 @@ def loss_of(model: nn.Module, criterion: Callable[[Tensor, Tensor], Tensor]) -> 
     criterion
         (outputs, targets) -> the mean loss. Targets that are floats arrive as
         probabilities: the softmax of the logits in S.
+    raw
+        Whether such targets arrive as they are in S instead, of any sign and sum.
     """
 
     def loss(parameters: Parameters, inputs: Tensor, targets: Tensor) -> Tensor:
-        if targets.is_floating_point():
+        if targets.is_floating_point() and not raw:
             targets = targets.softmax(-1)
         return criterion(functional_call(model, dict(parameters), (inputs,)), targets)
 
@@ -210,6 +214,11 @@ def distance(w: Parameters, end: Parameters) -> Objective:
         return torch.stack([(w_syn[k] - end[k]).square().sum() for k in w]).sum() / scale
 
     return objective
+
+
+def both(one: Objective, other: Objective) -> Objective:
+    """Return the sum of two objectives."""
+    return lambda w_syn: one(w_syn) + other(w_syn)
 
 
 def along(gradient: Callable[[Parameters], Mapping[str, Tensor]]) -> Objective:

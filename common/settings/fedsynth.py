@@ -52,24 +52,30 @@ class FedSynthSettings(FedAvgSettings):
         le=1e6,
     )
     learn_step: Switch = setting(False, "learn the step size too; one number more is sent")
-    labels: Literal["trained", "fixed"] = setting(
-        "trained", "labels: logits that are trained too, or drawn by the site's class frequencies"
+    labels: Literal["trained", "raw", "fixed"] = setting(
+        "trained",
+        "labels: logits that are trained too; any numbers that are, which need not sum to 1; or drawn by the site's "
+        "class frequencies",
     )
     label_height: float = setting(
         4.0, "trained labels: the logit of the drawn class at the start, the others being 0", ge=0
     )
-    start: Literal["noise", "statistics"] = setting(
+    start: Literal["noise", "statistics", "shared"] = setting(
         "noise",
-        "what the batches start from: noise, or the site's class means with noise upon them",
+        "what the batches start from: noise, the site's class means with noise upon them, or one noise for all sites "
+        "and rounds, with labels of all classes alike",
+    )
+    warm: Switch = setting(
+        False, "begin with what the site found the last time that the server took it, if it did"
     )
     noise: float = setting(0.03, "standard deviation of that noise in the normalised space", ge=0)
     real_batch: int = setting(
         512, "real images in an estimate of the loss; 0: all of the site's", ge=0
     )
-    objective: Literal["loss", "update"] = setting(
+    objective: Literal["loss", "update", "both"] = setting(
         "loss",
-        "what the end of the steps must be: good on the site's data (the paper), or where the site's own training "
-        "ends",
+        "what the end of the steps must be: good on the site's data (the paper), where the site's own training ends, "
+        "or both, the loss and the squared distance from there as a share of the training's own added up",
     )
     fidelity: Switch = setting(
         True, "train as FedAvg too and report how near the replayed update comes to that"
@@ -82,10 +88,15 @@ class FedSynthSettings(FedAvgSettings):
         """Refuse what the noise does not cover: starts made of means, labels by private counts, a second training."""
         if self.start == "statistics":
             return "start=statistics begins with means of the site's classes as they are: set start=noise"
-        if privacy.counts != "public":
+        if privacy.counts != "public" and self.start != "shared":
             return (
                 "the labels of the batches are drawn by the site's class frequencies: set privacy.counts=public where "
                 "these are no secret"
+            )
+        if self.objective == "both":
+            return (
+                "objective=both takes the site's examples twice, for the training and for the loss: set objective=loss "
+                "or objective=update"
             )
         if self.fidelity and self.objective == "loss":
             return (
@@ -98,7 +109,7 @@ class FedSynthSettings(FedAvgSettings):
         """State what leaves a device: batches that stand for its update, with labels that follow its classes."""
         return Disclosure(
             "synthetic batches",
-            began_as="noise" if self.start == "noise" else "class means",
-            labels=True,
+            began_as="class means" if self.start == "statistics" else "noise",
+            labels=not (self.labels == "fixed" and self.start == "shared"),
             update=True,
         )

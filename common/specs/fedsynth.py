@@ -13,7 +13,7 @@ from common.models import Classifier
 from common.models.registry import names
 from common.settings.fedsynth import FedSynthSettings
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
-from synth.synthetic_updates import Batches
+from synth.synthetic_updates import Batches, Loss, loss_of
 
 #: a learned step size may grow by this factor at most
 STEP_GROWTH = 1000.0
@@ -42,12 +42,12 @@ def spec_of(run: Run, model: Classifier | None = None) -> SyntheticBatchesSpec:
             f"method=fedsynth moves a text's token vectors, which model.name={run.config.model.name} does not show: "
             f"choose {names('text')}."
         )
-    trained = settings.labels == "trained"
+    trained = settings.labels != "fixed"
     targets = info.target_shape
     if trained and targets:
         raise ConfigError(
-            f"fedsynth.labels=trained would send {len(info.classes)} numbers for every token of {run.config.dataset}: "
-            "set fedsynth.labels=fixed."
+            f"fedsynth.labels={settings.labels} would send {len(info.classes)} numbers for every token of "
+            f"{run.config.dataset}: set fedsynth.labels=fixed."
         )
     example = math.prod(model.continuous_shape) + (len(info.classes) if trained else 0)
     floats = sum(p.numel() for p in model.parameters())
@@ -83,6 +83,12 @@ def _too_high(settings: FedSynthSettings, floats: int, example: int, largest: fl
             "model.width)."
         )
     return f"{asked} for a model of {floats:,} parameters: the largest possible rate is {largest:.12g}."
+
+
+def step_loss(run: Run, model: Classifier) -> Loss:
+    """Return the loss whose gradient a step along a batch takes, the same at the sites and the server."""
+    raw = run.settings(FedSynthSettings).labels == "raw"
+    return loss_of(model, run.task.loss, raw=raw)
 
 
 def as_batches(

@@ -96,6 +96,7 @@ PHASES: Mapping[str, Phase] = {
     },
     "phase-masking": Phase("masking", _CROPPED),
     "phase-topk": Phase("topk", _CROPPED),
+    "phase-lowrank": Phase("lowrank", _CROPPED),
     "phase-scaffold": Phase("scaffold", f"{_CROPPED} option=II"),
     "phase-fedpvr": Phase("fedpvr", f"{_CROPPED} option=II"),
     "phase-moon": Phase("moon", _CROPPED, f"{_SMALL} model.projection=8"),

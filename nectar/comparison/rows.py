@@ -60,6 +60,11 @@ class Row:
         """The sample standard deviation of the accuracy over the seeds; NaN with fewer than two."""
         return statistics.stdev(self.finals) if len(self.finals) > 1 else math.nan
 
+    @property
+    def audited(self) -> list[RunFigures]:
+        """The completed runs of which `nectar audit images` has said what is found."""
+        return [run for run in self.whole if not math.isnan(run.found)]
+
     def flags(self, index: int) -> str:
         """Return the marks of a seed, by its position."""
         run = self.runs[index]

@@ -112,6 +112,14 @@ def footnotes(results: Results) -> list[str]:
         "± is the sample standard deviation over the seeds; the accuracy is that after the last round, never the best "
         "so far."
     ]
+    audited = sum(len(row.audited) for row in rows)
+    if audited:
+        whole = sum(len(row.whole) for row in rows)
+        notes.append(
+            "Found: the share of members that the strongest attack of `nectar audit images` finds where 1 % of "
+            "controls are to be taken for some, and in brackets how many were; means over the runs that were audited, "
+            f"{audited} of {whole}."
+        )
     notes += [f"{mark} {meaning}." for mark, meaning in FLAGS.items() if mark in used]
     if not math.isnan(results.target):
         how = "as asked" if results.chosen_target else "nine tenths of the best row's accuracy"
@@ -155,18 +163,29 @@ def _search_notes(choice: Choice) -> list[str]:
 
 
 def _accuracy(results: Results) -> Table:
+    audited = any(row.audited for row in results.rows)
     rows = []
     for row in results.rows:
         each = "  ".join(_seed(row, i) for i in range(len(row.seeds)))
         spread = "" if math.isnan(row.spread) else f" ± {number(row.spread)}"
-        rows.append((row.label, f"{number(row.mean)}{spread}", each))
+        found = (_found(row),) if audited else ()
+        rows.append((row.label, f"{number(row.mean)}{spread}", *found, each))
     seeds = results.rows[0].seeds
     span = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     return Table(
         f"Accuracy after round {results.rounds}, and each seed's.",
-        ("method", "accuracy", span),
+        ("method", "accuracy", *(("found (alarms)",) if audited else ()), span),
         tuple(rows),
     )
+
+
+def _found(row: Row) -> str:
+    """Return members found and false alarms, in percent, as means over the runs that were audited."""
+    if not row.audited:
+        return _NOTHING
+    found = mean([run.found for run in row.audited])
+    alarms = mean([run.false_alarms for run in row.audited])
+    return f"{100 * found:.1f} % ({100 * alarms:.1f})"
 
 
 def _seed(row: Row, index: int) -> str:

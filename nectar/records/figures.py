@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nectar.records.record_shape import audit_of
 from server_app.record import Record
 from server_app.run_directory import KnownRun
 
@@ -72,6 +73,9 @@ class RunFigures:
         The accuracy of guessing.
     hardware : str
         The processor, or the GPU, in words; empty where the record does not say.
+    found, false_alarms : float
+        The shares of members and of controls that the strongest attack of `nectar audit images` takes for members;
+        NaN where the run as it ended was not audited.
     """
 
     directory: Path
@@ -80,6 +84,8 @@ class RunFigures:
     alone: bool
     chance: float
     hardware: str
+    found: float = math.nan
+    false_alarms: float = math.nan
 
     @property
     def final(self) -> float:
@@ -119,7 +125,8 @@ class RunFigures:
 
 def read_run(run: KnownRun, rounds: int) -> RunFigures:
     """Read the first ``rounds`` rounds of a record."""
-    lines = [line for line in Record(run.directory).metrics() if line["round"] <= rounds]
+    record = Record(run.directory)
+    lines = [line for line in record.metrics() if line["round"] <= rounds]
     figures = tuple(_round(line) for line in lines)
     whole = bool(figures) and figures[-1].round == rounds
     hardware = run.provenance.get("hardware", {})
@@ -131,7 +138,17 @@ def read_run(run: KnownRun, rounds: int) -> RunFigures:
         run.alone,
         _chance(lines),
         cuda[0] if cuda else str(hardware.get("machine", "")),
+        *_audited(record, rounds),
     )
+
+
+def _audited(record: Record, rounds: int) -> tuple[float, float]:
+    """Return which shares of members and controls an audit after round ``rounds`` took for members; NaN without."""
+    audit = audit_of(record)
+    if audit is None or audit["round"] != rounds or not audit["all"]["attacks"]:
+        return math.nan, math.nan
+    strongest = audit["all"]["attacks"][audit["all"]["strongest"]]
+    return strongest["found"], strongest["false_alarms"]
 
 
 def _round(line: Mapping[str, Any]) -> RoundFigures:

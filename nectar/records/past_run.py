@@ -13,7 +13,7 @@ from common.config.own_parts import Judge
 from common.config.resolved import Config
 from common.errors import ConfigError, FederationError
 from common.wire.synthetic_images import SyntheticImages
-from nectar.records.record_shape import Line, Partition, Provenance, require
+from nectar.records.record_shape import Line, Partition, Provenance, audit_of, require
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.run_directory import COMPLETED, PROVENANCE
@@ -99,6 +99,17 @@ class PastRun:
         if len({len(line["test"]["per_class"]) for line in lines if _has_classes(line)}) > 1:
             raise FederationError(f"{path} is damaged: its rounds differ in the number of classes")
         return lines
+
+    @cached_property
+    def audit(self) -> dict[str, Any] | None:
+        """audit-images.json, what `nectar audit images` found; None where it was not asked.
+
+        Raises
+        ------
+        FederationError
+            If a value of it is not what the audit writes.
+        """
+        return audit_of(self.record)
 
     @cached_property
     def config(self) -> Config:

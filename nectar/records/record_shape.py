@@ -9,6 +9,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import FederationError
+from server_app.record import Record
+from server_app.run_directory import AUDIT
 
 
 class Shape(BaseModel):
@@ -96,6 +98,66 @@ class Partition(Shape):
         if counts and (len(known) < len(self.sites) or {*map(len, known)} != {len(self.classes)}):
             raise ValueError("sites: each one needs the number of its images in every class")
         return self
+
+
+class AttackFigures(Shape):
+    """What an attack of an audit found."""
+
+    area: float
+    area_error: float
+    found: float
+    found_error: float
+    false_alarms: float
+    false_alarms_error: float
+    members: int
+
+
+class NearestFigures(Shape):
+    """How near a site's images lie to its own and to controls."""
+
+    own_median: float | None
+    other_median: float | None
+    nearer_to_own: float | None
+    nearer_by_chance: float | None
+
+
+class ExaminedSite(Shape):
+    """What an audit found of one site, or of all."""
+
+    images: int
+    strongest: str
+    attacks: dict[str, AttackFigures]
+    nearest: NearestFigures | None
+
+    @model_validator(mode="after")
+    def _strongest_is_one(self) -> Self:
+        if self.attacks and self.strongest not in self.attacks:
+            raise ValueError("strongest: it is none of the attacks")
+        return self
+
+
+class Audit(Shape):
+    """audit-images.json."""
+
+    round: int
+    notes: list[str]
+    controls: dict[str, int]
+    everybody: ExaminedSite = Field(alias="all")
+    sites: dict[str, ExaminedSite]
+
+
+def audit_of(record: Record) -> dict[str, Any] | None:
+    """Return audit-images.json, what `nectar audit images` found of a record; None where it was not asked.
+
+    Raises
+    ------
+    FederationError
+        If a value of it is not what the audit writes.
+    """
+    content = record.json(AUDIT)
+    if content is not None:
+        require(Audit, content, record.directory / AUDIT)
+    return content
 
 
 class Provenance(Shape):

@@ -92,10 +92,11 @@ def _of_run(view: View, prefix: str, level: int, budget: pictures.Budget) -> lis
             *(sections.at_the_sites(view), sections.matches(view)),
         ]
     )
-    made: list[tuple[str, str, Callable[[], Markup]]] = [
+    made: list[tuple[str, str, Callable[[], Markup | None]]] = [
         ("curves", "Accuracy and loss", lambda: figures),
         ("partition", "Who held what", lambda: sections.partition(view)),
         ("images", sent, lambda: pictures.of_run(view, level, budget)),
+        ("learned", "What a reader learns", lambda: sections.learned(view)),
         ("classes", "Accuracy by class", lambda: sections.per_class(view)),
         ("bytes", "Bytes", lambda: sections.traffic(view)),
         ("seconds", "Seconds", lambda: sections.times(view)),
@@ -104,7 +105,8 @@ def _of_run(view: View, prefix: str, level: int, budget: pictures.Budget) -> lis
         ("provenance", "Provenance", lambda: sections.provenance(view)),
         ("configuration", "Configuration", lambda: sections.configuration(view)),
     ]
-    return [(f"{prefix}{anchor}", name, content()) for anchor, name, content in made]
+    done = [(f"{prefix}{anchor}", name, content()) for anchor, name, content in made]
+    return [(anchor, name, content) for anchor, name, content in done if content is not None]
 
 
 def _copies(view: View) -> Markup:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nectar.audit.images import outcome
 from nectar.report import privacy
 from nectar.report.html import Markup, facts, h, join, scroll, table, words
 from nectar.report.text import MISSING, is_number, number, plural, seconds, share, size, total
@@ -294,6 +295,22 @@ def private(view: View, level: int) -> Markup:
             h("ul", *(h("li", said) for said in open_)),
         ]
     )
+
+
+def learned(view: View) -> Markup | None:
+    """Say what `nectar audit images` found; nothing where it was not asked."""
+    content = view.past.audit
+    if content is None:
+        return None
+    attacks = table(
+        "Attacks on all sites together, the strongest with *",
+        outcome.ATTACK_HEAD,
+        outcome.attack_rows(content["all"]),
+    )
+    by_site = table("Attacks by site", outcome.SITE_HEAD, outcome.site_rows(content))
+    said = h("p", outcome.sentence(content))
+    notes = [h("p", note, class_="note") for note in (outcome.DISTANCES, *content["notes"])]
+    return join([said, attacks, by_site, *notes])
 
 
 def provenance(view: View) -> Markup:

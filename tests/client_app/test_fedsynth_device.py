@@ -16,11 +16,15 @@ from torch import Tensor
 
 from client_app import fedsynth as device_side
 from client_app.fedavg import FedAvgClient
+from client_app.fedsynth import FedSynthClient
 from client_app.state import ContextState
 from common.config.loading import load
 from common.division import Division
 from common.errors import FederationError
+from common.learning.run import Run
 from common.specs.fedsynth import spec_of
+from common.specs.names import TAKEN
+from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
 from synth.synthetic_updates import Batches
 
@@ -109,8 +113,10 @@ def test_a_set_that_leads_nowhere_is_rejected_for_that_and_not_for_a_figure(smal
         "fedsynth.optimizer=sgd",
         "fedsynth.learn_step=on",
         "fedsynth.labels=fixed",
+        "fedsynth.labels=raw",
         "fedsynth.real_batch=0",
         "fedsynth.objective=update",
+        "fedsynth.objective=both",
         "fedsynth.steps=2 fedsynth.step_size=0.1",
     ],
 )
@@ -177,6 +183,47 @@ def test_statistics_start_from_the_mean_image_of_each_class(small: Small) -> Non
     images = data.inputs(slice(None))
     for x, y in zip(sent.inputs.flatten(0, 1), sent.labels.flatten(), strict=True):
         assert torch.allclose(x, images[data.labels == y].mean(0), rtol=0, atol=1e-5)
+
+
+def test_a_shared_start_is_the_same_at_every_site_and_round_and_another_runs_is_not(
+    small: Small,
+) -> None:
+    words = "fedsynth.start=shared fedsynth.iterations=0"
+    run_, data = made(small, words), digits(made(small), classes=(3,))
+    start = Weights.of(run_.build_model())
+    began = client(run_).synthesize(start)
+    for other in (client(run_, "b", data=data), client(run_, "a", 7)):
+        sent = other.synthesize(start)
+        assert torch.equal(sent.inputs, began.inputs)
+        assert torch.equal(sent.labels, began.labels)
+    assert float(began.inputs.std()) > 0
+    assert len(began.labels.argmax(-1).unique()) == began.labels.shape[:2].numel() <= 10
+    another = client(made(small, f"{words} seed=1")).synthesize(start)
+    assert not torch.equal(another.inputs, began.inputs)
+
+
+def test_warm_begins_with_what_the_server_last_took(small: Small) -> None:
+    """What is found in round 1 is round 2's start, and round 3's too where the server did not take round 2."""
+    run_ = made(small, "fedsynth.warm=on fedsynth.learn_step=on")
+    still = made(small, "fedsynth.warm=on fedsynth.learn_step=on fedsynth.iterations=0")
+    start, data, state = Weights.of(run_.build_model()), digits(run_), ContextState(RecordDict())
+
+    def sent_in(server_round: int, taken: int, of: Run) -> SyntheticBatches:
+        site = FedSynthClient(of, "a", data, data, state)
+        site.begin({"server-round": server_round, TAKEN: taken})
+        sent = site.synthesize(start)
+        site.round.memory.save(server_round)
+        return sent
+
+    first = sent_in(1, 0, run_)
+    second = sent_in(2, 1, still)
+    moved = sent_in(3, 1, run_)
+    for found, same in ((second, True), (moved, False)):
+        assert torch.equal(found.inputs, first.inputs) is same
+        assert torch.equal(found.labels, first.labels) is same
+    assert float(cast(Tensor, second.step_size)) == float(cast(Tensor, first.step_size)) != 1.0
+    cold = client(made(small, "fedsynth.learn_step=on fedsynth.iterations=0"), "a", 2)
+    assert not torch.equal(cold.synthesize(start).inputs, second.inputs)
 
 
 def test_a_learned_length_is_held_to_what_the_server_accepts(

@@ -200,6 +200,7 @@ def test_a_run_that_continues_has_the_weights_of_an_unbroken_one(small: Small) -
         ("fedavg", "evaluation.on=both data.site_holdout=0.1", r"no model to evaluate"),
         ("feddm", "evaluation.on=none", r"method=feddm does not: choose fedavg"),
         ("fedsynth", "evaluation.on=none", r"method=fedsynth does not"),
+        ("lowrank", "evaluation.on=none", r"method=lowrank does not"),
     ],
 )
 def test_where_the_server_needs_a_whole_model_it_is_refused(

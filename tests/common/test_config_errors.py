@@ -65,7 +65,7 @@ def test_a_key_like_no_other_is_answered_with_where_to_look() -> None:
         ),
         (
             "feddm.start=nosie",
-            "feddm.start='nosie' on the command line must be one of real, noise.",
+            "feddm.start='nosie' on the command line must be noise, smooth, mean, mix:K with K from 2 to 64, or real.",
         ),
         ("feddm.warm=1", "feddm.warm=1 on the command line must be true or false (on or off)."),
         (

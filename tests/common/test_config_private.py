@@ -33,6 +33,7 @@ HOLD = {
     "fedsynth": "fedsynth.fidelity=off",
     "masking": "",
     "topk": "",
+    "lowrank": "",
     "fedssyn": "fedssyn.noise_multiplier=1.906",
 }
 

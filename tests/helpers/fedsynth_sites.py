@@ -66,7 +66,8 @@ def by_torch(run_: Run, start: Weights, sent: SyntheticBatches) -> dict[str, Ten
     optimiser = torch.optim.SGD(model.parameters(), lr=lr)
     for x, y in zip(sent.inputs.double(), sent.labels, strict=True):
         optimiser.zero_grad()
-        F.cross_entropy(model(x), y.double().softmax(-1) if sent.trained else y).backward()
+        soft = y.double() if settings.labels == "raw" else y.double().softmax(-1)
+        F.cross_entropy(model(x), soft if sent.trained else y).backward()
         optimiser.step()
     return {name: p.detach() for name, p in model.named_parameters()}
 

@@ -117,6 +117,7 @@ CASES: tuple[tuple[str, str], ...] = (
     ("fedsynth", f"{_FEDSYNTH}fedsynth.labels=fixed fedsynth.learn_step=true fedsynth.replay=vmap "),
     ("masking", _TRAINED),
     ("topk", f"{_TRAINED}topk.values=float16 "),
+    ("lowrank", f"{_TRAINED}lowrank.rank=2 "),
     ("flwr.serverapp.strategy:FedAdam", "fedavg.epochs=1 fedavg.batch=32 "),
     ("flwr.serverapp.strategy:FedAvgM", "fedavg.epochs=1 fedavg.batch=32 "),
 )  # fmt: skip

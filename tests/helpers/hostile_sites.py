@@ -80,6 +80,7 @@ RUNS: dict[str, tuple[str, str]] = {
     ),
     "masking": ("masking", "masking.rate=4"),
     "topk": ("topk", "topk.rate=4"),
+    "lowrank": ("lowrank", "lowrank.rank=4"),
     "fedvae": (
         "fedvae",
         f"{VAE} fedvae.preliminary_rounds=2 fedvae.epochs=4 fedvae.lr=0.03 fedvae.batch=32",

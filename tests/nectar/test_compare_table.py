@@ -102,6 +102,16 @@ def test_the_tables_say_it() -> None:
     assert "2 of 3. `--alone`" in text
 
 
+def test_what_an_audit_found_stands_beside_accuracy() -> None:
+    audited = replace(a_run(0.5, 0.7), found=0.05, false_alarms=0.01)
+    text = markdown(results(a_row(audited, replace(audited, found=0.03)), a_row(a_run(0.2, 0.3))))
+    assert "| method | accuracy | found (alarms) |" in text
+    assert "| a | 0.7000 ± 0.0000 | 4.0 % (1.0) |" in text
+    assert "| a | 0.3000 | – |" in text
+    assert "runs that were audited, 2 of 3." in text
+    assert "found" not in markdown(results(a_row(a_run(0.2, 0.3)))).lower()
+
+
 def test_a_terminal_has_120_columns() -> None:
     runs = [a_run(*([0.5] * 30)) for _ in range(20)]
     wide = results(

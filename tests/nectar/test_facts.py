@@ -83,6 +83,9 @@ def test_every_method_states_what_leaves_a_device_and_has_its_facts(method: str)
         ("fedsynth", "", {"began_as": "noise", "update": True, "labels": True}),
         ("fedsynth", "fedsynth.start=statistics", {"began_as": "class means"}),
         ("topk", "", {"payload": "part of an update", "update": True}),
+        ("lowrank", "", {"payload": "factors of an update", "update": True}),
+        ("fedsynth", "fedsynth.start=shared", {"began_as": "noise", "labels": True}),
+        ("fedsynth", "fedsynth.start=shared fedsynth.labels=fixed", {"labels": False}),
         (ADAM, "", {"payload": "weights", "update": True, "labels": False}),
     ],
 )

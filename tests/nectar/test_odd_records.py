@@ -19,13 +19,16 @@ from small import SMALL
 from common.division import Division
 from common.errors import NectarError
 from common.wire.synthetic_images import SyntheticImages
+from nectar.audit.images.at_record import audit_record
 from nectar.export import bundle
 from nectar.export.about import about_model
 from nectar.export.readme import readme
 from nectar.export.source import Source
 from nectar.records.past_run import PastRun
 from nectar.report.page import page
+from nectar.report.sections import learned
 from nectar.report.view import View
+from server_app.run_directory import AUDIT
 from server_app.synthetic_sets import save_sets
 
 MISSING = object()
@@ -43,9 +46,9 @@ def record(recorded: Path, tmp_path: Path) -> Path:
     return shutil.copytree(recorded, tmp_path / recorded.name)
 
 
-def broken(content: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the content with one value replaced by something else, of every key down to three deep."""
-    for keys in paths(content, 3):
+def broken(content: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """Yield the content with one value replaced by something else, of every key down to ``depth``."""
+    for keys in paths(content, depth):
         for odd in ODD:
             changed = copy.deepcopy(content)
             inner = changed
@@ -104,6 +107,19 @@ def test_odd_json_is_a_sentence(record: Path, name: str) -> None:
     for what, content in broken(json.loads((record / name).read_text())):
         (record / name).write_text(json.dumps(content))
         survives(record, f"{name}: {what}")
+
+
+@pytest.mark.usefixtures("light")
+def test_an_odd_audit_is_a_sentence(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    audited = audit_record(record)
+    figures = {"images": 1, "strongest": "nearest"}
+    figures["attacks"] = {"nearest": audited["all"]["attacks"]["nearest"]}
+    few = {**audited, "all": figures | {"nearest": None}, "sites": {}}
+    few["sites"]["partition-0"] = audited["sites"]["partition-0"]
+    monkeypatch.setattr("nectar.report.page._of_run", lambda view, *_: [("", "", learned(view))])
+    for what, content in broken(few, 5):
+        (record / AUDIT).write_text(json.dumps(content))
+        survives(record, f"{AUDIT}: {what}", exports=False)
 
 
 @pytest.mark.usefixtures("light")

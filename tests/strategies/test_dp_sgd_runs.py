@@ -158,6 +158,7 @@ EVERY = {
     "fedsynth": "fedsynth.rate=2 fedsynth.fidelity=off fedsynth.iterations=3",
     "masking": "",
     "topk": "",
+    "lowrank": "lowrank.rank=2",
     "flwr.serverapp.strategy:FedAdam": "",
 }
 

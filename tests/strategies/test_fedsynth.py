@@ -29,7 +29,7 @@ from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.settings.fedsynth import FedSynthSettings
-from common.specs.fedsynth import as_batches, spec_of
+from common.specs.fedsynth import as_batches, spec_of, step_loss
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
 from nectar import cli
@@ -45,6 +45,7 @@ from synth.synthetic_updates import loss_of, replay
 FORMS = {
     "trained labels": "",
     "fixed labels": "fedsynth.labels=fixed",
+    "labels as they are": "fedsynth.labels=raw fedsynth.synthetic_lr=0.5",
     "several steps, one learned length": "fedsynth.steps=3 fedsynth.learn_step=on",
     "a network with normalisation": "model.name=convnet model.depth=1 model.width=32",
 }
@@ -65,7 +66,7 @@ def test_the_server_replays_what_a_device_sent_to_the_devices_own_bits(
 
     model = device.model(weights)
     own = replay(
-        loss_of(model, here.task.loss),
+        step_loss(here, model),
         parameters(model),
         as_batches(sent.as_sent(spec_of(here)), device.settings(FedSynthSettings), here.device),
     )

@@ -245,6 +245,7 @@ RECIPES = {
     "real": "",
     "masking": "rate=7.8",
     "topk": "rate=7.8",
+    "lowrank": "rank=4",
     "fedsynth": "rate=5 iterations=3 steps=2 real_batch=32",
     "fedvae": "",
     "feddpms": "sigma=0.424",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,6 +20,7 @@ from synth.batch_starts import class_means, draw_labels, label_logits, noise
 from synth.descent import SGD, Adam
 from synth.synthetic_updates import (
     Batches,
+    both,
     client_update,
     distance,
     distil,
@@ -65,16 +67,18 @@ def real_data(n: int = 12, dtype: torch.dtype = torch.float64) -> tuple[Tensor, 
 
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.ReLU()])
 @pytest.mark.parametrize("m", [1, 3])
-@pytest.mark.parametrize("kind", ["loss", "distance"])
+@pytest.mark.parametrize("kind", ["loss", "distance", "both"])
 @pytest.mark.parametrize("part", ["inputs", "labels", "step_size"])
+@pytest.mark.parametrize("raw", [False, True])
 def test_the_gradient_is_that_of_finite_differences(
-    activation: nn.Module, m: int, kind: str, part: str
+    activation: nn.Module, m: int, kind: str, part: str, raw: bool
 ) -> None:
     model = network(activation)
-    loss, w = loss_of(model, F.cross_entropy), start_of(model)
+    loss, w = loss_of(model, F.cross_entropy, raw=raw), start_of(model)
     x, y = real_data()
     end = {name: value + 0.1 * torch.sin(value * 50) for name, value in w.items()}
-    objective = (lambda p: loss(p, x, y)) if kind == "loss" else distance(w, end)
+    near, good = distance(w, end), lambda p: loss(p, x, y)
+    objective = {"loss": good, "distance": near, "both": both(good, near)}[kind]
     s = batches(m, 2, soft=True)
     moved = getattr(s, part).clone().requires_grad_()
     value = objective(client_update(loss, w, replace(s, **{part: moved})))
@@ -112,6 +116,19 @@ def test_a_linear_models_steps_and_slope_are_those_worked_out_by_hand() -> None:
     (slope,) = torch.autograd.grad(end.sum(), x)
     # dw1/dx1 = -.1 (2 x1 w - 1) = -1.1, dw2/dw1 = 1 - .1 x2^2 = .9; dw2/dx2 = -.1 (2 x2 w1 - 1) = 0
     assert slope.flatten().tolist() == pytest.approx([-0.99, 0.0], abs=1e-14)
+
+
+def test_labels_as_they_are_scale_the_slope_as_cross_entropy_worked_out_by_hand() -> None:
+    """The slope of -sum_c y_c log p_c in the logits is (sum_c y_c) p - y, whatever the signs of y."""
+    model = nn.Linear(1, 2, bias=False).double()
+    w = {"weight": torch.tensor([[1.0], [0.0]], dtype=torch.float64)}
+    y, x, p = torch.tensor([[[3.0, -1.0]]], dtype=torch.float64), 2.0, 1 / (1 + math.exp(-2.0))
+    s = Batches(
+        torch.tensor([[[x]]], dtype=torch.float64), y, torch.tensor(0.1, dtype=torch.float64)
+    )
+    end = replay(loss_of(model, F.cross_entropy, raw=True), w, s)["weight"].flatten().tolist()
+    slopes = [x * (2 * p - 3), x * (2 * (1 - p) + 1)]
+    assert end == pytest.approx([1 - 0.1 * slopes[0], -0.1 * slopes[1]], abs=1e-14)
 
 
 @pytest.mark.parametrize("soft", [False, True])

@@ -15,7 +15,7 @@ def facts(disclosed: Disclosure, given: Given) -> Facts:
             "The synthetic batches are functions of private data, and stand for an update: whoever has them and the "
             "round's weights has the update. The nearer it comes to the device's own, the more of its data they show.",
             _start(disclosed),
-            _labels(given),
+            _labels(disclosed, given),
         ),
     )
 
@@ -26,7 +26,9 @@ def _start(disclosed: Disclosure) -> str:
     return "They started from noise."
 
 
-def _labels(given: Given) -> str:
+def _labels(disclosed: Disclosure, given: Given) -> str:
+    if not disclosed.labels:
+        return "Their labels were drawn for all devices alike."
     if given("labels") == "fixed":
         return (
             "Their labels were drawn by the device's own class frequencies, which can be read off them; of text they "

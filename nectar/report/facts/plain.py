@@ -90,6 +90,15 @@ PLAIN: dict[str, Facts] = {
         (_SENT,),
         carries="weights",
     ),
+    "lowrank": Facts(
+        "low-rank updates",
+        ("No training example left a device: factors of an update travelled.",),
+        (
+            "Two factors of each matrix of the update of every device were sent, and its vectors as they are: "
+            "functions of private data.",
+        ),
+        carries="factors of an update",
+    ),
     "masking": Facts(
         "random masking",
         ("No training example left a device: a part of an update travelled.",),

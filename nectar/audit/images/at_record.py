@@ -1,0 +1,182 @@
+"""The audit of a run's record: the sets and models that left, and the data of which the sites had shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from common.config.own_parts import Judge
+from common.division import Division
+from common.draws.seeding import numpy_generator
+from common.errors import ConfigError, NectarError
+from common.learning.compute import use_threads
+from common.learning.run import Run
+from common.samples.inputs import Samples, samples
+from common.sites import ALL_SITES
+from common.storage.files import write_json
+from common.wire.synthetic_images import SyntheticImages
+from nectar.audit.images.evidence import Evidence, Sent, everybody, sent_of, together
+from nectar.audit.images.examining import examined, notes_of
+from nectar.audit.images.outcome import outcome
+from nectar.export.learned import network_of
+from nectar.records.past_run import PastRun
+from nectar.report.neighbours import real_images
+from nectar.report.view import View
+from server_app.checkpoint import Checkpoint
+from server_app.run_directory import AUDIT
+from strategies.shuffled_pool import ShuffledPool
+
+MOST_CONTROLS = 10_000
+"""As many training images that no site has join the validation and test images as are missing to this number."""
+
+#: under which name Fedssyn's checkpoint has the pool
+_POOL = "pool"
+
+
+def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
+    """Audit the record in ``directory``, write the outcome into it, and return it.
+
+    Raises
+    ------
+    ConfigError
+        If it is no run's record, its data are text, or the images that its sites had are not at hand.
+    FederationError
+        If the run stopped before its first round was done, or a file of it is damaged.
+    """
+    past = PastRun.open(directory, judge)
+    use_threads(past.config.compute.server_cores)
+    view = View(past)
+    view.require_named()
+    if view.info is not None and not view.info.has_images:
+        raise ConfigError(f"{past.directory} is a run on text: there are no images to audit.")
+    held = real_images(view)
+    if isinstance(held, str):
+        raise ConfigError(
+            f"{past.directory} cannot be audited here: {held}. An audit needs the images that the sites had."
+        )
+    checkpoint = past.checkpoint()
+    division = Division(past.config.with_sites(len(view.sites)))
+    notes = []
+    if len(held.parts) < len(view.sites):
+        notes.append(
+            "Some sites' images are not known here: they count neither as members nor as controls."
+        )
+    if past.config.private and past.config.data.site_holdout:
+        notes.append(
+            "What the sites hold out counts as members: in a private run it is each site's own matter."
+        )
+    members = {
+        site: samples(division.dataset.train, division.run.info, _learned(division, site, part))
+        for site, part in held.parts.items()
+    }
+    controls = dict(_controls(division, len(view.sites)))
+    sent, rounds = _sent(past, checkpoint, division.run)
+    missing = set(range(1, view.reached + 1)) - set(rounds)
+    if rounds and missing:
+        notes.append(
+            f"The record keeps the sets of round{'s' if len(rounds) > 1 else ''} {_listed(rounds)} of {view.reached}: "
+            "what left in other rounds is not counted, and may show more."
+        )
+    evidence = Evidence.of(members, everybody([*controls.values()]), division.run.info, sent)
+    by_model = dict(_by_model(past, division, checkpoint, evidence, notes))
+    about = {
+        "record": past.record.id,
+        "round": checkpoint.server_round,
+        "controls": {name: len(part) for name, part in controls.items()},
+    }
+    whole, sites = examined(evidence, by_model)
+    content = outcome(whole, sites, about, [*notes, *notes_of(evidence)])
+    write_json(past.directory / AUDIT, content)
+    return content
+
+
+def _learned(division: Division, site: str, part: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the positions that a site learns from."""
+    if division.config.private or not division.config.data.site_holdout:
+        return part
+    return division.share(site, division.dataset, part)[0]
+
+
+def _controls(division: Division, sites: int) -> Iterator[tuple[str, Samples]]:
+    """Yield the images that no site has, by what they are."""
+    dataset, info, held = division.dataset, division.run.info, division.validation
+    count = len(held) + len(dataset.test)
+    if len(held):
+        yield "held back for validation", samples(dataset.train, info, held)
+    if len(dataset.test):
+        yield "of the test split", samples(dataset.test, info)
+    had = np.concatenate([held, *division.partition(sites)])
+    left = np.setdiff1d(np.arange(len(dataset.train)), had)
+    if len(left) and count < MOST_CONTROLS:
+        draws = numpy_generator(division.config.seed, "audit-controls")
+        some = draws.permutation(left)[: MOST_CONTROLS - count]
+        yield "training images that no site has", samples(dataset.train, info, np.sort(some))
+    elif not count:
+        raise ConfigError(
+            "no image of this data set was kept from all sites, so that there is nothing to hold members against: "
+            "run with data.validation above 0, or a data set with test images."
+        )
+
+
+def _sent(
+    past: PastRun, checkpoint: Checkpoint, run: Run
+) -> tuple[dict[str, Sent], tuple[int, ...]]:
+    """Return all that the record keeps of what was sent, by site, and the rounds that it is of; none of a pool."""
+    info = run.info
+    if past.config.method == "fedssyn":
+        pool = ShuffledPool(run)
+        pool.load_state_dict(checkpoint.strategy[_POOL])
+        gathered = {ALL_SITES: pool.everything} if pool.closed else pool.sent
+        return {
+            site: sent_of(SyntheticImages(some.examples, some.labels), info)
+            for site, some in gathered.items()
+            if len(some.labels)
+        }, ()
+    sets = dict(past.synthetic(best=best) for best in (False, True))
+    sets.pop(0, None)
+    names = dict.fromkeys(site for each in sets.values() for site in each)
+    return {
+        site: together([sent_of(each[site], info) for each in sets.values() if site in each])
+        for site in names
+    }, tuple(sorted(sets))
+
+
+def _by_model(
+    past: PastRun, division: Division, last: Checkpoint, evidence: Evidence, notes: list[str]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield minus the least loss of each candidate under the models of the last round, and of the best."""
+    checkpoints = {"loss, last model": last}
+    if past.record.best.is_file():
+        best = past.checkpoint(best=True)
+        if best.server_round != last.server_round:
+            checkpoints["loss, best model"] = best
+    for name, checkpoint in checkpoints.items():
+        try:
+            losses = [_losses(division, checkpoint, model, evidence) for model in checkpoint.models]
+        except NectarError as error:
+            notes.append(f"No loss could be taken: {error}.")
+            return
+        yield name, -torch.stack(losses).amin(0)
+
+
+@torch.no_grad()
+def _losses(division: Division, checkpoint: Checkpoint, model: str, evidence: Evidence) -> Tensor:
+    network, batch = network_of(division.run, checkpoint, model), division.config.evaluation.batch
+    candidates = evidence.candidates
+    parts = []
+    for first in range(0, len(candidates), batch):
+        part = slice(first, first + batch)
+        outputs = network(candidates.inputs(part)).float()
+        parts.append(F.cross_entropy(outputs, candidates.labels[part], reduction="none"))
+    return torch.nan_to_num(torch.cat(parts), nan=torch.inf)
+
+
+def _listed(rounds: tuple[int, ...]) -> str:
+    return " and ".join(map(str, rounds))

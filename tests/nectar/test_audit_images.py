@@ -1,0 +1,412 @@
+"""What a reader of images or weights learns: attacks on sets made by hand, then on runs, then at a site."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federation import run
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from small import Small
+from torch import Tensor
+
+from client_app.owner.review import Review
+from common.errors import ConfigError, FederationError
+from common.samples.dataset import DatasetInfo
+from common.samples.inputs import Samples
+from common.wire.synthetic_images import SyntheticImages
+from nectar.audit.images.at_record import audit_record
+from nectar.audit.images.at_site import audit_review
+from nectar.audit.images.evidence import Evidence, Sent
+from nectar.audit.images.examining import Examined, examined
+from nectar.audit.images.figures import Scored, area_under, figures, threshold_at, weights
+from nectar.cli import main
+from nectar.records.figures import read_run
+from server_app.run_directory import AUDIT, known_run
+
+INFO = DatasetInfo("made", (1, 8, 8), ("a", "b"), (0.0,), (1.0,), 255.0)
+IMAGE_ATTACKS = ("nearest", "correlation", "unmixing")
+
+
+def drawn(count: int, seed: int) -> Tensor:
+    """Return images that share most of what they show, as those of a class do: uint8 [n, 1, 8, 8]."""
+    numbers = torch.Generator().manual_seed(seed)
+    shared = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(99))
+    own = torch.rand(count, 1, 8, 8, generator=numbers)
+    return ((0.6 * shared + 0.4 * own) * 255).round().to(torch.uint8)
+
+
+def alike(count: int, seed: int) -> Tensor:
+    """Return images that differ mostly in few large patterns, as photographs do, and little in detail."""
+    numbers = torch.Generator().manual_seed(seed)
+    patterns = torch.rand(4, 64, generator=torch.Generator().manual_seed(98)) - 0.5
+    large = torch.randn(count, 4, generator=numbers) @ patterns
+    detail = 0.05 * torch.randn(count, 64, generator=numbers)
+    pixels = (0.5 + 0.2 * large + detail).clamp(0, 1).view(count, 1, 8, 8)
+    return (pixels * 255).round().to(torch.uint8)
+
+
+def samples(images: Tensor) -> Samples:
+    return Samples.of(images, torch.arange(len(images)) % 2)
+
+
+def audit(sent: dict[str, Tensor], members: dict[str, Samples], controls: Samples) -> Any:
+    shown = {}
+    for site, images in sent.items():
+        of_class = torch.arange(len(images))[:, None] % 2 == torch.arange(2)
+        shown[site] = Sent(images.flatten(1), of_class)
+    return examined(Evidence.of(members, controls, INFO, shown), {})
+
+
+# ---- sets made by hand ----------------------------------------------------------------------------------------
+
+
+def test_members_sent_unchanged_are_all_found_and_no_others_by_the_nearest_neighbour() -> None:
+    members, controls = samples(drawn(200, 1)), samples(drawn(1000, 2))
+    sent = members.raw[:40].float() / 255
+    whole, sites = audit({"north": sent}, {"north": members}, controls)
+    assert round(whole.attacks["nearest"].found * 200) >= 40
+    assert whole.attacks["nearest"].found <= 40 / 200 + 0.03
+    near = sites["north"].nearest
+    assert near.own_median < 1e-6
+    assert near.other_median > 0.05
+    assert near.nearer_to_own == 1
+    assert math.isclose(near.nearer_by_chance, 200 / 1200, rel_tol=1e-5)
+
+
+def test_means_of_four_are_unmixed_while_the_nearest_neighbour_finds_next_to_nobody() -> None:
+    members, controls = samples(alike(100, 1)), samples(alike(400, 2))
+    picks = torch.tensor([[i, i + 2, i + 4, i + 6] for i in range(90)])  # of one class each
+    mixed = (members.raw.float() / 255)[picks].mean(1)
+    mixed = (mixed * 255).round() / 255
+    whole, _ = audit({"north": mixed}, {"north": members}, controls)
+    assert whole.strongest == "unmixing"
+    assert whole.attacks["unmixing"].found > 0.9
+    assert whole.attacks["nearest"].found < 0.15
+
+
+def test_noise_among_mixtures_hides_no_member_of_them() -> None:
+    """What is made of no candidates takes large weights of some of them, controls too: they must not set the bar."""
+    members, controls = samples(alike(100, 1)), samples(alike(400, 2))
+    picks = torch.tensor([[i, i + 2, i + 4, i + 6] for i in range(90)])
+    mixed = (members.raw.float() / 255)[picks].mean(1)
+    mixed[1::2] = torch.rand(45, 1, 8, 8, generator=torch.Generator().manual_seed(3)) * 3
+    whole, _ = audit({"north": mixed}, {"north": members}, controls)
+    used = len(picks[0::2].unique())
+    assert whole.attacks["unmixing"].found > 0.9 * used / 100
+
+
+def test_each_site_is_judged_by_what_it_sent_itself() -> None:
+    members = {"north": samples(drawn(100, 1)), "south": samples(drawn(100, 3))}
+    controls = samples(drawn(400, 2))
+    sent = {
+        "north": members["north"].raw[:20].float() / 255,
+        "south": torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(5)),
+    }
+    _, sites = audit(sent, members, controls)
+    assert sites["north"].attacks["nearest"].found >= 0.2
+    assert sites["south"].attacks["nearest"].found < 0.05
+
+
+def test_nothing_is_told_of_a_class_that_only_one_side_has() -> None:
+    found = figures(
+        Scored(torch.zeros(3), torch.zeros(3, dtype=torch.int64)),
+        Scored(torch.ones(2), torch.ones(2, dtype=torch.int64)),
+        Scored(torch.ones(2), torch.ones(2, dtype=torch.int64)),
+    )
+    assert found is None
+
+
+def test_a_class_that_looks_likelier_is_no_finding() -> None:
+    """Scores that hang on the class alone, and members mostly of one class: an area of a half, nobody found."""
+    members = torch.tensor([0] * 90 + [1] * 10)
+    controls = torch.tensor([0] * 50 + [1] * 50)
+    found = figures(
+        Scored(1.0 - members, members),
+        Scored(1.0 - controls, controls),
+        Scored(1.0 - controls, controls),
+    )
+    assert found is not None
+    assert math.isclose(found.area, 0.5)
+    assert found.found == found.false_alarms == 0
+
+
+# ---- the figures ----------------------------------------------------------------------------------------------
+
+few = st.lists(st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 0.5001, 2.0]), min_size=1, max_size=60)
+
+
+@given(few, st.integers(0, 5), st.floats(0.0, 0.3))
+def test_false_alarms_of_the_fitted_half_never_pass_the_rate_and_no_lower_score_would_do(
+    scores: list[float], seed: int, rate: float
+) -> None:
+    values = torch.tensor(scores)
+    labels = torch.randint(3, (len(scores),), generator=torch.Generator().manual_seed(seed))
+    weight = weights(labels, torch.tensor([0, 0, 0, 1, 2, 2]))
+    threshold = threshold_at(values, weight, rate)
+    total = float(weight.sum())
+
+    def above(bound: float) -> float:
+        return float(weight[values.double() > bound].sum())
+
+    assert above(threshold) <= rate * total + 1e-12
+    lower = [v for v in values.double().tolist() if v < threshold]
+    assert not lower or above(max(lower)) > rate * total - 1e-12
+
+
+@given(few, few)
+def test_the_area_is_the_share_of_pairs_in_order(
+    members: list[float], controls: list[float]
+) -> None:
+    pairs = [(m > c) + 0.5 * (m == c) for m in members for c in controls]
+    weight = torch.ones(len(controls), dtype=torch.float64)
+    area = area_under(torch.tensor(members), torch.tensor(controls), weight)
+    assert math.isclose(area, float(np.mean(pairs)), rel_tol=1e-9)
+
+
+def test_controls_weigh_by_class_as_members_do() -> None:
+    controls, members = torch.tensor([0, 0, 0, 0, 1]), torch.tensor([0, 1, 1, 1])
+    weight = weights(controls, members)
+    assert weight.tolist() == [0.25, 0.25, 0.25, 0.25, 3.0]
+
+
+# ---- runs -----------------------------------------------------------------------------------------------------
+
+
+def test_the_images_that_real_sends_are_found_every_one(small: Small) -> None:
+    record = run(small(method="real", rounds=1, set="data.send_originals=on"))
+    content = audit_record(record.directory)
+    sent = content["all"]["images"]
+    nearest = content["all"]["attacks"]["nearest"]
+    assert sent
+    assert round(nearest["found"] * nearest["members"]) >= sent
+    assert max(each["nearest"]["own_median"] for each in content["sites"].values()) < 1e-5
+    assert {each["nearest"]["nearer_to_own"] for each in content["sites"].values()} == {1.0}
+    assert json.loads((record.directory / AUDIT).read_text("utf-8")) == content
+
+
+def test_noise_shows_nobody(small: Small) -> None:
+    settings = "feddm.start=noise feddm.iterations=0 feddm.ipc=10 partition.alpha=100"
+    content = audit_record(run(small(method="feddm", rounds=1, set=settings)).directory)
+    for each in (content["all"], *content["sites"].values()):
+        for name in IMAGE_ATTACKS:
+            found = each["attacks"][name]
+            assert abs(found["area"] - 0.5) < 3 * found["area_error"], name
+    assert content["all"]["images"] == 300
+
+
+def test_weights_are_judged_by_the_loss_and_members_and_controls_are_counted(small: Small) -> None:
+    record = run(
+        small(method="fedavg", rounds=2, set="data.images=300 fedavg.epochs=60 fedavg.lr=0.1")
+    )
+    content = audit_record(record.directory)
+    found = content["all"]["attacks"]["loss, last model"]
+    assert content["all"]["images"] == 0
+    assert not set(IMAGE_ATTACKS) & set(content["all"]["attacks"])
+    assert found["area"] > 0.5 + 3 * found["area_error"]
+    assert found["members"] + content["controls"]["held back for validation"] == 300
+    assert content["controls"]["of the test split"] == 360
+    assert content["controls"]["training images that no site has"] == 1437 - 300
+
+
+def test_what_a_site_holds_out_is_no_member(small: Small) -> None:
+    record = run(small(method="fedavg", rounds=1, set="data.site_holdout=0.5 evaluation.on=both"))
+    found = audit_record(record.directory)["all"]["attacks"]["loss, last model"]
+    held = sum(row["examples"] for row in record.metrics()[-1]["evaluated"].values())
+    trained = sum(site["examples"] for site in record.json("partition.json")["sites"].values())
+    assert held > 500
+    assert found["members"] in (trained, trained - held)
+    assert found["members"] < 800
+
+
+def test_fedssyns_pool_is_audited_whole(small: Small) -> None:
+    settings = "fedssyn.images=real-shuffled fedssyn.inner=fedavg"
+    content = audit_record(run(small(method="fedssyn", rounds=2, set=settings)).directory)
+    assert content["all"]["images"] == 36 + 44 + 48
+    assert content["all"]["nearest"]["nearer_to_own"] > 0.95
+    assert content["all"]["attacks"]["nearest"]["found"] * 1293 >= 36 + 44 + 48
+
+
+# ---- what cannot be audited -----------------------------------------------------------------------------------
+
+
+def test_a_record_whose_data_are_gone_is_refused_in_a_sentence(
+    small: Small, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run(small(method="fedavg", rounds=1))
+    provenance = record.directory / "provenance.json"
+    stated = json.loads(provenance.read_text("utf-8"))
+    stated["data"]["sha256"] = "0" * 64
+    provenance.write_text(json.dumps(stated), encoding="utf-8")
+    assert main(["audit", "images", str(record.directory)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "is another one today" in said
+
+
+def test_a_run_without_a_finished_round_is_refused(small: Small) -> None:
+    record = run(small(method="fedavg", rounds=1))
+    record.last.unlink()
+    with pytest.raises(FederationError, match="stopped before its first round"):
+        audit_record(record.directory)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["images"], "takes one record"),
+        (["images", "a", "b"], "takes one record"),
+        (["images", "nowhere"], "is not a run's record"),
+        (["images", "a", "--others", "b"], "--others goes with --data"),
+        (["dp-sgd", "--json"], "--json goes with `nectar audit images`"),
+    ],
+)
+def test_wrong_words_are_refused(
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_text_has_no_images_to_audit(asked: Any) -> None:
+    record = run(asked())
+    with pytest.raises(ConfigError, match="there are no images to audit"):
+        audit_record(record.directory)
+
+
+# ---- on the terminal, in the report ---------------------------------------------------------------------------
+
+
+def test_compare_has_what_was_found_of_the_run_as_it_ended(small: Small) -> None:
+    known = known_run(run(small(method="real", rounds=2, set="data.send_originals=on")).directory)
+    assert known is not None
+    assert math.isnan(read_run(known, 2).found)
+    content = audit_record(known.directory)
+    strongest = content["all"]["attacks"][content["all"]["strongest"]]
+    figures = read_run(known, 2)
+    assert (figures.found, figures.false_alarms) == (strongest["found"], strongest["false_alarms"])
+    assert math.isnan(read_run(known, 1).found)
+
+
+def test_many_images_are_held_against_candidates_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members, controls = {"north": samples(drawn(60, 1))}, samples(drawn(100, 2))
+    sent = {"north": torch.rand(50, 1, 8, 8, generator=torch.Generator().manual_seed(4))}
+    at_once = audit(sent, members, controls)
+    monkeypatch.setattr("nectar.audit.images.examining._CHUNK", 7)
+    assert audit(sent, members, controls) == at_once
+
+
+def test_figures_by_site_are_of_the_first_sites(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = {f"s{i}": samples(drawn(20, i)) for i in range(4)}
+    sent = {site: each.raw[:10].float() / 255 for site, each in members.items()}
+    whole, sites = audit(sent, members, samples(drawn(100, 9)))
+    monkeypatch.setattr("nectar.audit.images.examining.MOST_SITES", 2)
+    fewer, two = audit(sent, members, samples(drawn(100, 9)))
+    assert fewer == whole
+    assert two == {site: sites[site] for site in ("s0", "s1")}
+
+
+def test_the_outcome_is_told_and_the_report_shows_it(
+    small: Small, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run(small(method="real", rounds=2, set="data.send_originals=on"))
+    assert main(["report", str(record.directory)]) == 0
+    page = record.directory / "report.html"
+    assert "What a reader learns" not in page.read_text("utf-8")
+    capsys.readouterr()
+    assert main(["audit", "images", str(record.directory)]) == 0
+    said = capsys.readouterr().out
+    assert "The strongest attack" in said
+    assert "keeps the sets of round 2 of 2" in said
+    assert main(["audit", "images", str(record.directory), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert main(["report", str(record.directory)]) == 0
+    shown = page.read_text("utf-8")
+    assert "What a reader learns" in shown
+    found = content["all"]["attacks"]["nearest"]
+    assert f"{100 * found['found']:.1f} ± {100 * found['found_error']:.1f} %" in shown
+
+
+# ---- at a site ------------------------------------------------------------------------------------------------
+
+
+def write(images: Tensor, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for index, image in enumerate(images):
+        Image.fromarray(image[0].numpy()).save(folder / f"{index:06d}.png")
+
+
+@pytest.fixture
+def review(tmp_path: Path) -> Path:
+    """Return a site's folder: ``review`` has a set of ten own images of twenty, ``own`` all and ``test`` ones."""
+    images = drawn(20, 1)
+    write(images[:10], tmp_path / "review" / "run-north-0123456789ab")
+    write(images, tmp_path / "own" / "train" / "a")
+    write(drawn(40, 2), tmp_path / "own" / "test" / "a")
+    write(drawn(200, 3), tmp_path / "others" / "a")
+    return tmp_path
+
+
+def test_at_a_site_the_outcome_stays_in_its_review_folder(review: Path) -> None:
+    folder = review / "review"
+    words = ["--data", str(review / "own"), "--others", str(review / "others")]
+    assert main(["audit", "images", str(folder), *words]) == 0
+    content = json.loads((folder / AUDIT).read_text("utf-8"))
+    assert stat.S_IMODE((folder / AUDIT).stat().st_mode) == 0o600
+    assert content["controls"] == {"that the site does not train on": 240}
+    found = content["all"]["attacks"]["nearest"]
+    assert found["members"] == 20
+    assert found["found"] >= 0.5
+    assert content["sites"]["this site"]["nearest"]["own_median"] < 1e-6
+
+
+def test_at_a_site_the_outcome_goes_with_the_pictures_once_these_may_leave(review: Path) -> None:
+    """The site's own code, which knows nothing of audits, sends what it would have sent, and deletes the rest."""
+    sent = SyntheticImages(drawn(3, 1).float() / 255, torch.tensor([0, 1, 0]))
+    looks = Review(review / "asked", command=(sys.executable, "-c", _AUDITS, str(review / "own")))
+    left = looks.kept(sent, "run-north", INFO, lambda: math.inf)
+    assert left is sent
+    assert list((review / "asked").iterdir()) == []
+    assert (review / "seen").read_text("utf-8") == "3"
+
+
+#: what an owner's review-command may do: audit, keep a figure, let go
+_AUDITS = """
+import sys
+from pathlib import Path
+from nectar.audit.images.at_site import audit_review
+own, folder = Path(sys.argv[1]), Path(sys.argv[2])
+content = audit_review(folder, own)
+assert (folder / "audit-images.json").is_file()
+(own.parent / "seen").write_text(str(content["all"]["images"]))
+"""
+
+
+def test_at_a_site_what_is_missing_is_said(review: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to hold the site's images against"):
+        audit_review(review / "review", review / "others")
+    (review / "empty").mkdir()
+    with pytest.raises(ConfigError, match="no pictures await a word"):
+        audit_review(review / "empty", review / "own")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        audit_review(review / "nowhere", review / "own")
+
+
+def test_the_strongest_is_the_one_that_finds_the_most() -> None:
+    assert Examined(0, {}).strongest == ""
