@@ -66,7 +66,7 @@ WIRE = {
     ("rounds", "methods"),
     [
         (3, {"scaffold": "scaffold.option=I"}),
-        (2, WIRE),
+        pytest.param(2, WIRE, marks=pytest.mark.extended),
         pytest.param(3, {"local": "", "fedmix": "fedmix.mean_of=5"}, marks=pytest.mark.long),
         pytest.param(3, {"feddpms": PAPERS_DPMS}, marks=pytest.mark.long),
         pytest.param(2, SERVER_SIDE, marks=pytest.mark.long),
