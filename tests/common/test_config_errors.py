@@ -122,7 +122,7 @@ def test_several_problems_are_a_line_each_and_only_the_first_few() -> None:
 def test_unknown_names_are_answered_with_the_nearest_and_the_list() -> None:
     said = sentence(method="fedmd")
     assert said.startswith("method='fedmd' on the command line is unknown, the nearest is feddm: ")
-    assert "feddm, real, fedavg" in said
+    assert "feddm, fedaf, real, fedavg" in said
     assert "the nearest is mnist: there are cifar10, cifar100, digits" in sentence(dataset="minst")
 
 

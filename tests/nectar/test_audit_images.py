@@ -229,7 +229,7 @@ def test_what_a_site_holds_out_is_no_member(small: Small) -> None:
 
 
 def test_fedssyns_pool_is_audited_whole(small: Small) -> None:
-    settings = "fedssyn.images=real-shuffled fedssyn.inner=fedavg"
+    settings = "fedssyn.source=real fedssyn.inner=fedavg"
     content = audit_record(run(small(method="fedssyn", rounds=2, set=settings)).directory)
     assert content["all"]["images"] == 36 + 44 + 48
     assert content["all"]["nearest"]["nearer_to_own"] > 0.95

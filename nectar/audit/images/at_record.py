@@ -17,7 +17,6 @@ from common.division import Division
 from common.draws.seeding import numpy_generator
 from common.errors import ConfigError, NectarError
 from common.learning.compute import use_threads
-from common.learning.run import Run
 from common.samples.inputs import Samples, samples
 from common.sites import ALL_SITES
 from common.storage.files import write_json
@@ -77,7 +76,7 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
         for site, part in held.parts.items()
     }
     controls = dict(_controls(division, len(view.sites)))
-    sent, rounds = _sent(past, checkpoint, division.run)
+    sent, rounds = _sent(past, checkpoint, division)
     missing = set(range(1, view.reached + 1)) - set(rounds)
     if rounds and missing:
         notes.append(
@@ -126,17 +125,17 @@ def _controls(division: Division, sites: int) -> Iterator[tuple[str, Samples]]:
 
 
 def _sent(
-    past: PastRun, checkpoint: Checkpoint, run: Run
+    past: PastRun, checkpoint: Checkpoint, division: Division
 ) -> tuple[dict[str, Sent], tuple[int, ...]]:
     """Return all that the record keeps of what was sent, by site, and the rounds that it is of; none of a pool."""
-    info = run.info
+    info = division.run.info
     if past.config.method == "fedssyn":
-        pool = ShuffledPool(run)
+        pool = ShuffledPool(division.run)
         pool.load_state_dict(checkpoint.strategy[_POOL])
-        gathered = {ALL_SITES: pool.everything} if pool.closed else pool.sent
+        pixels = {ALL_SITES: pool.everything} if pool.closed else pool.sent
         return {
             site: sent_of(SyntheticImages(some.examples, some.labels), info)
-            for site, some in gathered.items()
+            for site, some in pixels.items()
             if len(some.labels)
         }, ()
     sets = dict(past.synthetic(best=best) for best in (False, True))

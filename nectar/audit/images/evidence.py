@@ -13,6 +13,7 @@ from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
 from common.wire.synthetic_images import SyntheticImages
 from nectar.audit.images.attacks import COUNTED, FITTED, MEMBER
+from synth.half_size import doubled as blown_up
 
 NOBODY = -1
 """The owner of a control."""
@@ -95,9 +96,10 @@ def everybody(parts: Sequence[Samples]) -> Samples:
 
 
 def sent_of(images: SyntheticImages, info: DatasetInfo) -> Sent:
-    """Return what a site sent, without the normalisation."""
+    """Return what a site sent, without the normalisation; images of half the size as networks see them."""
     mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (info.mean, info.std))
-    pixels = images.images.float() * std + mean
+    given = images.images.float()
+    pixels = (given if given.shape[1:] == info.shape else blown_up(given)) * std + mean
     labels, classes = images.labels, len(info.classes)
     if labels.is_floating_point():
         return Sent(pixels.flatten(1), labels >= labels.amax(1, keepdim=True) / 2)
