@@ -107,7 +107,7 @@ def test_a_method_inside_another_is_one_that_there_is() -> None:
     for method in ("fedssyn", "feddm"):
         said = sentence(method=method, set="fedssyn.inner=scafold")
         assert said.startswith(
-            "fedssyn.inner='scafold' on the command line must be the name of another method: it is one of feddm, real,"
+            "fedssyn.inner='scafold' on the command line must be the name of another method: it is one of feddm, "
         )
         assert said.endswith(", such as scaffold.")
     assert "'fedssyn' on the command line must be" in sentence(set="fedssyn.inner=fedssyn")

@@ -6,9 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.config.loading import load
+from common.division import Division
 from common.wire.pixels import Pixels
 from strategies.shuffled_pool import ShuffledPool
 from synth.shuffling import equal_shares
+
+#: digits'; the pool asks it for constants alone
+RUN = Division(load({"set": "model.width=4"})).run
 
 
 def images(*marks: int) -> Pixels:
@@ -18,7 +23,7 @@ def images(*marks: int) -> Pixels:
 
 
 def pool_of(*sent: Pixels, parts: int = 3, seed: int = 1) -> ShuffledPool:
-    pool = ShuffledPool()
+    pool = ShuffledPool(RUN)
     names = [f"site-{i}" for i in range(len(sent))]
     for name, each in zip(names, sent, strict=True):
         pool.add(name, each)
@@ -54,7 +59,7 @@ def test_the_shuffling_is_one_draw_over_all_images_in_the_order_of_the_sites() -
     sent = {"site-1": images(3, 4, 5), "site-0": images(0, 1, 2)}
     order = torch.randperm(6, generator=torch.Generator().manual_seed(7)).tolist()
     for names in (["site-0", "site-1"], ["site-1", "site-0"]):
-        pool = ShuffledPool()
+        pool = ShuffledPool(RUN)
         for name in names:
             pool.add(name, sent[name])
         pool.close(["site-0", "site-1"], 2, torch.Generator().manual_seed(7))
@@ -80,22 +85,22 @@ def test_a_late_site_gets_the_share_that_is_nobodys_and_then_one_that_somebody_h
 
 
 def test_a_second_delivery_of_a_site_changes_nothing() -> None:
-    pool = ShuffledPool()
+    pool = ShuffledPool(RUN)
     pool.add("site-0", images(1, 2))
     pool.add("site-0", images(7, 8))
     assert pool.sent["site-0"].labels.tolist() == [1, 2]
 
 
 def test_it_is_taken_up_again_while_images_come_and_afterwards() -> None:
-    before = ShuffledPool()
+    before = ShuffledPool(RUN)
     before.add("site-0", images(1, 2, 3))
-    again = ShuffledPool()
-    again.load_state_dict(before.state_dict(), (0.0,), (1.0,))
+    again = ShuffledPool(RUN)
+    again.load_state_dict(before.state_dict())
     for pool in (before, again):
         pool.add("site-1", images(4, 5, 6))
         pool.close(["site-0", "site-1"], 2, torch.Generator().manual_seed(3))
-    third = ShuffledPool()
-    third.load_state_dict(again.state_dict(), (0.0,), (1.0,))
+    third = ShuffledPool(RUN)
+    third.load_state_dict(again.state_dict())
     for name in ("site-0", "site-1", "late"):
         labels = [pool.share_of(name).labels.tolist() for pool in (before, again, third)]
         assert labels[0] == labels[1] == labels[2]
