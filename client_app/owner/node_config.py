@@ -155,9 +155,8 @@ class NodeConfig(BaseModel):
     )
     allow_start: Words = _key(
         "'noise'",
-        "what things that are sent may have begun as: `noise`, `means` (of classes), `real` (examples, or means of a few, "
-        "`feddm.start=mix:K`; `method=real` "
-        "is among them)",
+        "what things that are sent may have begun as: `noise`, `means` (of classes), `real` (examples, or means of a "
+        "few, `feddm.start=mix:K`; `method=real` is among them)",
         "all",
         allowed=_IN_WORDS,
     )
