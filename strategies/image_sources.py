@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
@@ -71,22 +72,22 @@ class Source(Protocol):
         ...
 
 
-class Drawn:
-    """As many images as the run's settings say of every site, drawn from a generator of its own."""
+class _Counted(ABC):
+    """So many images of a byte a value from each site."""
 
     def __init__(self, around: Strategy) -> None:
-        run = around.run
-        self._around, self._settings = around, settings_of(run)
-        require_buildable(
-            self._settings.source, self._settings, run.image_shape, len(run.info.classes)
-        )
-        self._size = 0
+        self._around, self._settings = around, settings_of(around.run)
+        _ = around.run.image_shape
 
     def requests(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Ask for n_tilde images each."""
+        """Ask each site for its number."""
         return {site.name: _counted(self._around, self.asked_of(site)) for site in sites}
+
+    @abstractmethod
+    def asked_of(self, site: Site) -> int:
+        """Return how many images a site is asked for."""
 
     def bounds(self) -> Mapping[str, Bound]:
         """Believe pixels, which are bytes."""
@@ -95,6 +96,18 @@ class Drawn:
     def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
         """Return them as they came."""
         return _sent(upload)
+
+
+class Drawn(_Counted):
+    """As many images as the run's settings say of every site, drawn from a generator of its own."""
+
+    def __init__(self, around: Strategy) -> None:
+        super().__init__(around)
+        run = around.run
+        require_buildable(
+            self._settings.source, self._settings, run.image_shape, len(run.info.classes)
+        )
+        self._size = 0
 
     def asked_of(self, site: Site) -> int:
         """Return n_tilde, the same for every site and every round: N / K where it is not set."""
@@ -117,29 +130,11 @@ class Drawn:
         self._size = int(state[_SIZE])
 
 
-class Given:
+class Given(_Counted):
     """Real images, p n_k of each site, which it no longer learns from."""
 
-    def __init__(self, around: Strategy) -> None:
-        self._around, self._settings = around, settings_of(around.run)
-        _ = around.run.image_shape
-
-    def requests(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Ask for a share of each site's images, whatever ``size`` says of generators."""
-        return {site.name: _counted(self._around, self.asked_of(site)) for site in sites}
-
-    def bounds(self) -> Mapping[str, Bound]:
-        """Believe pixels, which are bytes."""
-        return _BYTES
-
-    def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
-        """Return them as they came."""
-        return _sent(upload)
-
     def asked_of(self, site: Site) -> int:
-        """Return p n_k."""
+        """Return p n_k, whatever ``size`` says of generators."""
         return given_away(self._settings, site.examples)
 
     def given_of(self, examples: int) -> int:

@@ -161,7 +161,7 @@ class Run:
     def build_model(self, *purpose: str | int) -> models.Classifier:
         """Return the model with the run's initial weights, the same in every process, on this process's device.
 
-        With a ``purpose`` they are drawn for that, as a network begins anew.
+        With a ``purpose`` they are drawn for that: a network as it begins.
 
         Raises
         ------

@@ -47,6 +47,7 @@ SERVER_SIDE = {
         "dense.generator_batch=8"
     ),
     "feddm": "feddm.global_models=mlp,convnet feddm.global_epochs=3",
+    "fedaf": "fedaf.iterations=3 fedaf.local_epochs=1",
 }
 
 #: images by another method, and the first weights that SCAFFOLD begins with

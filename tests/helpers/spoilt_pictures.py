@@ -1,4 +1,4 @@
-"""What a site can send in the place of a JPEG picture, each made of a whole one, and why it is refused."""
+"""What a site can send instead of a JPEG picture, each made of a whole one, and why it is refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def scans_of(data: bytes) -> bytes:
 
 
 def animated(form: str) -> Spoil:
-    """Return what puts two pictures, one after the other, in the place of a file."""
+    """Return what puts two pictures, one after the other, instead of one file."""
 
     def spoil(data: bytes) -> bytes:
         picture = opened(data)

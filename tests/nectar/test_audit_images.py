@@ -127,7 +127,7 @@ def test_nothing_is_told_of_a_class_that_only_one_side_has() -> None:
 
 
 def test_a_class_that_looks_likelier_is_no_finding() -> None:
-    """Scores that hang on the class alone, and members mostly of one class: an area of a half, nobody found."""
+    """Scores that depend on the class alone, and members mostly of one class: an area of a half, nobody found."""
     members = torch.tensor([0] * 90 + [1] * 10)
     controls = torch.tensor([0] * 50 + [1] * 50)
     found = figures(

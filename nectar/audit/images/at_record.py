@@ -45,7 +45,7 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If it is no run's record, its data are text, or the images that its sites had are not at hand.
+        If it is not a run's record, its data are text, or the images that its sites had are not at hand.
     FederationError
         If the run stopped before its first round was done, or a file of it is damaged.
     """
