@@ -80,17 +80,18 @@ class FedAFClient(FedDMClient):
         """Return the mean softened outputs on each class's images of a model trained on them from ``w``."""
         own = self.settings(FedAFSettings)
         model = self.model(w)
-        train(
-            model,
-            self.samples,
-            TrainingSettings(
-                epochs=own.local_epochs, lr=own.local_lr, batch=own.local_batch, momentum=0.9
-            ),
-            self.run.task,
-            self.generator("local-training"),
-            precision=self.run.config.compute.precision,
-            before_step=self.deadline.check,
-        )
+        if own.local_epochs:
+            train(
+                model,
+                self.samples,
+                TrainingSettings(
+                    epochs=own.local_epochs, lr=own.local_lr, batch=own.local_batch, momentum=0.9
+                ),
+                self.run.task,
+                self.generator("local-training"),
+                precision=self.run.config.compute.precision,
+                before_step=self.deadline.check,
+            )
         self.keep_statistics(model)
         return self._means(softened(self._outputs(model), own.temperature))
 

@@ -95,7 +95,7 @@ class FedAF(FedDM):
         if not own.global_strength or self._shares is None:
             return super().objective(each)
         shares = torch.full((classes, classes), torch.nan, device=each.device)
-        shares[self._shares.labels] = self._shares.vectors.to(each.device)
+        shares[self._shares.labels.to(each.device)] = self._shares.vectors.to(each.device)
 
         def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
             logits = model(x)

@@ -73,6 +73,7 @@ def codes(sources: Sources) -> dict[str, str]:
     return {name: code_fingerprint(configuration(name), sources) for name in METHODS}
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_change_of_code_makes_new_runs_of_the_methods_that_it_belongs_to(copy: Path) -> None:
     """One method's files those of that method alone; what writes, shows or sends makes none new."""
@@ -86,7 +87,7 @@ def test_a_change_of_code_makes_new_runs_of_the_methods_that_it_belongs_to(copy:
         "common/settings/fedavg.py": everywhere - {"feddm", "fedaf", "real"},
         "strategies/scaffold.py": {"scaffold", "fedpvr"},
         "client_app/fedprox.py": {"fedprox", "fednova"},
-        "strategies/surrogate.py": {"feddm", "fedaf", "real"},
+        "strategies/surrogate.py": {"feddm", "fedaf", "fedssyn", "real"},
         "client_app/device.py": everywhere,
         "server_app/evaluation.py": everywhere,
         "common/data/division/partitions.py": everywhere,

@@ -370,6 +370,7 @@ def _real(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Dataset
     return load(name, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_femnists_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = _real("femnist", monkeypatch, tmp_path)

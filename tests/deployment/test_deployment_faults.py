@@ -265,6 +265,7 @@ def test_a_site_that_comes_late_takes_part_from_the_next_round(stories: Stories)
     assert "site east has joined" in story.said["submit"]
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_round_goes_on_without_the_killed_the_frozen_and_the_one_whose_app_died(
     stories: Stories,
@@ -278,6 +279,7 @@ def test_a_round_goes_on_without_the_killed_the_frozen_and_the_one_whose_app_die
     assert f"round {story.struck}: rejected south: the node" in story.said["submit"]
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_sites_that_return_are_let_in_again(stories: Stories) -> None:
     story = stories.of_sites.result()
@@ -286,6 +288,7 @@ def test_sites_that_return_are_let_in_again(stories: Stories) -> None:
         assert f"site {sentence}" in story.said["submit"]
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_site_whose_state_cannot_be_written_loses_its_round_and_tells_no_path(
     stories: Stories,
@@ -300,6 +303,7 @@ def test_a_site_whose_state_cannot_be_written_loses_its_round_and_tells_no_path(
     assert "Traceback" not in story.said["submit"].split("the run stopped")[0]
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_below_the_quorum_the_run_ends_with_the_reasons_and_keeps_its_rounds(
     stories: Stories,
@@ -314,6 +318,7 @@ def test_below_the_quorum_the_run_ends_with_the_reasons_and_keeps_its_rounds(
     assert past.checkpoint().server_round == last - 1
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_what_the_faults_cost_is_what_the_missing_replies_would_have_given_and_no_more(
     stories: Stories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -384,6 +389,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return numbers(run(SERVER_CONFIG | output))
 
 
+@pytest.mark.long
 @pytest.mark.extended
 @pytest.mark.parametrize("name", ["serverapp", "superlink"])
 def test_a_killed_server_ends_the_run_with_its_reason_and_loses_no_recorded_round(
@@ -405,6 +411,7 @@ def without_seconds(line: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in line.items() if k not in ("seconds", "schema")}
 
 
+@pytest.mark.long
 @pytest.mark.extended
 @pytest.mark.parametrize("name", ["serverapp", "superlink"])
 def test_what_continues_a_killed_run_ends_as_an_unbroken_one(

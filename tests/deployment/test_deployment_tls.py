@@ -85,6 +85,7 @@ FEDSYNTH = (
 )
 
 
+@pytest.mark.long
 def test_fedsynths_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> None:
     """The server replays each site's steps: what comes of that must not depend on whose process did it."""
     federation, words = done.federation, ["method=fedsynth", "rounds=2", *FEDSYNTH.split()]
@@ -157,6 +158,7 @@ def test_a_site_learns_whether_its_key_is_registered_and_its_node_stays(
     assert sites["partition-0"]["status"] == "online"
 
 
+@pytest.mark.long
 def test_a_record_that_is_not_there_is_named_by_the_server(
     done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

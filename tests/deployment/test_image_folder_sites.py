@@ -154,6 +154,7 @@ def test_an_unknown_class_and_bad_files_are_refused_without_a_files_name(
         federate(run_config, nodes)
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_supernodes_with_folders_of_their_own_give_the_numbers_of_this_process(
     small: Small, nodes: list[dict[str, str]], tmp_path: Path

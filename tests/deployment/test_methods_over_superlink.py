@@ -67,11 +67,11 @@ WIRE = {
     ("rounds", "methods"),
     [
         (3, {"scaffold": "scaffold.option=I"}),
-        pytest.param(2, WIRE, marks=pytest.mark.extended),
+        pytest.param(2, WIRE, marks=pytest.mark.long),
         pytest.param(3, {"local": "", "fedmix": "fedmix.mean_of=5"}, marks=pytest.mark.long),
         pytest.param(3, {"feddpms": PAPERS_DPMS}, marks=pytest.mark.long),
         pytest.param(2, SERVER_SIDE, marks=pytest.mark.long),
-        pytest.param(3, {"fedssyn": DISTILLED}, marks=pytest.mark.extended),
+        pytest.param(3, {"fedssyn": DISTILLED}, marks=pytest.mark.long),
     ],
 )
 def test_the_numbers_are_those_of_this_process(

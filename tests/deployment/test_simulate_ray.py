@@ -158,6 +158,7 @@ def test_a_server_that_raises_is_a_failure_with_its_reason(app: Path, tmp_path: 
     assert leftovers(process.pid) == []
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_an_interrupted_run_exits_with_130_and_leaves_nothing(app: Path, tmp_path: Path) -> None:
     with wrapper(app, "wait", tmp_path / "home") as process:
@@ -168,6 +169,7 @@ def test_an_interrupted_run_exits_with_130_and_leaves_nothing(app: Path, tmp_pat
     assert leftovers(process.pid) == []
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_the_next_start_removes_what_a_killed_wrapper_left(app: Path, tmp_path: Path) -> None:
     with wrapper(app, "wait", tmp_path / "home") as killed:

@@ -52,7 +52,14 @@ def shown(releases: Releases, repeats: int = FEW) -> Audit:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", [name for name, target in TARGETS.items() if target.ours])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * name.endswith("-sampled"))
+        for name, target in TARGETS.items()
+        if target.ours
+    ],
+)
 def test_at_least_half_of_the_claim_is_shown_and_no_more(name: str) -> None:
     found = audit(name, TARGETS[name].releases(1.0), delta=DELTA, repeats=200_000)
     assert 0.5 * found.claim <= found.bound.epsilon <= found.claim

@@ -234,6 +234,7 @@ def test_nectar_compare_beside_fedavg_from_the_folder_they_lie_in(folder: Path) 
     assert _methods(runs) == {"fedavg": "completed", "damping:METHOD": "completed"}
 
 
+@pytest.mark.long
 @pytest.mark.extended
 @pytest.mark.usefixtures("_here")
 def test_nectar_simulate_finds_them_on_ray(folder: Path, small: Small) -> None:

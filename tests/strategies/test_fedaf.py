@@ -153,3 +153,8 @@ def test_mean_logits_are_held_beside_the_others(small: Small) -> None:
     record = run(config, TamperedGrid, tampers={1: with_part(LOGITS, lambda rows: rows * 50, [1])})
     line = record.metrics()[1]
     assert "partition-1" in {**line["rejected"], **line.get("shortened", {})}
+
+
+def test_without_local_epochs_the_shares_are_the_rounds_models(small: Small) -> None:
+    config = small(method="fedaf", rounds=1, set=f"{FIVE} fedaf.local_epochs=0")
+    assert not run(config).metrics()[1]["rejected"]

@@ -162,6 +162,7 @@ def in_float32(arrays: list[np.ndarray]) -> list[np.ndarray]:
 # ---- FedDPMS ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.extended
 @pytest.mark.parametrize(("part", "change"), [("decoder", filled(1e30)), ("means", filled(1e38))])
 def test_a_decoder_and_latents_are_not_taken_as_they_come(
@@ -257,7 +258,12 @@ RECIPES = {
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize(
     "shared",
-    ["partition.alpha=0.1", "partition.alpha=0.01 wire.weights=float16 wire.images=float16"],
+    [
+        "partition.alpha=0.1",
+        pytest.param(
+            "partition.alpha=0.01 wire.weights=float16 wire.images=float16", marks=pytest.mark.long
+        ),
+    ],
 )
 def test_no_honest_reply_of_the_results_recipes_is_refused_or_shortened(
     small: Small, recipe: str, shared: str

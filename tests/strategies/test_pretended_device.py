@@ -34,7 +34,7 @@ OTHERS = {
 """What else a method's run has here: what makes it short, and what else a device is to see (privacy, augmentation)."""
 
 
-LOOSELY = {"feddm": 2e-2, "fedsynth": 2e-2, "fedssyn": 1e-3}
+LOOSELY = {"feddm": 2e-2, "fedaf": 2e-2, "fedsynth": 2e-2, "fedssyn": 1e-3}
 """How far figures may lie apart where a last bit of a step is carried on by all that follow; else 1e-4."""
 
 
