@@ -60,7 +60,7 @@ def built_anew(run: Run, weights: Weights) -> models.Classifier:
         "fedavg",
         "feddm",
         "scaffold",
-        long=(*ALIKE, "fedvae", "feddpms", "fedsynth", "dense", "fedaf"),
+        long=(*ALIKE, "fedvae", "feddpms", "fedsynth", "dense", "fedaf", "fedgen", "feddgm"),
     ),
 )
 def test_every_method_has_the_numbers_of_devices_that_share_nothing(

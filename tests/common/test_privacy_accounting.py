@@ -128,7 +128,7 @@ STEPS = "[Event('dp-sgd', 1.1, 0.02, 500)] * 3, 1e-5"
     ("most", "said"),
     [
         (4.5, "True False"),
-        (4.2, "True True"),
+        pytest.param(4.2, "True True", marks=pytest.mark.long),
         pytest.param(4.0, "False True", marks=pytest.mark.long),
     ],
 )

@@ -81,6 +81,7 @@ def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_l
     assert f"the record is {record.directory}" in said
 
 
+@pytest.mark.long
 def test_images_shared_among_sites_and_what_is_learned_from_them_are_the_same_on_ray(
     small: Small, tmp_path: Path
 ) -> None:

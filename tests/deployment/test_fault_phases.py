@@ -1,7 +1,7 @@
 """One site of three is killed, frozen or cut off at each of eight steps of its exchange: the run goes on.
 
 `pytest tests/deployment/test_fault_phases.py -m faults` runs every fault at every step and prints the table of
-docs/promised.md; without `-m faults` a network is cut at one step.
+docs/promised.md.
 """
 
 from __future__ import annotations
@@ -14,21 +14,16 @@ from pathlib import Path
 import pytest
 from data_files import forget_loaded
 from federation import MissingGrid, numbers
-from phases import ALWAYS, FAULTS, SENTENCES, SITES, STEPS, STRUCK, Row, config_of
+from phases import FAULTS, SENTENCES, SITES, STEPS, STRUCK, Row, config_of
 
 from client_app.app import app as client_app
 from common.config.loading import load
 from server_app.app import serve
 
-pytestmark = pytest.mark.extended
-
-ROWS = [
-    pytest.param(fault, step, marks=() if (fault, step) == ALWAYS else pytest.mark.faults)
-    for fault, step in itertools.product(FAULTS, STEPS)
-]
+pytestmark = pytest.mark.faults
 
 
-@pytest.mark.parametrize(("fault", "step"), ROWS)
+@pytest.mark.parametrize(("fault", "step"), itertools.product(FAULTS, STEPS))
 def test_a_run_goes_on_without_the_struck_site_and_takes_it_back(
     rows: dict[tuple[str, str], Future[Row]],
     fault: str,

@@ -62,9 +62,6 @@ STEPS = {
 }
 FAULTS = ("kill -9", "SIGSTOP", "cut")
 
-#: the row of every suite; a site that is killed, and one that is frozen, at their work are in test_deployment_faults.py
-ALWAYS = ("cut", "half-way")
-
 
 class Trigger:
     """Hears a site's requests, and strikes at the step that it waits for, once."""

@@ -55,7 +55,9 @@ def shown(releases: Releases, repeats: int = FEW) -> Audit:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.long] * name.endswith("-sampled"))
+        pytest.param(
+            name, marks=[pytest.mark.long] * (name.endswith("-sampled") or name == "feddm-feature")
+        )
         for name, target in TARGETS.items()
         if target.ours
     ],

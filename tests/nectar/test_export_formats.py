@@ -125,6 +125,7 @@ def test_code_that_cannot_be_copied_leaves_weights_and_a_program(
     assert there == {"README.md", "model.json", "model.pt2", "model.safetensors", "pictures.py"}
 
 
+@pytest.mark.long
 def test_a_network_of_torchvisions_is_imported_from_there(tmp_path: Path) -> None:
     folder = paint_split(tmp_path / "colours", train=8)
     past = recorded(

@@ -223,6 +223,7 @@ def _methods(runs: Path) -> dict[str, str]:
     return {p["run-config"]["method"]: p["outcome"] for p in found}
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_nectar_compare_beside_fedavg_from_the_folder_they_lie_in(folder: Path) -> None:
     """With a model of one's own too; the folder's module named as one of torch's hides nothing."""

@@ -95,7 +95,25 @@ def odd(small: Small, monkeypatch: pytest.MonkeyPatch) -> Small:
 
 
 @pytest.mark.parametrize(
-    "method", only_these_first(METHODS, "fedavg", "feddm", long=(*ALIKE, "fedvae", "fedaf"))
+    "method",
+    only_these_first(
+        METHODS,
+        "fedavg",
+        "feddm",
+        long=(
+            *ALIKE,
+            "fedvae",
+            "fedaf",
+            "dense",
+            "feddgm",
+            "fedgen",
+            "fedmix",
+            "topk",
+            "lowrank",
+            "masking",
+            "real",
+        ),
+    ),
 )
 def test_two_processes_give_the_numbers_of_one(small: Small, method: str) -> None:
     config = small(method=method, rounds=3, set=f"data.images=200 {SETTINGS.get(method, '')}")

@@ -258,6 +258,7 @@ def test_without_a_terminal_the_log_has_the_line_from_time_to_time(
     assert [record.getMessage() for record in caplog.records][:3] == ["line 1", "line 2", "line 3"]
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_worker_tells_how_far_its_device_is(
     tmp_path: Path, taken: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ def bundle(installed: Installed, folder: Path, to: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_its_bundle_is_the_clones(installed: Installed, tmp_path: Path) -> None:
     """A site that has pinned the release's bundle takes it from whoever submits."""
