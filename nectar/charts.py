@@ -69,7 +69,7 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 
 @dataclass(frozen=True)
 class Series:
-    """A named line; NaN leaves a gap. ``low`` and ``high`` bound a band around it, point by point."""
+    """A named line; NaN leaves a gap. ``low`` and ``high`` bound a band, of one point a bar."""
 
     name: str
     x: Sequence[float]
@@ -167,7 +167,10 @@ def _draw(axes: Axes, index: int, series: Series) -> Any:
     x, y = _numbers(series.x), _numbers(series.y)
     if series.low is not None and series.high is not None:
         low, high = _numbers(series.low), _numbers(series.high)
-        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        if len(x) == 1:  # a band has no width there
+            axes.vlines(x, low, high, color=colour, linewidth=1.2)
+        else:
+            axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
     (line,) = axes.plot(
         x,
         y,

@@ -98,6 +98,8 @@ def _figures(run: RunFigures | None, results: Results) -> dict[str, Any]:
         "rounds_to_target": reached[-1].round if reached else "",
         "bytes_to_target": _sum(reached, lambda one: one.up + one.down),
         "bytes_up_to_target": _sum(reached, lambda one: one.up),
+        "found": run.found if run else math.nan,
+        "false_alarms": run.false_alarms if run else math.nan,
         "alone": bool(run and run.alone),
         "seconds_devices": _sum(timed, lambda one: one.device_seconds),
         "seconds_server": _sum(timed, lambda one: one.server_seconds),

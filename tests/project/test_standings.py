@@ -1,0 +1,98 @@
+"""benchmarks/standings.py: what it takes up, keeps and writes; and that each page stands as its CSV has it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from benchmarks.standings import BEGIN, END, Run, as_csv, draw, merged, page, read, taken_up
+from common.errors import ConfigError
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+
+TABLE = """variant,seed,completed,accuracy,bytes_up,found,false_alarms,seconds_devices
+a,3,true,0.5,2500000,0.25,0.01,12.5
+a,4,true,0.7,1500000,,,
+b,3,false,0.1,1,,,
+"""
+
+
+def test_a_comparisons_completed_runs_are_taken_up_and_what_was_not_measured_stays_empty(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "table.csv").write_text(TABLE)
+    runs = list(taken_up("once", tmp_path))
+    assert runs[0] == Run("once", "a", 3, 0.5, 2.5, 12.5, 0.25, 0.01)
+    assert [run.row for run in runs] == ["a", "a"]
+    assert all(math.isnan(x) for x in (runs[1].seconds, runs[1].found, runs[1].alarms))
+    assert as_csv(runs).splitlines()[1:] == [
+        "once,a,3,0.5,2.5,12.5,0.25,0.01",
+        "once,a,4,0.7,1.5,,,",
+    ]
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    runs = [
+        Run("once", "a", 3, 0.5, 2.5, 12.5, 0.25, 0.01),
+        Run("twice, or more", "b", 3, 0.25, 1.0),
+    ]
+    (tmp_path / "one.csv").write_text(as_csv(runs))
+    assert as_csv(read(tmp_path / "one.csv")) == as_csv(runs)
+    assert read(tmp_path / "none.csv") == []
+
+
+def test_a_new_run_replaces_that_of_its_row_and_seed_and_no_other() -> None:
+    old = [
+        Run("once", "a", 4, 0.1, 1.0),
+        Run("once", "b", 3, 0.2, 1.0),
+        Run("then", "a", 4, 0.3, 1.0),
+    ]
+    new = [Run("once", "a", 4, 0.9, 1.0), Run("once", "a", 3, 0.8, 1.0)]
+    assert [(r.group, r.row, r.seed, r.accuracy) for r in merged(old, new)] == [
+        ("once", "a", 3, 0.8),
+        ("once", "a", 4, 0.9),
+        ("once", "b", 3, 0.2),
+        ("then", "a", 4, 0.3),
+    ]
+
+
+def test_the_mean_its_deviation_and_every_seed_stand_in_the_table() -> None:
+    runs = [
+        Run("once", "a", s, a, 2.0, found=f, alarms=0.02)
+        for s, a, f in ((3, 0.5, 0.1), (4, 0.7, math.nan))
+    ]
+    text = page(f"before\n{BEGIN}\nold\n{END}\nafter\n", runs)
+    assert "| a | 0.6000 ± 0.1414 | 0.5000  0.7000 | 2 | – | 10.0 % (2.0) |" in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert "old" not in text
+    assert page(text, runs) == text
+    with pytest.raises(ConfigError, match="no place for the tables"):
+        page("nothing", runs)
+
+
+def test_a_directory_without_a_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"table\.csv is missing"):
+        list(taken_up("once", tmp_path))
+
+
+def test_the_plots_have_the_rows_that_have_the_figure(tmp_path: Path) -> None:
+    runs = [
+        Run("once", "audited", 3, 0.5, 2.0, found=0.0, alarms=0.0),
+        Run("once", "other", 3, 0.6, 3.0),
+    ]
+    draw(runs, tmp_path, "one")
+    assert "other" in (tmp_path / "one-mb.svg").read_text()
+    found = (tmp_path / "one-found.svg").read_text()
+    assert "audited" in found  # that none is found is a figure
+    assert "other" not in found
+
+
+@pytest.mark.parametrize(
+    "name", sorted(p.stem for p in RESULTS.glob("*.md") if BEGIN in p.read_text())
+)
+def test_a_page_stands_as_its_csv_has_it(name: str) -> None:
+    text = (RESULTS / f"{name}.md").read_text()
+    assert page(text, read(RESULTS / f"{name}.csv")) == text
