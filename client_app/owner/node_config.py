@@ -27,7 +27,7 @@ def _key(
 ) -> Any:
     """Declare a key: how it is written, what it does, what holds without it, and what to write where it is wrong.
 
-    The table in docs/deployment.md is made of these, and a test holds it to them.
+    The table in docs/site.md is made of these, and a test holds it to them.
     """
     notes: dict[str, Any] = {"otherwise": otherwise, "allowed": allowed}
     default = field.pop("default", None)

@@ -14,11 +14,11 @@ from client_app.owner.vetoes import Vetoes
 from common.errors import FederationError
 from common.settings.base import AMOUNTS
 
-DOCUMENT = Path(__file__).parents[2] / "docs/deployment.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/site.md"
 
 
 def row(key: str) -> str:
-    """Return a key's row in the table of docs/deployment.md."""
+    """Return a key's row in the table of docs/site.md."""
     field = KEYS[key]
     notes: Any = field.json_schema_extra
     (example,) = field.examples or [""]
