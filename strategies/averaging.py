@@ -1,17 +1,22 @@
-"""The mean of what the sites end with, summed as it comes: one copy of the model in memory, however many sites."""
+"""The mean of what the sites end with, summed as it comes: one copy of the model in memory, however many sites.
+
+Where ``federation.robust`` names another average than the mean, that takes its place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import torch
 from torch import Tensor
 
 from common.learning.pieces import pieces
+from common.learning.run import Run
 from common.settings.fedavg import FedAvgSettings
 from common.sites import Site
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
+from strategies.robust import RobustMean
 
 
 def share_of(upload: Upload, settings: FedAvgSettings) -> int:
@@ -19,9 +24,11 @@ def share_of(upload: Upload, settings: FedAvgSettings) -> int:
     return upload.examples if settings.weighting == "counts" else 1
 
 
-def shares_of(sites: Iterable[Site], settings: FedAvgSettings) -> int:
-    """Return the sum of these over ``sites``."""
-    return sum(site.examples if settings.weighting == "counts" else 1 for site in sites)
+def shares_of(sites: Iterable[Site], run: Run) -> int:
+    """Return the sum of these over ``sites``, of which each counts one where the average is a robust one."""
+    by_counts = run.settings(FedAvgSettings).weighting == "counts"
+    by_counts = by_counts and not run.config.federation.combines
+    return sum(site.examples if by_counts else 1 for site in sites)
 
 
 class Mean:
@@ -60,3 +67,24 @@ class Mean:
         for part, total in pieces(mean, summed):
             part.copy_(total / self.total)
         return mean
+
+
+Average = Mean | RobustMean
+
+
+def average_of(run: Run, like: Weights, apart: Collection[str] = ()) -> Average:
+    """Return what a run averages its replies by: the mean, or what ``federation.robust`` says.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    like : Weights
+        Gives the names, shapes, dtypes and the codec of the average.
+    apart : collection of str
+        Tensors that are no parameters, beside those of the run's model that are none.
+    """
+    if not run.config.federation.combines:
+        return Mean(like)
+    statistics = frozenset(run.spec.names).difference(run.spec.trained)
+    return RobustMean(like, run.config.federation, statistics.union(apart))
