@@ -89,10 +89,7 @@ class Strategy(Federated):
         return [self.sites[i] for i in sorted(picked)]
 
     def average(self, like: Weights, apart: Collection[str] = ()) -> Average:
-        """Return what averages weights of the form of ``like``: their mean, or what ``federation.robust`` asks for.
-
-        ``apart`` names tensors that are no parameters, beside the running statistics of the run's model.
-        """
+        """Return what averages weights of the form of ``like``: their mean, or as ``federation.robust`` says."""
         return average_of(self.run, like, apart)
 
     # ---- a method inside this one ---------------------------------------------------------------------

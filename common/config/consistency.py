@@ -69,19 +69,14 @@ def check_robust(federation: FederationSettings, method: str, settings: Settings
             f"{asked} takes the place of the mean of the sites' whole models, where a server learns from nothing else, "
             f"and method={method} is not of that kind: choose one of {named}, or set federation.robust=clip."
         )
-    if federation.robust == "krum":
-        _check_krum(federation)
-
-
-def _check_krum(federation: FederationSettings) -> None:
-    f, replies = federation.byzantine, federation.asked
-    if replies < 2 * f + 3:
+    f, replies, needed = federation.byzantine, federation.asked, federation.needed_by_krum
+    if federation.robust == "krum" and replies < needed:
         raise ConfigError(
-            f"federation.robust=krum needs {2 * f + 3} replies a round with federation.byzantine={f} (2 f + 3), and "
-            f"{replies} sites are asked: lower federation.byzantine, raise federation.sites or "
-            "federation.participation, or choose federation.robust=median."
+            f"{asked} needs {needed} replies a round with federation.byzantine={f} (2 f + 3), and {replies} sites are "
+            "asked: lower federation.byzantine, raise federation.sites or federation.participation, or choose "
+            "federation.robust=median."
         )
-    if federation.kept > replies - f:
+    if federation.robust == "krum" and federation.kept > replies - f:
         raise ConfigError(
             f"federation.kept={federation.kept} of {replies} replies would keep one of federation.byzantine={f} "
             f"hostile ones for certain: set it to {replies - f} or less."

@@ -100,11 +100,11 @@ class Config:
         Raises
         ------
         ConfigError
-            A quorum that can never be met; a robust average where none is taken; evaluation on the sites without a share held out for it, or in a private
-            run; a folder of images, or a data set of one's own, whose settings do not fit together, or whose pictures
-            would leave as they are without having been asked for; weights to start from that are no safetensors file;
-            running statistics of the sites' own where the server needs a whole model; differential privacy where the
-            method has none, or not under its settings; pictures of what is none.
+            A quorum that can never be met; a robust average where none is taken; evaluation on the sites without a
+            share held out for it, or in a private run; a folder of images, or a data set of one's own, whose settings
+            do not fit together, or whose pictures would leave as they are without having been asked for; weights to
+            start from that are no safetensors file; running statistics of the sites' own where the server needs a whole
+            model; differential privacy where the method has none, or not under its settings; pictures of what is none.
         """
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)

@@ -231,6 +231,11 @@ class FederationSettings(Section):
         return max(1, round(self.participation * self.sites))
 
     @property
+    def needed_by_krum(self) -> int:
+        """How many replies Krum needs in a round: 2 f + 3."""
+        return 2 * self.byzantine + 3
+
+    @property
     def combines(self) -> bool:
         """Whether something else than a mean is taken of the replies."""
         return self.robust not in ("clip", "none")

@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import SilentGrid, TamperedGrid, last, numbers, resumed, run, same_end
+from federation import SilentGrid, TamperedGrid, last, resumed, run, same_end
 from hypothesis import given
 from hypothesis import strategies as st
 from small import Small
-from tampering import away_from_start, nan, with_arrays, with_part
+from tampering import away_from_start, nan, with_arrays
 
 from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.sections import FederationSettings
 from common.wire.weights import Weights
 from server_app.record import Record
-from strategies.robust import RobustMean, median, nearest, squared_distances, trimmed_mean
+from strategies.averaging import RobustMean, median, nearest, squared_distances, trimmed_mean
 
 RULES = ["median", "trimmed", "krum"]
 
@@ -51,8 +52,10 @@ def test_the_median_of_each_number_is_the_middle_one_or_the_mean_of_the_two_in_t
 
 @pytest.mark.parametrize(
     ("n", "share", "cut"),
-    [(1, 0.4, 0), (2, 0.4, 0), (3, 0.1, 1), (4, 0.49, 1), (10, 0.1, 1), (10, 0.3, 3), (11, 0.1, 1)]
-    + [(9, 0.01, 1), (100, 0.29, 29), (10, 0.45, 4)],
+    [
+        *((1, 0.4, 0), (2, 0.4, 0), (3, 0.1, 1), (4, 0.49, 1), (10, 0.1, 1), (10, 0.3, 3)),
+        *((11, 0.1, 1), (9, 0.01, 1), (100, 0.29, 29), (10, 0.45, 4)),
+    ],
 )
 def test_so_many_are_left_out_at_each_end(n: int, share: float, cut: int) -> None:
     """Of 2^0, 2^1, ... every sum tells which ones are in it."""
@@ -257,3 +260,190 @@ def test_krum_is_refused_where_too_few_nodes_joined() -> None:
     config = load({"method": "fedavg", "set": "federation.robust=krum"})
     with pytest.raises(ConfigError, match="4 sites are asked"):
         config.with_sites(4)
+
+
+# ---- in runs ----------------------------------------------------------------------------------------------
+
+FIVE = (
+    "federation.sites=5 partition.alpha=0.5 fedavg.epochs=5 fedavg.lr=0.1 model.width=16 model.depth=2 "
+    "scaffold.lr=0.05"
+)
+
+Round = dict[int, list[np.ndarray]]
+
+
+def noting(sent: dict[int, Round]) -> dict[int, Any]:
+    """Return tampers of five sites that change nothing and note each reply, by round and site.
+
+    Its arrays, with the normalizer that stands beside them in the place of the header.
+    """
+
+    def of(site: int) -> Any:
+        def tamper(instruction: Any, reply: Any) -> Any:
+            arrays = next(iter(reply.content.array_records.values())).to_numpy_ndarrays()
+            figures = next(iter(reply.content.metric_records.values()))
+            about = sent.setdefault(int(instruction.metadata.group_id), {})
+            about[site] = [np.array(figures.get("normalizer", 0.0)), *arrays[1:]]
+            return reply
+
+        return tamper
+
+    return {site: of(site) for site in range(5)}
+
+
+def by_numpy(rule: str, replies: Round, places: Sequence[int]) -> list[np.ndarray]:
+    """Return what a rule makes of five sites' arrays, in float64, by NumPy alone; of Krum's f = 1."""
+    stacked = [np.stack([replies[site][i] for site in range(5)]).astype(float) for i in places]
+    if rule == "median":
+        return [np.median(array, axis=0) for array in stacked]
+    if rule == "trimmed":
+        return [np.sort(array, axis=0)[1:-1].mean(0) for array in stacked]
+    flat = np.concatenate([array.reshape(5, -1) for array in stacked], axis=1)
+    apart = ((flat[:, None] - flat[None]) ** 2).sum(-1)
+    best = np.argmin(np.sort(apart, axis=1)[:, 1:3].sum(1))
+    return [array[best] for array in stacked]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_run_ends_with_what_numpy_makes_of_its_replies(small: Small, rule: str) -> None:
+    sent: dict[int, Round] = {}
+    config = small(method="fedavg", rounds=1, set=f"{FIVE} federation.robust={rule}")
+    record = run(config, TamperedGrid, tampers=noting(sent))
+    ended = list(last(record).weights.values())
+    expected = by_numpy(rule, sent[1], range(1, len(sent[1][0])))
+    for found, array in zip(ended, expected, strict=True):
+        assert np.allclose(found.numpy(), array, rtol=1e-6, atol=1e-8)
+
+
+def test_scaffolds_two_means_are_two_medians(small: Small) -> None:
+    sent: dict[int, Round] = {}
+    words = f"{FIVE} federation.robust=median scaffold.weighting=counts"
+    record = run(small(method="scaffold", rounds=1, set=words), TamperedGrid, tampers=noting(sent))
+    checkpoint, replies = last(record), sent[1]
+    floating = [i for i, a in enumerate(replies[0]) if i and a.dtype.kind == "f"]
+    found = [*checkpoint.weights.values(), *checkpoint.strategy["control"].values()]
+    for tensor, array in zip(found, by_numpy("median", replies, floating), strict=True):
+        assert np.allclose(tensor.numpy(), array, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed"])
+def test_fednova_combines_normalised_updates_and_their_normalizers(small: Small, rule: str) -> None:
+    """By hand: of (w_k - w_r) / a_k and of a_k; the sites differ in their numbers of steps."""
+    sent: dict[int, Round] = {}
+    words = f"{FIVE} fednova.lr=0.1 fednova.epochs=3 federation.robust={rule}"
+    record = run(small(method="fednova", rounds=1, set=words), TamperedGrid, tampers=noting(sent))
+    model = Division(load(small(method="fednova", set=words))).run.build_model()
+    began = [t.detach().double().numpy() for t in model.state_dict().values()]
+    steps = [float(sent[1][site][0]) for site in range(5)]
+    assert len(set(steps)) > 1
+    combine = {
+        "median": lambda a: np.median(a, axis=0),
+        "trimmed": lambda a: np.sort(a, axis=0)[1:-1].mean(0),
+    }[rule]
+    for i, (found, start) in enumerate(zip(last(record).weights.values(), began, strict=True), 1):
+        ways = np.stack([(sent[1][k][i].astype(float) - start) / steps[k] for k in range(5)])
+        expected = start + combine(np.array(steps)) * combine(ways)
+        assert np.allclose(found.numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+def accuracy(record: Record) -> float:
+    return float(record.metrics()[-1]["test"]["accuracy"])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_site_of_five_that_goes_the_wrong_way_costs_little(small: Small, rule: str) -> None:
+    """Six times its update the wrong way in all rounds, which clip lets pass: the mean has unlearned all."""
+    tampers = {1: away_from_start(-6.0)}
+
+    def ended(robust: str) -> float:
+        words = f"{FIVE} partition.alpha=100 federation.robust={robust}"
+        return accuracy(
+            run(small(method="fedavg", rounds=4, set=words), TamperedGrid, tampers=tampers)
+        )
+
+    assert ended(rule) > ended("clip") + 0.2
+
+
+def test_replies_of_no_numbers_are_rejected_as_ever_and_the_others_combined(small: Small) -> None:
+    words = f"{FIVE} federation.robust=median"
+    record = run(
+        small(method="fedavg", rounds=1, set=words), TamperedGrid, tampers={1: with_arrays(nan)}
+    )
+    assert list(record.metrics()[1]["rejected"]) == ["partition-1"]
+    alone = run(small(method="fedavg", rounds=1, set=words), SilentGrid, silent=[1], from_round=1)
+    assert same_end(record, alone)
+
+
+def test_krum_without_enough_replies_takes_their_median_and_says_so(
+    small: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = f"{FIVE} federation.robust="
+    with caplog.at_level("WARNING", "flwr"):
+        record = run(
+            small(method="fedavg", rounds=1, set=f"{words}krum"),
+            TamperedGrid,
+            tampers={1: with_arrays(nan)},
+        )
+    assert "Krum needs 5 replies" in caplog.text
+    median_of_four = run(
+        small(method="fedavg", rounds=1, set=f"{words}median"),
+        TamperedGrid,
+        tampers={1: with_arrays(nan)},
+    )
+    assert same_end(record, median_of_four)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("rule", RULES)
+def test_one_site_that_lies_about_running_statistics_alone_is_outvoted(
+    small: Small, rule: str
+) -> None:
+    """Means of 3 are no longer than honest ones: clip lets them pass, and the model guesses."""
+
+    def lie(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        for i in (i for i, name in enumerate(names, 1) if name.endswith("running_mean")):
+            arrays[i] = np.full_like(arrays[i], 3.0)
+        return arrays
+
+    words = f"{FIVE} partition.alpha=100 model.norm=batch federation.robust="
+    names = Division(load(small(method="fedavg", set=f"{words}clip"))).run.spec.names
+
+    def ended(robust: str) -> float:
+        config = small(method="fedavg", rounds=3, set=words + robust)
+        return accuracy(run(config, TamperedGrid, tampers={1: with_arrays(lie)}))
+
+    assert ended(rule) > ended("clip") + 0.2
+
+
+AVERAGING = [name for name, method in METHODS.items() if method.averages]
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("method", [*AVERAGING, "fedssyn"])
+@pytest.mark.parametrize("rule", RULES)
+def test_every_method_that_averages_does_so_by_every_rule(
+    small: Small, method: str, rule: str
+) -> None:
+    """A run of it, and one that is broken off and goes on, end with the same weights."""
+    own = "fedssyn.source=none" if method == "fedssyn" else ""
+    words = (
+        f"federation.sites=5 partition.alpha=1 fedavg.epochs=1 fedsynth.iterations=2 fedsynth.steps=2 "
+        f"fedsynth.real_batch=32 federation.robust={rule} {own}"
+    )
+    whole = run(small(method=method, rounds=2, set=words))
+    assert all(not line["rejected"] for line in whole.metrics()[1:])
+    assert math.isfinite(whole.metrics()[-1]["test"]["loss"])
+    config = small(method=method, rounds=1, set=words)
+    assert same_end(resumed(run(config), rounds=2), whole)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("rule", RULES)
+def test_what_a_private_run_costs_does_not_depend_on_the_average(small: Small, rule: str) -> None:
+    words = "federation.sites=5 privacy.noise_multiplier=1 privacy.counts=public fedavg.lr=0.1"
+
+    def spent(robust: str) -> Any:
+        config = small(method="fedavg", rounds=1, set=f"{words} federation.robust={robust}")
+        return run(config).metrics()[1]["notes"]["spent"]
+
+    assert spent(rule) == spent("none")
