@@ -350,18 +350,17 @@ def accuracy(record: Record) -> float:
     return float(record.metrics()[-1]["test"]["accuracy"])
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_one_site_of_five_that_goes_the_wrong_way_costs_little(small: Small, rule: str) -> None:
-    """Six times its update the wrong way in all rounds, which clip lets pass: the mean has unlearned all."""
-    tampers = {1: away_from_start(-6.0)}
+def test_one_site_of_five_that_goes_the_wrong_way_costs_little(small: Small) -> None:
+    """Six times its update the wrong way in all rounds, which clip lets pass."""
 
     def ended(robust: str) -> float:
-        words = f"{FIVE} partition.alpha=100 federation.robust={robust}"
-        return accuracy(
-            run(small(method="fedavg", rounds=4, set=words), TamperedGrid, tampers=tampers)
-        )
+        words = f"{FIVE} partition.alpha=100 fedavg.epochs=3 federation.robust={robust}"
+        config = small(method="fedavg", rounds=3, set=words)
+        return accuracy(run(config, TamperedGrid, tampers={1: away_from_start(-6.0)}))
 
-    assert ended(rule) > ended("clip") + 0.2
+    unlearned = ended("clip")
+    for rule in RULES:
+        assert ended(rule) > unlearned + 0.2
 
 
 def test_replies_of_no_numbers_are_rejected_as_ever_and_the_others_combined(small: Small) -> None:

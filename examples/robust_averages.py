@@ -1,6 +1,6 @@
 """What do hostile sites do to a model, and which average stands against them?
 
-    python examples/hostile_sites.py [--hostile 0,1,3] [--seeds 3] [--rounds 10] [SECTION.KEY=VALUE ...]
+    python examples/robust_averages.py [--hostile 0,1,3] [--seeds 3] [--rounds 10] [SECTION.KEY=VALUE ...]
 
 FedAvg on digits at ten sites, of which some send in every round
 
