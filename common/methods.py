@@ -48,6 +48,9 @@ class Method:
     private : bool
         Whether all that its devices send is covered by noise where ``privacy.noise_multiplier`` is above 0, but for
         what its settings say is ``unprotected``. It is no claim that a method can inherit.
+    averages : bool
+        Whether its server learns from the sites' models by ``Strategy.average`` alone, so that a median can take the
+        place of the mean (``federation.robust``). It is no claim that a method can inherit either.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Method:
     settings: str
     facts: str
     private: bool
+    averages: bool
 
     def __init__(
         self,
@@ -66,10 +70,12 @@ class Method:
         facts: Any = "",
         *,
         private: bool = False,
+        averages: bool = False,
     ) -> None:
         parts = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "private", private)
+        object.__setattr__(self, "averages", averages)
         for part, given in parts.items():
             object.__setattr__(self, part, given if isinstance(given, str) else path_of(given))
 
@@ -79,7 +85,7 @@ def path_of(named: Any) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def _own(name: str, cls: str, *, private: bool = False) -> Method:
+def _own(name: str, cls: str, *, private: bool = False, averages: bool = False) -> Method:
     """Return one of Nectar's methods, whose parts lie in files of its name."""
     return Method(
         name,
@@ -87,6 +93,7 @@ def _own(name: str, cls: str, *, private: bool = False) -> Method:
         f"client_app.{name}:{cls}Client",
         f"common.settings.{name}:{cls}Settings",
         private=private,
+        averages=averages,
     )
 
 
@@ -96,26 +103,26 @@ METHODS: dict[str, Method] = {
         _own("feddm", "FedDM", private=True),
         _own("fedaf", "FedAF"),
         _own("real", "Real"),
-        _own("fedavg", "FedAvg", private=True),
-        _own("fedprox", "FedProx", private=True),
-        _own("fednova", "FedNova", private=True),
-        _own("scaffold", "Scaffold", private=True),
-        _own("feddyn", "FedDyn", private=True),
-        _own("fedpvr", "FedPVR", private=True),
-        _own("moon", "MOON", private=True),
-        _own("fedmix", "FedMix"),
+        _own("fedavg", "FedAvg", private=True, averages=True),
+        _own("fedprox", "FedProx", private=True, averages=True),
+        _own("fednova", "FedNova", private=True, averages=True),
+        _own("scaffold", "Scaffold", private=True, averages=True),
+        _own("feddyn", "FedDyn", private=True, averages=True),
+        _own("fedpvr", "FedPVR", private=True, averages=True),
+        _own("moon", "MOON", private=True, averages=True),
+        _own("fedmix", "FedMix", averages=True),
         _own("fedgen", "FedGEN", private=True),
         _own("dense", "DENSE", private=True),
-        _own("fedvae", "FedVAE", private=True),
-        _own("feddpms", "FedDPMS", private=True),
+        _own("fedvae", "FedVAE", private=True, averages=True),
+        _own("feddpms", "FedDPMS", private=True, averages=True),
         _own("fedssyn", "Fedssyn", private=True),
         _own("feddgm", "FedDGM", private=True),
         _own("central", "Central"),
         _own("local", "Local", private=True),
-        _own("fedsynth", "FedSynth", private=True),
+        _own("fedsynth", "FedSynth", private=True, averages=True),
         _own("masking", "Masking", private=True),
         _own("topk", "TopK", private=True),
-        _own("lowrank", "LowRank", private=True),
+        _own("lowrank", "LowRank", private=True, averages=True),
     )
 }
 

@@ -9,7 +9,7 @@ and so does Flower's own ``start``.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from common.learning.run import Run
 from common.methods import load, resolve
 from common.sites import Site
 from common.wire.weights import Weights
+from strategies.averaging import Average, average_of
 from strategies.exchange.replies import Upload
 from strategies.exchange.round import Instruction
 from strategies.exchange.serialising import arrays_from, weights_from
@@ -86,6 +87,10 @@ class Strategy(Federated):
         rng = generator(self.run.config.seed, "participation", server_round)
         picked = torch.randperm(len(self.sites), generator=rng)[:size].tolist()
         return [self.sites[i] for i in sorted(picked)]
+
+    def average(self, like: Weights, apart: Collection[str] = ()) -> Average:
+        """Return what averages weights of the form of ``like``: their mean, or as ``federation.robust`` says."""
+        return average_of(self.run, like, apart)
 
     # ---- a method inside this one ---------------------------------------------------------------------
 

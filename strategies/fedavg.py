@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from common.settings.fedavg import FedAvgSettings
 from common.sites import Site
 from common.wire.weights import Weights
-from strategies.averaging import Mean, share_of
+from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
@@ -41,7 +41,7 @@ class FedAvg(Strategy):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum the uploads as they come, in float64, and divide once: one copy of the model in memory."""
-        mean = Mean(weights)
+        mean = self.average(weights)
         for upload in uploads:
             mean.add(self.model_of(upload), self.share(upload))
             del upload  # or it is held while the next device works

@@ -39,7 +39,7 @@ from common.wire.class_list import ClassList
 from common.wire.latent_means import LatentMeans
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from strategies.averaging import Mean
+from strategies.averaging import Average
 from strategies.base import Instruction, State
 from strategies.bounds import Bound, beside, form, model, vectors
 from strategies.exchange.replies import Upload
@@ -66,7 +66,7 @@ class FedDPMS(FedVAE):
         self._decoder: Weights | None = None
         self._parcels = Parcels()
         self._matches: dict[str, str] = {}
-        self._decoders: Mean | None = None
+        self._decoders: Average | None = None
         self._shared: dict[str, LatentMeans] = {}
         self._scarce: dict[str, tuple[int, ...]] = {}
         self._sharers: dict[str, Mapping[str, float]] = {}
@@ -176,7 +176,7 @@ class FedDPMS(FedVAE):
         parts, name = upload.payload.parts, upload.site.name
         if DECODER in parts:
             decoder = upload.payload.part(DECODER, Weights)
-            self._decoders = self._decoders or Mean(decoder)
+            self._decoders = self._decoders or self.average(decoder)
             self._decoders.add(decoder, self.share(upload))
         if MEANS in parts:
             self._sharers[name] = upload.metrics

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from common.learning.run import Run
 from common.settings.feddyn import FedDynSettings
 from common.wire.weights import Weights
-from strategies.averaging import Mean, shares_of
+from strategies.averaging import shares_of
 from strategies.base import State
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
@@ -29,7 +29,7 @@ class FedDyn(FedAvg):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average as they come; without regulariser there is no h."""
-        mean = Mean(weights)
+        mean = self.average(weights)
         for upload in uploads:
             mean.add(self.model_of(upload), self.share(upload))
             del upload  # or it is held while the next device works
@@ -37,7 +37,7 @@ class FedDyn(FedAvg):
         if not self.settings.alpha:
             return averaged
         ends = averaged.tensors
-        part = self.settings.alpha * mean.total / shares_of(self.sites, self.settings)
+        part = self.settings.alpha * mean.total / shares_of(self.sites, self.run)
         self._h = {n: h - part * (ends[n] - weights.tensors[n]) for n, h in self._h.items()}
         solved = {n: averaged.tensors[n] - h / self.settings.alpha for n, h in self._h.items()}
         return Weights(solved, weights.codec).over(averaged)

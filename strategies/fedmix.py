@@ -13,7 +13,6 @@ from common.specs.images import sent_images
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from strategies.averaging import Mean
 from strategies.base import Instruction, State
 from strategies.bounds import Bound, images, model
 from strategies.exchange.replies import Upload
@@ -69,7 +68,7 @@ class FedMix(FedAvg):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average the weights as they come, and keep the means."""
-        mean, sent = Mean(weights), dict[str, SyntheticImages]()
+        mean, sent = self.average(weights), dict[str, SyntheticImages]()
         for upload in uploads:
             mean.add(self.model_of(upload), self.share(upload))
             if MEANS in upload.payload_as(Bundle).parts:

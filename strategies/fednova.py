@@ -11,7 +11,6 @@ from common.errors import PayloadError
 from common.settings.fednova import FedNovaSettings
 from common.specs.fednova import NORMALIZER, normalizer_of
 from common.wire.weights import Weights
-from strategies.averaging import Mean
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 
@@ -34,18 +33,20 @@ class FedNova(FedAvg):
         return upload
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
-        """Sum the normalised updates and the normalizers as they come."""
-        parameters, mean = self.run.spec.parameters, Mean(weights)
-        start = weights.only(parameters).read_only
-        summed = {n: torch.zeros_like(t, dtype=torch.float64) for n, t in start.items()}
-        effective = 0.0
+        """Average the normalised updates, with their normalizers beside, as they come."""
+        spec, one = self.run.spec, torch.ones((), dtype=torch.float64)
+        start = weights.only(spec.parameters).read_only
+        rest = spec.only(frozenset(spec.names).difference(spec.trained))
+        like = {**{n: t.double() for n, t in start.items()}, NORMALIZER: one}
+        moved, ended = self.average(Weights(like), {NORMALIZER}), self.average(weights.only(rest))
         for upload in uploads:
-            share, a, ended = self.share(upload), upload.metrics[NORMALIZER], self.model_of(upload)
-            mean.add(ended, share)
-            effective += share * a
-            for name, total in summed.items():
-                total.add_(ended.read_only[name].double() - start[name], alpha=share / a)
-            del upload, ended  # or they are held while the next device works
-        scale = effective / mean.total**2
-        moved = {n: (t + summed[n] * scale).to(t.dtype) for n, t in start.items()}
-        return Weights(moved, weights.codec).over(mean.result())
+            share, a, model = self.share(upload), upload.metrics[NORMALIZER], self.model_of(upload)
+            steps = {n: (model.read_only[n].double() - t) / a for n, t in start.items()}
+            moved.add(Weights({**steps, NORMALIZER: a * one}), share)
+            ended.add(model.only(rest), share)
+            del upload, model, steps  # or they are held while the next device works
+        mean, ends = moved.result().tensors, ended.result().tensors
+        effective = mean[NORMALIZER]
+        solved = {n: (t + effective * mean[n]).to(t.dtype) for n, t in start.items()}
+        new = {**ends, **solved}
+        return Weights({n: new[n] for n in weights.read_only}, weights.codec)

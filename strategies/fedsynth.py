@@ -85,18 +85,16 @@ class FedSynth(Strategy):
         if self.settings.replay == "vmap":
             uploads = self._replayed(weights, list(uploads))
         start = self._as_read(weights).tensors
-        sums = {k: torch.zeros_like(t, dtype=torch.float64) for k, t in weights.tensors.items()}
-        total = 0
+        mean = self.average(Weights({k: t.double() for k, t in weights.tensors.items()}))
         for upload in uploads:
-            share = share_of(upload, self.settings)
-            total += share
-            for name, ended in upload.payload_as(Weights).read_only.items():
-                sums[name].add_(ended.double() - start[name], alpha=share)
-            del upload  # or it is held while the next device works
-        self._note_idle(sums)
+            ends = upload.payload_as(Weights).read_only
+            moved = {name: ended.double() - start[name] for name, ended in ends.items()}
+            mean.add(Weights(moved), share_of(upload, self.settings))
+            del upload, ends, moved  # or they are held while the next device works
+        moves = mean.result().tensors
+        self._note_idle(moves)
         return Weights(
-            {k: (t + sums[k] / total).to(t.dtype) for k, t in weights.tensors.items()},
-            weights.codec,
+            {k: (t + moves[k]).to(t.dtype) for k, t in weights.tensors.items()}, weights.codec
         )
 
     def _replayed(self, weights: Weights, uploads: list[Upload]) -> Iterable[Upload]:
@@ -136,11 +134,11 @@ class FedSynth(Strategy):
     def _on_device(self, weights: Weights) -> Parameters:
         return {name: value.to(self.run.device) for name, value in weights.tensors.items()}
 
-    def _note_idle(self, sums: Mapping[str, Tensor]) -> None:
+    def _note_idle(self, moves: Mapping[str, Tensor]) -> None:
         """Say once which parameters no synthetic batch can move, such as an untied embedding of tokens."""
         if self._idle is None:
-            self._idle = {name for name, s in sums.items() if not bool(s.any())}
-            if self._idle and len(self._idle) < len(sums):
+            self._idle = {name for name, move in moves.items() if not bool(move.any())}
+            if self._idle and len(self._idle) < len(moves):
                 logger.warning(
                     "no synthetic batch moved %s: they stay what they were at the start",
                     ", ".join(sorted(self._idle)),

@@ -9,7 +9,6 @@ from common.settings.fedvae import FedVAESettings
 from common.sites import Site
 from common.specs.fedvae import PRELIMINARY, SECONDARY, network, shared_spec
 from common.wire.weights import Weights
-from strategies.averaging import Mean
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
@@ -52,7 +51,8 @@ class FedVAE(FedAvg):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average what came; the variance stays as it is in the second stage."""
-        mean = Mean(weights if self.is_preliminary(server_round) else weights.only(self.shared))
+        trained = self.is_preliminary(server_round)
+        mean = self.average(weights if trained else weights.only(self.shared))
         for upload in uploads:
             mean.add(self.model_of(upload), self.share(upload))
             self.take(upload)

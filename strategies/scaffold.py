@@ -19,7 +19,7 @@ from common.wire.bundle import Bundle
 from common.wire.codec import is_finite
 from common.wire.int8_update import LEVELS
 from common.wire.weights import Weights
-from strategies.averaging import Mean, shares_of
+from strategies.averaging import shares_of
 from strategies.base import Instruction, State
 from strategies.bounds import Bound, model
 from strategies.exchange.judging import Led, Shortening
@@ -133,13 +133,13 @@ class Scaffold(FedAvg):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average both as they come."""
-        mean, changes = Mean(weights), Mean(self._c)
+        mean, changes = self.average(weights), self.average(self._c)
         for upload in uploads:
             share = self.share(upload)
             mean.add(self.model_of(upload), share)
             changes.add(upload.payload_as(Bundle).part(CONTROL, Weights), share)
             del upload  # or it is held while the next device works
-        everybody = shares_of(self.sites, self.run.settings(ScaffoldSettings))
+        everybody = shares_of(self.sites, self.run)
         part, change = changes.total / everybody, changes.result().tensors
         self._keep({name: c + part * change[name] for name, c in self._c.tensors.items()})
         return mean.result()

@@ -42,12 +42,44 @@ def check_federation(federation: FederationSettings) -> None:
             f"federation.min_replies={federation.min_replies} can never be met by "
             f"federation.sites={federation.sites}: lower the one or raise the other."
         )
-    asked = max(1, round(federation.participation * federation.sites))
+    asked = federation.asked
     if federation.min_replies > asked:
         raise ConfigError(
             f"federation.min_replies={federation.min_replies} can never be met where "
             f"federation.participation={federation.participation:g} asks {asked} of "
             f"{federation.sites} sites a round: lower the one or raise the other."
+        )
+
+
+def check_robust(federation: FederationSettings, method: str, settings: Settings) -> None:
+    """Refuse a robust average where none is taken, and Krum of too few replies.
+
+    Raises
+    ------
+    ConfigError
+        If the method's server averages no models or learns from more than that; if the sites asked in a round are fewer
+        than Krum needs, or more replies are to be kept than would be left without the hostile ones.
+    """
+    if not federation.combines:
+        return
+    asked = f"federation.robust={federation.robust}"
+    if not settings.uses() and not resolve(method).averages:  # else those inside it are checked
+        named = ", ".join(name for name, known in METHODS.items() if known.averages)
+        raise ConfigError(
+            f"{asked} takes the place of the mean of the sites' whole models, where a server learns from nothing else, "
+            f"and method={method} is not of that kind: choose one of {named}, or set federation.robust=clip."
+        )
+    f, replies, needed = federation.byzantine, federation.asked, federation.needed_by_krum
+    if federation.robust == "krum" and replies < needed:
+        raise ConfigError(
+            f"{asked} needs {needed} replies a round with federation.byzantine={f} (2 f + 3), and {replies} sites are "
+            "asked: lower federation.byzantine, raise federation.sites or federation.participation, or choose "
+            "federation.robust=median."
+        )
+    if federation.robust == "krum" and federation.kept > replies - f:
+        raise ConfigError(
+            f"federation.kept={federation.kept} of {replies} replies would keep one of federation.byzantine={f} "
+            f"hostile ones for certain: set it to {replies - f} or less."
         )
 
 

@@ -19,6 +19,7 @@ from common.config.consistency import (
     check_own_data,
     check_privacy,
     check_private,
+    check_robust,
     check_site_folders,
     check_statistics,
     check_wire,
@@ -99,17 +100,18 @@ class Config:
         Raises
         ------
         ConfigError
-            A quorum that can never be met; evaluation on the sites without a share held out for it, or in a private
-            run; a folder of images, or a data set of one's own, whose settings do not fit together, or whose pictures
-            would leave as they are without having been asked for; weights to start from that are no safetensors file;
-            running statistics of the sites' own where the server needs a whole model; differential privacy where the
-            method has none, or not under its settings; pictures of what is none.
+            A quorum that can never be met; a robust average where none is taken; evaluation on the sites without a
+            share held out for it, or in a private run; a folder of images, or a data set of one's own, whose settings
+            do not fit together, or whose pictures would leave as they are without having been asked for; weights to
+            start from that are no safetensors file; running statistics of the sites' own where the server needs a whole
+            model; differential privacy where the method has none, or not under its settings; pictures of what is none.
         """
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
         check_originals(self.method, self.settings.disclosure(), self.dataset, self.data)
         check_site_folders(self.images, self.federation)
         check_federation(self.federation)
+        check_robust(self.federation, self.method, self.settings)
         check_evaluation(self.evaluation, self.data)
         check_private(self.private, self.evaluation, self.method)
         check_model(self.model)

@@ -173,15 +173,35 @@ class FederationSettings(Section):
     max_examples: int = setting(
         10_000_000, "images above which a site's claim is not believed: it is left out", ge=1
     )
-    robust: Literal["clip", "none"] = setting(
+    robust: Literal["clip", "median", "trimmed", "krum", "none"] = setting(
         "clip",
-        "what becomes of an update longer than the others of its round: shortened, or taken as it is",
+        "what one site can do to the average; clip: an update longer than the others of its round is shortened; "
+        "median, trimmed: of each number the median, or the mean without the largest and smallest; krum: the replies "
+        "nearest to the others; none: the mean as it is. Under median, trimmed and krum each site counts once",
     )
     clip: float = setting(
         7.0,
         "times the usual length of the round's updates beyond which a longer one is shortened to it, where three or "
         "more are compared",
         gt=1,
+    )
+    trim: float = setting(
+        0.1,
+        "robust=trimmed: share of the replies whose numbers are left out at each end, at least one of three or more",
+        gt=0,
+        lt=0.5,
+    )
+    byzantine: int = setting(
+        1,
+        "robust=krum: hostile sites that a round is to withstand; it takes 2 f + 3 replies",
+        symbol="f",
+        ge=1,
+    )
+    kept: int = setting(
+        1,
+        "robust=krum: replies whose mean is taken, those nearest to the others; above 1 it is Multi-Krum",
+        symbol="m",
+        ge=1,
     )
     max_update: float = setting(
         10.0,
@@ -204,6 +224,21 @@ class FederationSettings(Section):
     join_deadline: float = setting(
         300.0, "seconds the sites are waited for at the start", gt=0, operational=True
     )
+
+    @property
+    def asked(self) -> int:
+        """How many sites are asked in a round."""
+        return max(1, round(self.participation * self.sites))
+
+    @property
+    def needed_by_krum(self) -> int:
+        """How many replies Krum needs in a round: 2 f + 3."""
+        return 2 * self.byzantine + 3
+
+    @property
+    def combines(self) -> bool:
+        """Whether something else than a mean is taken of the replies."""
+        return self.robust not in ("clip", "none")
 
 
 class EvaluationSettings(Section):

@@ -29,10 +29,9 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from nectar.local_grid import LocalGrid
-
 from client_app.app import app as client_app
-from common.config import load
+from common.config.loading import load
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 from server_app.record import Record
 

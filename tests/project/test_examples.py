@@ -263,3 +263,35 @@ def test_the_attacker_finds_the_members_of_a_run_that_sends_them_as_they_are(
     found = attacked(str(dpms))
     assert set(found) >= {"weights", "means"}
     assert len(found["means"].members) == 200
+
+
+@pytest.mark.extended
+def test_the_study_of_robust_averages_prints_its_table(capsys: pytest.CaptureFixture[str]) -> None:
+    study = runpy.run_path(str(ROOT / "examples" / "robust_averages.py"))
+    study["main"](["--hostile", "3", "--seeds", "1", "--rounds", "1", "fedavg.epochs=1"])
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["mean", "clip", "median", "trimmed", "krum", "multi-krum"]
+    assert [line.split(",")[0] for line in lines] == ["flipped", "scaled", "relabelled"]
+    assert all(0 <= float(n) <= 1 for n in re.findall(r"0\.\d{3}|1\.000", "".join(lines)))
+
+
+def test_a_model_relabelled_and_back_has_trained_on_the_other_labels() -> None:
+    """One step of SGD on labels y of the model turned round is one on 9 - y of the model as it is."""
+    study = runpy.run_path(str(ROOT / "examples" / "robust_averages.py"))
+    draws = torch.Generator().manual_seed(0)
+    x, y = torch.randn(6, 4, generator=draws), torch.randint(10, (6,), generator=draws)
+    weight, bias = torch.randn(10, 4, generator=draws), torch.randn(10, generator=draws)
+
+    def stepped(w: torch.Tensor, b: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+        w, b = w.clone().requires_grad_(), b.clone().requires_grad_()
+        torch.nn.functional.cross_entropy(x @ w.T + b, labels).backward()
+        assert w.grad is not None
+        assert b.grad is not None
+        return [(w - w.grad).detach(), (b - b.grad).detach()]
+
+    turn = study["relabelled"]
+    given = turn([weight.numpy(), bias.numpy()])
+    ended = stepped(torch.from_numpy(given[0]), torch.from_numpy(given[1]), y)
+    expected = stepped(weight, bias, 9 - y)
+    for found, want in zip(turn([e.numpy() for e in ended]), expected, strict=True):
+        assert torch.allclose(torch.from_numpy(found), want, atol=1e-6)
