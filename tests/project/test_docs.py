@@ -57,6 +57,24 @@ def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
             assert anchor in anchors(there), target
 
 
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_no_page_of_the_site_links_out_of_it(page: Path) -> None:
+    if page.is_relative_to(ROOT / "docs"):
+        for target in re.findall(r"\]\(((?![a-z]+:)[^)#\s]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).resolve().is_relative_to(ROOT / "docs"), target
+
+
+def test_the_site_has_every_page() -> None:
+    site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    (first, *sections) = site
+    named = [
+        *first.values(),
+        *(p for s in sections for part in s.values() for e in part for p in e.values()),
+    ]
+    there = [p.relative_to(ROOT / "docs").as_posix() for p in (ROOT / "docs").rglob("*.md")]
+    assert sorted(named) == sorted(there)
+
+
 def anchors(page: Path) -> set[str]:
     heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
     plain = (re.sub(r"[^\w\- ]", "", head.lower()) for head in heads)
