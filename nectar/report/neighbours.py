@@ -82,6 +82,20 @@ class Likest:
 
 
 @dataclass(frozen=True)
+class Closest:
+    """The image of a site that lies nearest to one of its real ones: distances as in `Nearest`.
+
+    ``usual`` is that among the site's real images, ``control`` the same image's from another site's nearest; None
+    where there is no other image, or site.
+    """
+
+    site: str
+    distance: float
+    usual: float | None
+    control: float | None
+
+
+@dataclass(frozen=True)
 class RealImages:
     """The images that each site held, of a data set of which all have shares."""
 
@@ -130,13 +144,30 @@ class RealImages:
             return np.concatenate(list(self.parts.values()))
         return self.parts.get(site)
 
-    def _control(self, site: str, images: Tensor) -> Control | None:
+    def closest(self, site: str, images: Tensor) -> Closest | None:
+        """Return how near the nearest of ``images`` comes to a real one of ``site``; None for a site unknown."""
+        found = self.nearest(site, images)
+        if found is None:
+            return None
+        at = min(range(len(found.distances)), key=found.distances.__getitem__)
+        other = self.most_like(site) if site in self.parts else None
+        beside = self.nearest(other, images[at : at + 1]) if other is not None else None
+        control = beside.distances[0] if beside is not None else None
+        return Closest(site, found.distances[at], found.usual, control)
+
+    def most_like(self, site: str) -> str | None:
+        """Return the other site whose numbers of images by class are nearest; None where there is none."""
         others = [name for name, part in self.parts.items() if name != site and len(part)]
         if not others:
             return None
         labels, classes = self.dataset.train.labels, len(self.dataset.info.classes)
         own, *theirs = class_counts(labels, [self.parts[s] for s in (site, *others)], classes)
-        other = others[int(np.abs(np.stack(theirs) - own).sum(1).argmin())]
+        return others[int(np.abs(np.stack(theirs) - own).sum(1).argmin())]
+
+    def _control(self, site: str, images: Tensor) -> Control | None:
+        other = self.most_like(site)
+        if other is None:
+            return None
         part = self.parts[other]
         nobody = torch.full((len(images),), -1)
         best, _ = _correlate(images.flatten(1), nobody, self._chunks(part))

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import mean, stdev
 
 from common.wire.copies import Copies
-from nectar.report import curves, pictures, sections
+from nectar.report import curves, opening, pictures, sections
 from nectar.report.html import Markup, h, join, table, words
 from nectar.report.style import CSS
 from nectar.report.text import MISSING, is_number, number, share, size, total
@@ -26,12 +26,12 @@ def page(views: Sequence[View]) -> str:
     title = views[0].title if len(views) == 1 else f"{len(views)} runs side by side"
     budget = partial(pictures.Budget, PICTURES // len(views))
     if len(views) == 1:
-        opening = [_copies(views[0]), _outcome(views[0]), sections.summary(views[0])]
+        first = [_opening(views[0])]
         parts = _of_run(views[0], "", 2, budget())
         entries = [(anchor, name) for anchor, name, _ in parts]
         body = [_section(part, 2) for part in parts]
     else:
-        opening = [h("p", "Runs of one configuration that differ in their seed stand together.")]
+        first = [h("p", "Runs of one configuration that differ in their seed stand together.")]
         body = [_section(("together", "All runs", _side_by_side(views)), 2)]
         entries = [("together", "All runs")]
         for index, view in enumerate(views, start=1):
@@ -39,12 +39,12 @@ def page(views: Sequence[View]) -> str:
             inner = _run_block(view, f"{anchor}-", budget())
             body.append(_section((anchor, f"Run {index}: {view.title}", inner), 2))
             entries.append((anchor, f"Run {index}: {view.title}"))
-    return _document(title, opening, entries, body)
+    return _document(title, first, entries, body)
 
 
 def _document(
     title: str,
-    opening: Sequence[Markup],
+    first: Sequence[Markup],
     entries: Sequence[tuple[str, str]],
     body: Sequence[Markup],
 ) -> str:
@@ -61,7 +61,7 @@ def _document(
     whole = h(
         "body",
         h("a", "Skip to the report", class_="skip", href="#report"),
-        h("header", h("h1", title), *opening),
+        h("header", h("h1", title), *first),
         h("nav", h("ul", *links), aria_label="Contents"),
         h("main", *body, id="report", tabindex=-1),
         h(
@@ -80,7 +80,7 @@ def _section(part: Section, level: int) -> Markup:
 
 def _run_block(view: View, prefix: str, budget: pictures.Budget) -> Markup:
     parts = [_section(part, 3) for part in _of_run(view, prefix, 3, budget)]
-    return join([_copies(view), _outcome(view), sections.summary(view), *parts])
+    return join([_opening(view), *parts])
 
 
 def _of_run(view: View, prefix: str, level: int, budget: pictures.Budget) -> list[Section]:
@@ -109,12 +109,17 @@ def _of_run(view: View, prefix: str, level: int, budget: pictures.Budget) -> lis
     return [(anchor, name, content) for anchor, name, content in done if content is not None]
 
 
+def _opening(view: View) -> Markup:
+    parts = (opening.card(view), opening.verdict(view), _copies(view), _outcome(view))
+    return join([*parts, sections.summary(view)])
+
+
 def _copies(view: View) -> Markup:
-    """Say first of all how many of the images that were sent are copies of real ones; nothing where none were."""
+    """Say how many of the images that were sent are copies of real ones; that none is proves nothing."""
     copies = Copies.recorded(view.rounds)
     if copies is None:
         return join([])
-    return h("p", copies.sentence(), class_="outcome bad" if copies.found else "outcome good")
+    return h("p", copies.sentence(), class_="outcome bad" if copies.found else "note")
 
 
 def _outcome(view: View) -> Markup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nectar.report.facts import unknown
@@ -33,6 +34,34 @@ def exposed(view: View) -> list[str]:
     else:
         said += _epsilons(view) or ["Nothing here is differentially private."]
     return [*said, *_where(view)]
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """The largest epsilon that a device was charged in a run of which a mechanism covers all that is sent."""
+
+    epsilon: float
+    delta: float
+
+
+def guarantee(view: View) -> Guarantee | None:
+    """Return what holds of a run; None where something is not covered, the noise was seeded, or no charge was told."""
+    if view.config is None or not view.config.private:
+        return None
+    last = _last_charges(view)
+    told = [each for each in last.values() if each["events"]]
+    if not told or len(told) < len(last) or any(each["seeded"] for each in told):
+        return None
+    epsilons = [math.inf if each["epsilon"] is None else float(each["epsilon"]) for each in told]
+    return Guarantee(max(epsilons), float(told[0]["delta"]))
+
+
+def _last_charges(view: View) -> dict[str, Mapping[str, Any]]:
+    """Return what the lines tell last of each site's charges in this run."""
+    last: dict[str, Mapping[str, Any]] = {}
+    for line in view.rounds:
+        last |= (line.get("notes") or {}).get("spent") or {}
+    return last
 
 
 def _beside(view: View) -> list[str]:
@@ -74,9 +103,7 @@ def _epsilons(view: View) -> list[str]:
 
 def _charged(view: View) -> list[str]:
     """Say what the lines tell last of each site's charges in this run; nothing where there were none."""
-    last: dict[str, Mapping[str, Any]] = {}
-    for line in view.rounds:
-        last |= (line.get("notes") or {}).get("spent") or {}
+    last = _last_charges(view)
     if not last:
         return []
     sites = list(last.values())

@@ -21,21 +21,19 @@ _PHASES = ("configure", "devices", "aggregate", "evaluate")
 
 
 def summary(view: View) -> Markup:
-    """Say in a few lines what came out."""
+    """Say in a few lines what the opening's figures leave out."""
     number = len(view.sites) or view.unlisted.get("sites", 0)
     pairs = [("sites", str(number) if number else MISSING)]
-    if view.lines:
-        last = view.lines[-1]
-        where = "test set" if accuracy(last) is not None else "sites' own data"
-        value = accuracy(last) if accuracy(last) is not None else accuracy(last, "sites")
-        pairs.append((f"accuracy, {where}", f"{share(value)} after round {view.reached}"))
-        pairs += _best(view)
+    pairs += _best(view)
     up = sum(total(line.get("bytes", {}).get("up", {})) for line in view.rounds)
     down = sum(total(line.get("bytes", {}).get("down", {})) for line in view.rounds)
-    spent = sum(_phases(line)["total"] for line in view.rounds)
     pairs.append(("sent", f"{size(up)} up, {size(down)} down"))
-    pairs.append(("time", f"{spent:,.1f} seconds in rounds"))
     return facts(pairs)
+
+
+def seconds_in_rounds(view: View) -> float:
+    """Return the seconds that all rounds took."""
+    return float(sum(_phases(line)["total"] for line in view.rounds))
 
 
 def _best(view: View) -> list[tuple[str, str]]:

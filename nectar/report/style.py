@@ -33,6 +33,10 @@ a{{color:var(--link)}}
 .outcome{{border-left:.4rem solid;padding:.4rem .8rem;background:var(--box);font-weight:600}}
 .good{{color:var(--good)}}.bad{{color:var(--bad)}}.open{{color:var(--open)}}
 .note{{color:var(--muted)}}
+.figures{{display:flex;flex-wrap:wrap;gap:.75rem;padding:0;list-style:none;max-width:none}}
+.figures li{{flex:1 1 9rem;background:var(--box);padding:.6rem .8rem}}
+.figures strong{{display:block;font-size:1.6rem;line-height:1.2}}
+.figures span{{color:var(--muted);font-size:.875rem}}
 nav ul{{display:flex;flex-wrap:wrap;gap:.3rem 1rem;padding:0;list-style:none;max-width:none}}
 dl{{display:grid;gap:.15rem;margin:.75rem 0}}
 dl div{{display:grid;grid-template-columns:minmax(7rem,12rem) 1fr;gap:.75rem}}

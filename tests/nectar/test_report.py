@@ -30,6 +30,51 @@ from server_app.screen import on_screen
 from server_app.synthetic_sets import save_sets
 
 
+def test_the_first_screen_says_how_near_what_was_sent_comes_to_a_real_image(small: Small) -> None:
+    record = run(small())
+    document, view = written(record), View(PastRun.open(record.directory))
+    real, (_, sets) = real_images(view), view.past.synthetic()
+    assert isinstance(real, RealImages)
+    assert view.info is not None
+    least = {}
+    for site, sent in sets.items():
+        own = real.dataset.train.images[real.parts[site]].reshape(-1, 64) / view.info.scale
+        made = on_screen(sent.images, view.info, "pixels").reshape(-1, 64).double().numpy()
+        apart = np.sqrt(((made[:, None] - own[None].astype(float)) ** 2).mean(2))
+        least[apart.min()] = site
+    nearest = min(least)
+    said = f"The closest image sent lies {nearest:.3f} from a real one of {least[nearest]};"
+    assert f"Not differentially private. {said}" in document.text
+    classes = {tag["class"] for tag in document.all("p") if "outcome" in tag.get("class", "")}
+    assert classes == {"outcome open", "outcome good"}  # the second: it completed
+    assert "noneepsilon" in document.text
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_run_counts_as_private_where_its_noise_was_the_systems(
+    small: Small, seeded: bool
+) -> None:
+    words = "privacy.noise_multiplier=1 privacy.counts=public feddm.mechanism=feature"
+    record = run(small(set=words))
+    lines = record.metrics()
+    for line in lines:
+        for each in (line.get("notes") or {}).get("spent", {}).values():
+            assert each["seeded"], "as every simulation's"
+            each["seeded"] = seeded
+    (record.directory / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in lines)
+    )
+    document = written(record)
+    last = {
+        k: v for line in lines for k, v in ((line.get("notes") or {}).get("spent") or {}).items()
+    }
+    most = max(each["epsilon"] for each in last.values())
+    private = f"Differentially private: epsilon {most:.3g} at delta 1e-05" in document.text
+    assert private is not seeded
+    assert ("Not differentially private." in document.text) is seeded
+    assert (f"{most:.3g}epsilon" in document.text) is not seeded
+
+
 def test_a_report_says_what_the_run_did(small: Small) -> None:
     record = run(small())
     document = written(record)
@@ -37,7 +82,7 @@ def test_a_report_says_what_the_run_did(small: Small) -> None:
     last = record.metrics()[-1]
     assert "FedDM on digits, seed 0" in document.text
     assert "Completed: 2 of 2 rounds are on record." in document.text
-    assert f"{last['test']['accuracy']:.4f} after round 2" in document.text
+    assert f"{last['test']['accuracy']:.4f}test accuracy after round 2" in document.text
     labels = [svg["aria-label"].partition(": ")[2] for svg in document.all("svg")]
     assert labels == [
         "accuracy by round",
