@@ -128,7 +128,9 @@ def test_an_experiment_serves_with_another_method(conf: Path) -> None:
 @pytest.mark.parametrize("method", [*METHODS, "flwr.serverapp.strategy:FedAdam"])
 @pytest.mark.parametrize("kind", ["dataset", "experiment"])
 def test_every_name_loads_with_every_method(kind: str, method: str) -> None:
-    known = names(kind) if kind == "dataset" else experiment_names()
+    """Every data set with each method, every experiment with three or four of them."""
+    nth = list(METHODS).index(method) if method in METHODS else 0
+    known = names(kind) if kind == "dataset" else experiment_names()[nth % 6 :: 6]
     assert known
     for name in known:
         given = {kind: name, "method": method, "set": "data.send_originals=on"}
