@@ -2,7 +2,7 @@
 
     python examples/robust_averages.py [--hostile 0,1,3] [--seeds 3] [--rounds 10] [SECTION.KEY=VALUE ...]
 
-FedAvg on digits at ten sites, of which some send in every round
+FedAvg of an MLP on digits at ten sites, of which some send in every round
 
 - flipped: their update the wrong way;
 - scaled: six times their update the wrong way, a little less than what `federation.robust=clip` shortens;
@@ -31,7 +31,7 @@ from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 
 SITES = 10
-SETTINGS = "partition.alpha=1 model.width=16 fedavg.epochs=5 fedavg.lr=0.1"
+SETTINGS = "partition.alpha=1 model.name=mlp model.width=64 fedavg.epochs=5 fedavg.lr=0.1"
 
 #: a payload: its header, then one array for each tensor of the model, in the model's order
 Arrays = list[NDArray[Any]]

@@ -9,20 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import SilentGrid, TamperedGrid, last, resumed, run, same_end
+from federation import SilentGrid, TamperedGrid, last, run, same_end
 from hypothesis import given
 from hypothesis import strategies as st
 from small import Small
-from tampering import away_from_start, nan, with_arrays
+from tampering import away_from_start, nan, with_arrays, with_part
 
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.sections import FederationSettings
+from common.sites import Site
 from common.wire.weights import Weights
 from server_app.record import Record
 from strategies.averaging import RobustMean, median, nearest, squared_distances, trimmed_mean
+from strategies.base import strategy_class
+from strategies.exchange.replies import Upload
 
 RULES = ["median", "trimmed", "krum"]
 
@@ -414,35 +417,59 @@ def test_one_site_that_lies_about_running_statistics_alone_is_outvoted(
     assert ended(rule) > ended("clip") + 0.2
 
 
-AVERAGING = [name for name, method in METHODS.items() if method.averages]
+def test_fedsynth_combines_where_the_replays_end() -> None:
+    words = "federation.sites=5 federation.robust=trimmed fedsynth.weighting=counts model.width=8"
+    run_of = Division(load({"method": "fedsynth", "set": words})).run
+    start, draws = Weights.of(run_of.build_model()), torch.Generator().manual_seed(0)
+    ends = [
+        {n: t + torch.randn(t.shape, generator=draws) for n, t in start.tensors.items()}
+        for _ in range(5)
+    ]
+    uploads = [Upload(Site(f"s{k}", k, 1), Weights(e), 10**k, {}) for k, e in enumerate(ends)]
+    new = strategy_class("fedsynth")(run_of).update(1, start, uploads).tensors
+    for name, tensor in new.items():
+        stacked = np.stack([e[name].numpy() for e in ends]).astype(float)
+        expected = np.sort(stacked, axis=0)[1:-1].mean(0)
+        assert np.allclose(tensor.numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+VAE = "model.width=4 model.depth=1 model.embedding=4"
+#: those that average in a place of their own, each by one rule, and what makes them quick
+AVERAGING = {
+    "feddyn": ("krum", ""),
+    "fedmix": ("median", ""),
+    "lowrank": ("krum", ""),
+    "fedvae": ("trimmed", f"{VAE} fedvae.epochs=1"),
+    "fedssyn": ("krum", "fedssyn.source=none"),
+}
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("method", [*AVERAGING, "fedssyn"])
-@pytest.mark.parametrize("rule", RULES)
-def test_every_method_that_averages_does_so_by_every_rule(
-    small: Small, method: str, rule: str
-) -> None:
-    """A run of it, and one that is broken off and goes on, end with the same weights."""
-    own = "fedssyn.source=none" if method == "fedssyn" else ""
-    words = (
-        f"federation.sites=5 partition.alpha=1 fedavg.epochs=1 fedsynth.iterations=2 fedsynth.steps=2 "
-        f"fedsynth.real_batch=32 federation.robust={rule} {own}"
-    )
-    whole = run(small(method=method, rounds=2, set=words))
-    assert all(not line["rejected"] for line in whole.metrics()[1:])
-    assert math.isfinite(whole.metrics()[-1]["test"]["loss"])
-    config = small(method=method, rounds=1, set=words)
-    assert same_end(resumed(run(config), rounds=2), whole)
+@pytest.mark.parametrize("method", AVERAGING)
+def test_every_method_that_averages_does_so_by_a_robust_rule(small: Small, method: str) -> None:
+    """A hostile site at six times its way in the wrong direction is not seen in how far the model moves."""
+    rule, own = AVERAGING[method]
+    words = f"federation.sites=5 partition.alpha=1 fedavg.epochs=1 {own} federation.max_update=0 "
+
+    def moved(robust: str) -> float:
+        config = small(method=method, rounds=2, set=f"{words} federation.robust={robust}")
+        record = run(config, TamperedGrid, tampers={1: with_part("", times(1e4), [2])})
+        assert all(not line["rejected"] for line in record.metrics()[1:])
+        return max(float(t.abs().max()) for t in last(record).weights.values())
+
+    assert moved(rule) < 100 < moved("none")
+
+
+def times(factor: float) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda array: array * factor
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("rule", RULES)
-def test_what_a_private_run_costs_does_not_depend_on_the_average(small: Small, rule: str) -> None:
+def test_what_a_private_run_costs_does_not_depend_on_the_average(small: Small) -> None:
     words = "federation.sites=5 privacy.noise_multiplier=1 privacy.counts=public fedavg.lr=0.1"
 
     def spent(robust: str) -> Any:
         config = small(method="fedavg", rounds=1, set=f"{words} federation.robust={robust}")
         return run(config).metrics()[1]["notes"]["spent"]
 
-    assert spent(rule) == spent("none")
+    assert spent("krum") == spent("none")
