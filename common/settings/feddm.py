@@ -56,7 +56,7 @@ class FedDMSettings(SurrogateServerSettings):
         "10 images) with smooth noise upon it; mix:K, means of K of the site's own real images, of which they show "
         "something; or (the paper) these real images, which they go on to look like",
         allowed="noise, smooth, mean, mix:K with K from 2 to 64, or real",
-        source="safe on anybody's pictures; the paper's stands with the public data sets",
+        source="Nectar, safe on anybody's images; the paper's stands with the public data sets",
         pattern=r"^(noise|smooth|mean|mix:([2-9]|[1-5]\d|6[0-4])|real)$",
     )
     small_class: Literal["noise", "leave_out"] = setting(
@@ -66,7 +66,7 @@ class FedDMSettings(SurrogateServerSettings):
     warm: Switch = setting(
         True,
         "go on from the site's own last images instead of starting afresh every round (the paper)",
-        source="what a start from noise needs; the paper's stands with the public data sets",
+        source="Nectar, what a start from noise needs; the paper's stands with the public data sets",
     )
     side: Literal["full", "half"] = setting(
         "full",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 from common.code.imports import is_import_path
 from common.config.keys import STRATEGY, Leaf
@@ -14,7 +16,7 @@ from common.config.problems import COMMAND_LINE, unknown
 from common.config.schema import section_classes
 from common.config.strategy import check_strategy, describe_arguments
 from common.config.tables import ENDING, TABLE, experiments, read_table, title
-from common.config.text import scalar_text
+from common.config.text import dotted, scalar_text
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.datasets import FORMS
 from common.settings.describe import Description, describe
@@ -133,16 +135,20 @@ def _explain(name: str) -> str:
 
 
 def _table(title: str, section: str, rows: list[Description]) -> str:
-    return "\n".join([title, "", *(_row(section, row) for row in rows)])
+    """Print a section; beside a default what the default run has instead, by its data set's file."""
+    here = dotted(load({"method": section} if section in METHODS else {}).to_dict())
+    return "\n".join([title, "", *(_row(section, row, here) for row in rows)])
 
 
-def _row(section: str, row: Description) -> str:
+def _row(section: str, row: Description, here: Mapping[str, Any]) -> str:
     """Print one setting: key and default, then what is allowed, its symbol and its meaning."""
     key = f"{section}.{row.name}" if section else row.name
     head = f"  {key} (required)" if row.required else f"  {key}={scalar_text(row.default)}"
+    if section and key in here and here[key] != row.default:
+        head += f"   ({scalar_text(here[key])} with dataset={here['dataset']}, the default)"
     facts = [row.allowed]
     facts += [f"symbol {row.symbol}"] if row.symbol else []
-    facts += [f"from {row.source}"] if row.source else []
+    facts += [f"source: {row.source}"] if row.source else []
     lines = [line for text in (row.meaning, "; ".join(facts)) for line in _WRAPPER.wrap(text)]
     return "\n".join([head, *lines])
 

@@ -234,7 +234,8 @@ def test_help_states_a_setting_in_full(capsys: pytest.CaptureFixture[str]) -> No
     cli.main(["config", "--help", "feddm"])
     out = capsys.readouterr().out
     meaning, facts = "learning rate of the pixels", "a number, above 0; symbol eta_c"
-    assert f"  feddm.image_lr=1.0\n      {meaning}\n      {facts}\n" in out
+    default, run = "feddm.image_lr=1.0", "(10.0 with dataset=digits, the default)"
+    assert f"  {default}   {run}\n      {meaning}\n      {facts}\n" in out
 
 
 def test_help_of_an_import_path_lists_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:
