@@ -36,7 +36,8 @@ def train_locally(
 
     With ``samples`` an epoch draws from these, as many as the site has images of its own. ``around`` puts the model
     into a module with more to train. The mean loss is reported unless ``told`` is false. Under
-    ``privacy.noise_multiplier`` the steps are DP-SGD's, and are charged before the first.
+    ``privacy.noise_multiplier`` the steps are DP-SGD's, and are charged before the first. Under ``model.train=head``
+    all but the last layer stays as it came.
 
     Every method that calls this gets the same bits, but for what it fills ``local``'s places with: the draws are
     those of one purpose.
@@ -46,7 +47,9 @@ def train_locally(
     FederationError
         If a private run has a model that couples examples.
     """
-    model = client.model(w)
+    model, head_alone = client.model(w), client.run.config.model.train == "head"
+    for name, parameter in model.named_parameters() if head_alone else ():
+        parameter.requires_grad_(model.is_of_head(name))
     trainee = model if around is None else around(model)
     pool = client.samples if samples is None else samples
     draws, gradients = _gradients(client, trainee, pool)
@@ -63,6 +66,7 @@ def train_locally(
             precision=client.run.config.compute.precision,
             examples=client.examples_an_epoch,
             before_step=client.deadline.check,
+            head_alone=head_alone,
         )
     except UndrawableError as error:
         raise FederationError(f"{error}, or set privacy.noise_multiplier=0") from None
@@ -78,7 +82,10 @@ def _gradients(
     """Return the generator of a client's training, and its gradients: plain ones, or DP-SGD's, charged here."""
     if not client.run.config.privacy.active:
         return client.generator(_PURPOSE), Gradients()
-    refuse_coupled(model)
+    if (
+        client.run.config.model.train == "all"
+    ):  # a head alone trains on what batch norms make in evaluation
+        refuse_coupled(model)
     steps = private_steps(client, len(pool))
     charge(client, steps)
     rule, sampled = rule_of(client, _PURPOSE, steps), samples_of(client, _PURPOSE, steps, pool)

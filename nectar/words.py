@@ -142,7 +142,7 @@ def _run_value(key: str, text: str, directory: Path) -> str | int | float | bool
 
 def _own_paths(key: str, text: str, directory: Path) -> str:
     """Make the paths of one's own data and weights absolute, as the run config's own are."""
-    if key in (FILE_KEY, START_KEY) and text:
+    if key in (FILE_KEY, START_KEY) and text and not text.startswith("torchvision:"):
         return str(directory / from_home(text))
     if key == SITES_KEY and text:
         return ",".join(str(directory / from_home(part.strip())) for part in text.split(","))

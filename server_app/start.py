@@ -1,4 +1,7 @@
-"""The weights that a run begins with: its own draw, or those of a safetensors file. Never a pickle."""
+"""The weights that a run begins with: its own draw, or those of a file, of which nothing is ever run.
+
+A file of ``torch.save``'s is read by torch's restricted reader (``weights_only``): it makes tensors and plain values.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +11,39 @@ from logging import getLogger
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from common.config.resolved import Config
 from common.errors import ConfigError, one_line
 from common.learning.run import Run
 from common.models import Classifier
+from server_app.published_weights import TORCHVISION, fetched
 
 logger = getLogger("flwr")
 
 Tensors = dict[str, torch.Tensor]
 
+#: how many batches a batch norm has seen: nothing reads it but a norm without momentum
+_COUNT = ".num_batches_tracked"
+
 
 def starting_weights(run: Run, *, tell: bool = True) -> Tensors:
     """Return the first round's weights, by name: the run's own draw where ``model.start`` names no file.
 
-    Of a file, all is taken but a last layer of another shape, which is for other classes: that keeps the run's draw.
+    Of a file, all is taken but a last layer of another shape, which is for other classes: that keeps the run's draw. A
+    last layer of another name is the model's, where it is all that the names differ in; so is torchvision's.
 
     Raises
     ------
     ConfigError
-        If the file cannot be read, or has another name, shape or dtype, or a value that is not finite.
+        If the file cannot be read, is another than ``model.sha256`` says, or has another name, shape or dtype, or a
+        value that is not finite.
     """
     model = run.build_model()
     own = model.state_dict()
     if not run.config.model.start:
         return own
-    found = _read(run.config)
+    found = _under_our_names(model, own, _read(run.config))
     kept = _kept(model, own, found)
     for name in dict.fromkeys([*own, *found]):
         if name not in kept:
@@ -54,27 +62,71 @@ def start_checksum(config: Config) -> str:
     ConfigError
         If it cannot be read.
     """
-    if not config.model.start:
-        return ""
+    return _checksum(config, _file(config)) if config.model.start else ""
+
+
+def _file(config: Config) -> Path:
+    start = config.model.start
+    return fetched(config) if start.startswith(TORCHVISION) else Path(start)
+
+
+def _checksum(config: Config, path: Path) -> str:
     try:
-        with Path(config.model.start).open("rb") as file:
+        with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise _unreadable(config, error.strerror or str(error)) from None
 
 
 def _read(config: Config) -> Tensors:
+    path, expected = _file(config), config.model.sha256
+    if expected and (found := _checksum(config, path)) != expected:
+        raise ConfigError(
+            f"model.start={config.model.start} has SHA-256 {found}, and model.sha256={expected} asks for another file"
+        )
     try:
-        return load_file(config.model.start)
-    except (SafetensorError, OSError, ValueError) as error:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        return _state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    except Exception as error:  # a file that is none fails in any way it likes
         raise _unreadable(config, one_line(str(error))[:200]) from None
+
+
+def _state_dict(read: object) -> Tensors:
+    """Return what a file of ``torch.save``'s holds.
+
+    Raises
+    ------
+    ValueError
+        If that is no state_dict.
+    """
+    if not isinstance(read, Mapping):
+        raise ValueError(f"it holds a {type(read).__name__} and no state_dict")
+    other = next((k for k, v in read.items() if not isinstance(v, torch.Tensor)), None)
+    if other is not None:
+        raise ValueError(f"it holds {other!r}, which is no tensor, and so is no state_dict")
+    return {str(name): value.detach() for name, value in read.items()}
 
 
 def _unreadable(config: Config, reason: str) -> ConfigError:
     return ConfigError(
         f"model.start={config.model.start} cannot be read ({reason}): the server needs it there, as "
-        "safetensors.torch.save_file writes a state_dict"
+        "safetensors.torch.save_file or torch.save writes a state_dict"
     )
+
+
+def _under_our_names(
+    model: Classifier, own: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
+) -> Tensors:
+    """Return what was read with the last layer under the model's name, and counts of batches that old files lack."""
+    missing = [name for name in own if model.is_of_head(name) and name not in found]
+    others = [name for name in found if name not in own]
+    new = {name.rpartition(".")[2]: name for name in missing}
+    layers = {name.rpartition(".")[0] for name in others}
+    if len(layers) == 1 and new.keys() == {name.rpartition(".")[2] for name in others}:
+        found = {new[k.rpartition(".")[2]] if k in others else k: v for k, v in found.items()}
+    uncounted = {name: t for name, t in own.items() if name.endswith(_COUNT) and name not in found}
+    return {**found, **uncounted}
 
 
 def _kept(model: Classifier, own: Tensors, found: Mapping[str, torch.Tensor]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path, PurePath
 
@@ -24,6 +25,19 @@ START_KEY, FILE_KEY, SITES_KEY = "model.start", "data.file", "images.sites"
 
 #: the settings of ``images`` that say how files of a folder are read
 _OF_FOLDERS = ("folder", "sites", "size", "channels", "bits")
+
+#: methods whose sites and server move nothing but what the local steps moved
+_HEAD_ALONE = (
+    "fedavg",
+    "fedprox",
+    "fednova",
+    "feddyn",
+    "moon",
+    "lowrank",
+    "masking",
+    "topk",
+    "local",
+)
 
 #: payloads of numbers that lie in no range of a picture's
 _NO_PICTURES = ("synthetic batches", "weights and noisy latent means")
@@ -157,20 +171,39 @@ def check_statistics(
         )
 
 
-def check_model(model: ModelSettings) -> None:
-    """Refuse weights to start from that are no safetensors file by absolute path.
+def check_head(model: ModelSettings, method: str) -> None:
+    """Refuse to train the last layer alone where a method trains, or corrects, the others too.
 
     Raises
     ------
     ConfigError
-        Another kind of file, or a relative path.
+        Naming the methods of which it is known that they do not.
     """
-    if model.start and not (
-        model.start.endswith(".safetensors") and PurePath(model.start).is_absolute()
-    ):
+    if model.train == "head" and method not in _HEAD_ALONE:
         raise ConfigError(
-            f"{START_KEY}={model.start} must be an absolute path to a .safetensors file, as "
-            "safetensors.torch.save_file writes a state_dict."
+            f"model.train=head cannot hold under method={method}, which does not leave the other layers as they are: "
+            f"choose one of {', '.join(_HEAD_ALONE)}, or set model.train=all."
+        )
+
+
+def check_model(model: ModelSettings) -> None:
+    """Refuse weights to start from that are no file by absolute path, and none of torchvision's.
+
+    Raises
+    ------
+    ConfigError
+        Another kind of file, a relative path, or a checksum of no file.
+    """
+    start = model.start
+    is_file = start.endswith((".safetensors", ".pth", ".pt")) and PurePath(start).is_absolute()
+    if start and not (is_file or re.fullmatch(r"torchvision:\w+", start)):
+        raise ConfigError(
+            f"{START_KEY}={start} must be torchvision:NAME, or an absolute path to a .safetensors, .pth or .pt file, "
+            "as safetensors.torch.save_file or torch.save writes a state_dict."
+        )
+    if model.sha256 and not start:
+        raise ConfigError(
+            "model.sha256 is of a file, and there is none: set model.start, or leave it out."
         )
 
 

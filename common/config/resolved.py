@@ -13,6 +13,7 @@ from typing import Any
 from common.config.consistency import (
     check_evaluation,
     check_federation,
+    check_head,
     check_images,
     check_model,
     check_originals,
@@ -117,6 +118,7 @@ class Config:
         check_model(self.model)
         check_wire(self.wire, self.method, self.settings.disclosure())
         if not self.settings.uses():  # what a method's sites train is said by those inside it
+            check_head(self.model, self.method)
             check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
         check_privacy(self.privacy, self.method, self.settings)
         for name in self.inner:

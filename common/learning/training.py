@@ -167,6 +167,7 @@ def train(
     examples: int = 0,
     even: bool = False,
     before_step: Callable[[], None] | None = None,
+    head_alone: bool = False,
 ) -> Trained:
     """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes, or for ``steps`` steps if given.
 
@@ -175,7 +176,7 @@ def train(
     batches, and its seed decides what augmentation and layers such as dropout draw, unless ``gradients`` has others.
     ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned
     is the objective's mean over the last pass, or over what of it was run. ``server_round`` counts from 1, for the
-    decay of the learning rate.
+    decay of the learning rate. With ``head_alone`` layers are as in evaluation: statistics of what is held stay.
     """
     device, rule, rows = samples.labels.device, gradients.rule, gradients.rows
     lr = settings.lr_in(server_round)
@@ -184,7 +185,9 @@ def train(
     modules = list(model.modules())  # each walk over a model takes as long as a small layer
     parameters = _parameters_of(modules)
     optimiser = _optimiser(parameters, settings, lr)
-    if not all(map(_trains, modules)):
+    if head_alone:
+        model.eval()
+    elif not all(map(_trains, modules)):
         model.train()
     examples = min(examples or len(samples), len(samples))
     last = steps or settings.epochs * -(-examples // settings.batch)

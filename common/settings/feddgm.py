@@ -169,7 +169,7 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
         """Name the global models, and the surrogates of other depths than the run's."""
         depths = {int(pair.rsplit(":", 1)[1]) for pair in self.depths.split(",") if pair}
         return dict(super().models(model)) | {
-            surrogate(depth): model.model_copy(update={"depth": depth, "start": ""})
+            surrogate(depth): model.model_copy(update={"depth": depth, "start": "", "sha256": ""})
             for depth in sorted(depths - {model.depth})
         }
 

@@ -53,6 +53,6 @@ class GlobalModelsSettings(Settings):
         """Name the global models."""
         norm = model.norm if self.global_norm == "as model" else self.global_norm
         return {
-            name: model.model_copy(update={"name": name, "norm": norm, "start": ""})
+            name: model.model_copy(update={"name": name, "norm": norm, "start": "", "sha256": ""})
             for name in self.learned()
         }

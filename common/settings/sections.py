@@ -142,10 +142,21 @@ class ModelSettings(Section):
     )
     start: str = setting(
         "",
-        "weights to start from, a file at the server; empty: drawn by the run's seed",
-        allowed="an absolute path to a .safetensors file",
+        "weights to start from, which the server alone reads: a file there, or torchvision's by name; empty: drawn by "
+        "the run's seed",
+        allowed="an absolute path to a .safetensors, .pth or .pt file, or torchvision:NAME, such as "
+        "torchvision:IMAGENET1K_V1",
     )
-
+    sha256: str = setting(
+        "",
+        "SHA-256 that the file of start must have; empty: any",
+        pattern=r"^([0-9a-f]{64})?$",
+        allowed="64 hexadecimal digits",
+    )
+    train: Literal["all", "head"] = setting(
+        "all",
+        "what the sites train: the whole model, or its last layer alone, on what the others make in evaluation",
+    )
     statistics: Literal["averaged", "local"] = setting(
         "averaged",
         "batch norm's running means and variances: averaged as weights are, or each site's own, which never leave it",
@@ -153,7 +164,7 @@ class ModelSettings(Section):
 
     def architecture(self) -> dict[str, Any]:
         """Return what makes the network: all settings but those of the values in it."""
-        return self.model_dump(exclude={"start", "statistics"})
+        return self.model_dump(exclude={"start", "sha256", "train", "statistics"})
 
 
 class FederationSettings(Section):

@@ -1,4 +1,4 @@
-"""Weights to start from: a safetensors file in the place of the run's own draw, or one sentence."""
+"""Weights to start from: a file, or torchvision's, in the place of the run's own draw, or one sentence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.past_run import PastRun
 from nectar.words import parse_words
-from server_app.start import starting_weights
+from server_app.published_weights import _url
+from server_app.start import start_checksum, starting_weights
 
 NARROW = "model.width=4 model.depth=2"
 
@@ -173,9 +174,11 @@ def test_what_is_no_safetensors_file_is_refused_and_no_pickle_read(
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("path", ["start.safetensors", "/x/start.pt"])
+@pytest.mark.parametrize(
+    "path", ["start.safetensors", "start.pth", "/x/start.bin", "torchvision:", "torchvision:a/b"]
+)
 def test_another_path_is_refused_by_the_configuration(path: str) -> None:
-    with pytest.raises(ConfigError, match=r"must be an absolute path to a \.safetensors file"):
+    with pytest.raises(ConfigError, match=r"or an absolute path to a \.safetensors, \.pth or \.pt"):
         load({"method": "fedavg", "set": f"model.start={path}"})
 
 
@@ -196,3 +199,157 @@ def test_a_runs_identity_has_the_files_content(small: Small, tmp_path: Path) -> 
     other = Identity.of(load(given))
     assert not other.is_of(provenance)
     assert other.key != identity.key
+
+
+# ---- files of torch.save's, and torchvision's -------------------------------------------------------------
+
+
+def old_resnet(path: Path, classes: int = 1000) -> dict[str, Tensor]:
+    """Write what torchvision publishes: parameters under its names, without counts of batches."""
+    theirs = torchvision.models.resnet18(num_classes=classes).state_dict()
+    kept = {k: torch.nn.Parameter(v) for k, v in theirs.items() if "num_batches" not in k}
+    torch.save(kept, path)
+    return dict(theirs)
+
+
+def colour(chosen: Run) -> Run:
+    """Return the run with colour images of 64 pixels, as ImageNet's stem takes them."""
+    info = chosen.info
+    object.__setattr__(chosen, "info", type(info)(**{**vars(info), "shape": (3, 64, 64)}))
+    return chosen
+
+
+RESNET = "model.name=resnet18 model.norm=batch"
+
+
+def test_a_file_of_torch_save_is_read_and_its_last_layer_is_ours(tmp_path: Path) -> None:
+    path = tmp_path / "resnet18.pth"
+    theirs = old_resnet(path)
+    weights = starting_weights(colour(of(path, RESNET)))
+    for name, value in theirs.items():
+        if not name.startswith("fc."):
+            assert torch.equal(weights[name], value)
+    assert weights["head.weight"].shape == (10, 512)
+    assert not any(value.requires_grad for value in weights.values())
+
+
+def test_a_last_layer_of_another_name_and_of_our_classes_is_taken(tmp_path: Path) -> None:
+    tensors = {k.replace("head.", "fc."): v for k, v in drawn(7).items()}
+    torch.save(tensors, tmp_path / "start.pt")
+    weights = starting_weights(of(tmp_path / "start.pt"))
+    assert all(torch.equal(weights[name], value) for name, value in drawn(7).items())
+
+
+@pytest.mark.parametrize("extra", ["fc.weight", "more.layers.weight"])
+def test_what_else_a_file_has_is_refused_as_ever(tmp_path: Path, extra: str) -> None:
+    tensors = {k.replace("head.", "fc."): v for k, v in drawn(7).items()}
+    tensors["other.weight" if extra == "fc.weight" else extra] = torch.ones(2)
+    torch.save(tensors, tmp_path / "start.pt")
+    with pytest.raises(ConfigError, match=r"has no head.weight"):
+        starting_weights(of(tmp_path / "start.pt"))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (Planted(), "cannot be read"),
+        ({"state_dict": {"w": torch.ones(1)}}, "it holds 'state_dict', which is no tensor"),
+        ([torch.ones(1)], "it holds a list and no state_dict"),
+    ],
+)
+def test_what_is_no_state_dict_is_refused_and_nothing_in_it_is_run(
+    tmp_path: Path, content: Any, says: str
+) -> None:
+    torch.save(content, tmp_path / "start.pth")
+    with pytest.raises(ConfigError, match=says) as told:
+        starting_weights(of(tmp_path / "start.pth"))
+    assert "\n" not in str(told.value)
+
+
+def test_a_checksum_is_held_against_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "start.safetensors", drawn(7))
+    right = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert starting_weights(of(path, f"{NARROW} model.sha256={right}"))
+    with pytest.raises(ConfigError, match=rf"has SHA-256 {right}, and model.sha256=(ab)+ asks"):
+        starting_weights(of(path, f"{NARROW} model.sha256={'ab' * 32}"))
+    with pytest.raises(ConfigError, match=r"model.sha256 is of a file, and there is none"):
+        load({"method": "fedavg", "set": f"model.sha256={right}"})
+    with pytest.raises(ConfigError, match="64 hexadecimal digits"):
+        of(path, f"{NARROW} model.sha256=abc")
+
+
+def named(tmp_path: Path, words: str = RESNET, name: str = "IMAGENET1K_V1") -> Run:
+    keys = {"method": "fedavg", "data-dir": str(tmp_path / "data")}
+    return Division(load({**keys, "set": f"{words} model.start=torchvision:{name}"})).run
+
+
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, Tensor]]:
+    """Publish a network of torchvision's form, under a name with its hash, where torchvision says that its own are."""
+    theirs = old_resnet(tmp_path / "made.pth")
+    sha = hashlib.sha256((tmp_path / "made.pth").read_bytes()).hexdigest()
+    path = (tmp_path / "made.pth").rename(tmp_path / f"resnet18-{sha[:8]}.pth")
+    monkeypatch.setattr("server_app.published_weights._url", lambda config: path.as_uri())
+    return path, theirs
+
+
+def test_torchvisions_weights_are_fetched_once_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, theirs = published(tmp_path, monkeypatch)
+    weights = starting_weights(colour(named(tmp_path)))
+    assert torch.equal(weights["layer4.1.conv2.weight"], theirs["layer4.1.conv2.weight"])
+    kept = tmp_path / "data" / "weights" / path.name
+    assert [found.name for found in kept.parent.iterdir()] == [path.name]
+    assert start_checksum(named(tmp_path).config) == hashlib.sha256(kept.read_bytes()).hexdigest()
+
+    path.unlink()  # from here on there is no network
+    assert starting_weights(colour(named(tmp_path)))
+    kept.write_bytes(kept.read_bytes() + b"\0")
+    with pytest.raises(ConfigError, match=r"has SHA-256 [0-9a-f]+, and its name says .*delete it"):
+        starting_weights(colour(named(tmp_path)))
+    kept.unlink()
+    with pytest.raises(ConfigError, match=rf"the download failed .* there as {kept}"):
+        starting_weights(colour(named(tmp_path)))
+
+
+def test_a_download_that_is_another_file_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = published(tmp_path, monkeypatch)
+    path.write_bytes(b"something else")
+    with pytest.raises(ConfigError, match=r"the download failed \(invalid hash value"):
+        starting_weights(colour(named(tmp_path)))
+    assert list((tmp_path / "data" / "weights").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "says"),
+    [
+        ("model.name=convnet", "DEFAULT", "convnet is not a network of torchvision's: choose one"),
+        ("model.name=resnet18", "IMAGENET1K_V1", "set model.norm=batch"),
+        (RESNET, "IMAGENET1K_V7", "torchvision's weights of resnet18 are IMAGENET1K_V1"),
+    ],
+)
+def test_weights_that_there_are_not_are_refused_with_those_there_are(
+    tmp_path: Path, words: str, name: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        start_checksum(named(tmp_path, words, name).config)
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (RESNET, "resnet18-f37072fd.pth"),
+        ("model.name=torchvision.models:resnet50", "resnet50-0676ba61.pth"),
+        ("model.name=vgg11", "vgg11-8a719046.pth"),
+    ],
+)
+def test_torchvision_says_where_its_weights_are(tmp_path: Path, words: str, file: str) -> None:
+    config = load({"method": "fedavg", "set": f"{words} model.start=torchvision:IMAGENET1K_V1"})
+    assert _url(config).endswith(f"/{file}")
+
+
+def test_typed_it_stays_a_name(tmp_path: Path) -> None:
+    found = parse_words(["model.start=torchvision:IMAGENET1K_V1"], directory=tmp_path)
+    assert found["set"] == "model.start=torchvision:IMAGENET1K_V1"

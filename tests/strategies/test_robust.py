@@ -396,10 +396,7 @@ def test_krum_without_enough_replies_takes_their_median_and_says_so(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("rule", RULES)
-def test_one_site_that_lies_about_running_statistics_alone_is_outvoted(
-    small: Small, rule: str
-) -> None:
+def test_one_site_that_lies_about_running_statistics_alone_is_outvoted(small: Small) -> None:
     """Means of 3 are no longer than honest ones: clip lets them pass, and the model guesses."""
 
     def lie(arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -407,14 +404,16 @@ def test_one_site_that_lies_about_running_statistics_alone_is_outvoted(
             arrays[i] = np.full_like(arrays[i], 3.0)
         return arrays
 
-    words = f"{FIVE} partition.alpha=100 model.norm=batch federation.robust="
+    words = f"{FIVE} partition.alpha=100 model.norm=batch fedavg.epochs=3 federation.robust="
     names = Division(load(small(method="fedavg", set=f"{words}clip"))).run.spec.names
 
     def ended(robust: str) -> float:
-        config = small(method="fedavg", rounds=3, set=words + robust)
+        config = small(method="fedavg", rounds=2, set=words + robust)
         return accuracy(run(config, TamperedGrid, tampers={1: with_arrays(lie)}))
 
-    assert ended(rule) > ended("clip") + 0.2
+    guessed = ended("clip")
+    for rule in RULES:
+        assert ended(rule) > guessed + 0.2
 
 
 def test_fedsynth_combines_where_the_replays_end() -> None:

@@ -79,7 +79,7 @@ def order_of(
             refuse_nothing(name, value)
             paths[name] = _server_path(name, value)
             continue
-        if equals and key in (FILE_KEY, START_KEY):
+        if equals and key in (FILE_KEY, START_KEY) and not value.startswith("torchvision:"):
             _server_path(key, value)
         if equals and key == SITES_KEY and value:
             raise ConfigError(
