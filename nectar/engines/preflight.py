@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from common.config.resolved import Config
 from common.division import Division
+from common.methods import require_taken
 from server_app.app import make_strategy
 from server_app.start import starting_weights
 
 
 def check_kind(config: Config) -> None:
-    """See that a method whose sites send images learns from some; only a set of one's own has to be read for it.
+    """See that the methods can learn from such data; only a set of one's own has to be read for it.
 
     Raises
     ------
@@ -18,7 +19,10 @@ def check_kind(config: Config) -> None:
     """
     told = [settings.disclosure() for settings in config.methods.values()]
     if any(disclosed is not None and disclosed.images for disclosed in told):
-        _ = Division(config).run.image_shape
+        run = Division(config).run
+        for method in (config.method, *config.inner):
+            require_taken(method, run.info.kind, run.info.name)
+        _ = run.image_shape
 
 
 def _look_at_sites(division: Division) -> None:
