@@ -280,8 +280,9 @@ def _rows(division: Division, sites: list[Site]) -> dict[str, dict[str, Any]]:
             }
         if len(sites) <= _MAX_SHOWN:
             held = {s.partition: s.name for s in sorted(sites, key=lambda s: s.partition)}
-            table = report(counts[list(held)], run.info.classes, sites=list(held.values()))
-            logger.info("images of each class by site:\n%s", table)
+            unit = run.info.unit
+            table = report(counts[list(held)], run.info.classes, unit, list(held.values()))
+            logger.info("%s of each class by site:\n%s", unit, table)
     return rows
 
 

@@ -278,7 +278,7 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
 def check_taken(
     dataset: str,
     data: DataSettings,
-    model: ModelSettings,
+    models: Iterable[ModelSettings],
     wire: WireSettings,
     sections: Mapping[str, Section],
     methods: Iterable[str],
@@ -291,14 +291,15 @@ def check_taken(
         A method, a model, an augmentation or a codec of images.
     """
     kind = data.kind
+    named = data.file or dataset
+    for method in methods if kind != "images" else ():
+        require_taken(method, kind, named)
     possible = ("images", "text") if kind == "images" else (kind,)
-    if model.name in MODELS and not any(takes(model.name, one) for one in possible):
-        raise ConfigError(f"{misfit(model.name, kind)}.")
+    for model in models:
+        if model.name in MODELS and not any(takes(model.name, one) for one in possible):
+            raise ConfigError(f"{misfit(model.name, kind)}.")
     if kind == "images":
         return
-    named = data.file or dataset
-    for method in methods:
-        require_taken(method, kind, named)
     if wire.images not in ("float32", "float16"):
         raise ConfigError(
             f"wire.images={wire.images} is a coding of pictures, and {named} is {KINDS[kind]}: set wire.images to "

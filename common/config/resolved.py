@@ -112,7 +112,13 @@ class Config:
         check_own_data(self.dataset, self.data, self.images)
         check_arrays(self.dataset, self.data, self.images)
         check_taken(
-            *(self.dataset, self.data, self.model, self.wire),
+            self.dataset,
+            self.data,
+            [
+                self.model,
+                *(m for s in self.methods.values() for m in s.models(self.model).values()),
+            ],
+            self.wire,
             self.sections(),
             [self.method, *self.inner],
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from common.config.resolved import Config
 from common.division import Division
-from common.methods import require_taken
+from common.methods import is_choosy, require_taken
+from common.settings.datasets import kind_of
 from server_app.app import make_strategy
 from server_app.start import starting_weights
 
@@ -18,10 +19,13 @@ def check_kind(config: Config) -> None:
         If the data set is text, or is not described in full.
     """
     told = [settings.disclosure() for settings in config.methods.values()]
-    if any(disclosed is not None and disclosed.images for disclosed in told):
+    names = (config.method, *config.inner)
+    images = any(disclosed is not None and disclosed.images for disclosed in told)
+    if images or (not kind_of(config.dataset) and any(map(is_choosy, names))):
         run = Division(config).run
-        for method in (config.method, *config.inner):
-            require_taken(method, run.info.kind, run.info.name)
+        for name in names:
+            require_taken(name, run.info.kind, run.info.name)
+    if images:
         _ = run.image_shape
 
 
