@@ -32,6 +32,6 @@ def csv_of_rows(given: Tensor, labels: Sequence[str], info: DatasetInfo) -> str:
     names = column_names(info)
     if info.kind == "series":
         names = tuple(f"{name}[{step}]" for name in names for step in range(info.shape[2]))
-    values = raw_values(given, info).reshape(len(given), -1)
+    values = raw_values(given, info).reshape(len(given), len(names))
     rows = ([label, *(f"{v:.7g}" for v in row)] for label, row in zip(labels, values, strict=True))
     return csv_text(["class", *names], rows)

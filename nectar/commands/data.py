@@ -88,7 +88,8 @@ def _need_ending(config: Config, path: Path) -> None:
     kind = config.data.kind
     if path.suffix.lower() != _ENDINGS[kind]:
         raise ConfigError(
-            f"--samples {path.name}: what is shown of {KINDS[kind]} is a {_ENDINGS[kind]} file: name one."
+            f"--samples {path.name} cannot show what {KINDS[kind]} {'are' if kind == 'images' else 'holds'}: choose "
+            f"{_ENDINGS[kind]}."
         )
 
 
