@@ -14,7 +14,6 @@ __all__ = [
     "FOREIGN_CLIENT",
     "METHODS",
     "Method",
-    "is_choosy",
     "is_foreign",
     "is_import_path",
     "load",
@@ -163,11 +162,6 @@ def resolve(name: str) -> Method:
         served.name, name, client, served.settings, served.facts, private=served.private
     )
     return own_method(name) or foreign
-
-
-def is_choosy(name: str) -> bool:
-    """Return whether there are data that a method cannot learn from."""
-    return set(resolve(name).takes) != set(KINDS)
 
 
 def require_taken(name: str, kind: str, dataset: str) -> None:

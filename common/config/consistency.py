@@ -202,7 +202,7 @@ def check_own_data(dataset: str, data: DataSettings, images: ImagesSettings) -> 
         )
     if kind == FILE:
         _check_file(data.file)
-    if data.size and (kind is None or kind == FILE):
+    if data.size and (kind is None or kind == FILE or data.kind != "images"):
         raise ConfigError(
             f"data.size={data.size} is for sets of pictures (torchvision:, hf:, package.module:callable), not for "
             f"dataset={dataset}{'' if kind else ', whose images have their size: a folder has images.size'}."
@@ -228,14 +228,7 @@ def _check_file(file: str) -> None:
 
 
 def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> None:
-    """Refuse settings of a table or of series that do not fit together, and such settings of images.
-
-    Raises
-    ------
-    ConfigError
-        A set that holds pictures, a .csv file that is no table or whose column of classes is not named, a scale
-        without its bounds or bounds of pictures.
-    """
+    """Refuse settings of a table or of series that do not fit together, and such settings of images: ConfigError."""
     table = data.file.endswith(TABLE_ENDING)
     asked = f"data.kind={data.kind}"
     if data.kind != "images" and kind_of(dataset) not in (FILE, FUNCTION):
@@ -261,8 +254,6 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
                     "are normalised: leave it out, or add data.kind=table or data.kind=series."
                 )
         return
-    if data.size:
-        raise ConfigError(f"data.size={data.size} is for pictures, and not for {asked}.")
     if bool(data.low) != bool(data.high):
         given, other = ("low", "high") if data.low else ("high", "low")
         raise ConfigError(f"data.{given} is half of a pair: state data.{other}, too.")
@@ -283,13 +274,7 @@ def check_taken(
     sections: Mapping[str, Section],
     methods: Iterable[str],
 ) -> None:
-    """Refuse to learn from a table or from series with what is made for pictures.
-
-    Raises
-    ------
-    ConfigError
-        A method, a model, an augmentation or a codec of images.
-    """
+    """Refuse a table or series under a method, model, augmentation or codec of pictures: ConfigError."""
     kind = data.kind
     named = data.file or dataset
     for method in methods if kind != "images" else ():

@@ -8,8 +8,9 @@ import numpy as np
 
 #: sizes with which a run on 60 rows is done in a second
 QUICK = (
-    "federation.sites=3 partition.alpha=5 partition.min_size=5 model.width=8 feddm.iterations=2 feddm.image_lr=0.1 feddm.ipc=2 real.ipc=2 "
-    "image_training.steps=3 fedavg.epochs=1 data.send_originals=on fedsynth.rate=2 fedsynth.iterations=2"
+    "federation.sites=3 partition.alpha=5 partition.min_size=5 model.width=8 feddm.iterations=2 "
+    "feddm.image_lr=0.1 feddm.ipc=2 real.ipc=2 image_training.steps=3 fedavg.epochs=1 data.send_originals=on "
+    "fedsynth.rate=2 fedsynth.iterations=2 federation.max_update=0"
 )
 
 
