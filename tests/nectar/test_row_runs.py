@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,17 @@ from documents import check, written
 from federation import last, run
 from places import ROOT
 from row_sets import QUICK, table, waves
+from sklearn.datasets import load_breast_cancer, load_wine
 from tiers import ALIKE, only_these_first
 
+from common.config.loading import load
+from common.division import Division
 from common.errors import ConfigError, NectarError
 from common.methods import METHODS
 from nectar import cli
 from nectar.audit.images.at_record import audit_record
 from nectar.commands.methods import listing
+from nectar.engines import preflight
 from nectar.records.past_run import PastRun
 from nectar.records.recorded_run import RecordedRun
 from server_app.record import Record
@@ -144,3 +149,24 @@ def test_the_page_has_the_table_of_methods_that_the_command_prints() -> None:
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     assert f"\n```text\n{listing()}\n```\n" in page
     assert cli.main(["methods"]) == 0
+
+
+def test_the_sets_that_the_page_makes_are_ones_that_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (made,) = (block for block in blocks if "load_breast_cancer" in block)
+    exec(compile(made, "data.md", "exec"), {})
+    given = {"data-dir": str(tmp_path / "data")}
+    for name, columns in (("cancer", 30), ("wine", 13)):
+        config = load({**given, "config": str(tmp_path / f"{name}.yaml")})
+        preflight.check(config)
+        info = Division(config).run.info
+        assert (info.shape, info.largest) == ((columns, 1, 1), pytest.approx(1))
+        data = (load_breast_cancer if name == "cancer" else load_wine)()
+        inside = (data.data >= np.array(info.low)) & (data.data <= np.array(info.high))
+        assert inside.mean() > 0.99, "the published ranges are rounded"
+    waves_there = f"data.file={tmp_path / 'waves.npz'} data.kind=series"
+    preflight.check(load({**given, "set": waves_there}))

@@ -47,6 +47,17 @@ def read_table(path: Path, label: str) -> dict[str, Any]:
         If it is not such a file, or larger than what is read.
     """
     try:
+        return _read(path, label)
+    except DataError as error:
+        # the server named the file, and the names of its columns are the site's
+        raise DataError(
+            str(error),
+            told="data.file is no table that can be read with this data.label: this site's log says why",
+        ) from error
+
+
+def _read(path: Path, label: str) -> dict[str, Any]:
+    try:
         size = path.stat().st_size
         if size > MOST_BYTES:
             raise DataError(
