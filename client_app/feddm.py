@@ -133,10 +133,12 @@ class FedDMClient(DeviceClient):
         )
 
     def _values(self) -> tuple[Tensor, Tensor]:
-        """Return black and white as the model is given them, [C, 1, 1] each."""
+        """Return black and white, or a column's bounds, as the model is given them, [C, 1, 1] each."""
         info, device = self.run.info, self.run.device
-        mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
-        return -mean / std, (1 - mean) / std
+        low, high, mean, std = (
+            torch.tensor(v, device=device)[:, None, None] for v in (*info.ends, info.mean, info.std)
+        )
+        return (low - mean) / std, (high - mean) / std
 
     def _counts(self) -> Tensor | None:
         """Return the site's class counts with noise, drawn once and remembered; None where the true ones are public."""

@@ -16,6 +16,7 @@ from common.data.division.partitions import partition
 from common.data.division.parts import Parts
 from common.data.division.stratify import subset, validation_split
 from common.data.loading import load, load_site
+from common.data.own.rows import check_reach
 from common.data.published.catalogue import describe
 from common.draws.seeding import derive
 from common.errors import DataError
@@ -109,7 +110,9 @@ class Division:
 
     @cached_property
     def _cut(self) -> tuple[Indices, Indices]:
-        config, strata = self.config, self.run.task.strata(self.dataset.train)
+        config, dataset = self.config, self.dataset
+        check_reach(dataset, config.data.scale)
+        strata = self.run.task.strata(dataset.train)
         used = subset(strata, config.data.images, config.seed)
         rest, held = validation_split(strata[used], config.data.validation, config.seed)
         return used[rest], used[held]

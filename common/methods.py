@@ -7,6 +7,7 @@ from typing import Any
 
 from common.code.imports import is_import_path, load
 from common.errors import ConfigError
+from common.models.registry import KINDS
 from common.settings.base import Settings
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "load",
     "own_method",
     "path_of",
+    "require_taken",
     "resolve",
     "section",
     "settings_class",
@@ -51,6 +53,9 @@ class Method:
     averages : bool
         Whether its server learns from the sites' models by ``Strategy.average`` alone, so that a median can take the
         place of the mean (``federation.robust``). It is no claim that a method can inherit either.
+    takes : tuple of str
+        What it can learn from, of ``common.models.registry.KINDS``. Of a method of the user's own anything, unless it
+        says otherwise.
     """
 
     name: str
@@ -60,6 +65,7 @@ class Method:
     facts: str
     private: bool
     averages: bool
+    takes: tuple[str, ...]
 
     def __init__(
         self,
@@ -71,11 +77,13 @@ class Method:
         *,
         private: bool = False,
         averages: bool = False,
+        takes: tuple[str, ...] = tuple(KINDS),
     ) -> None:
         parts = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "private", private)
         object.__setattr__(self, "averages", averages)
+        object.__setattr__(self, "takes", takes)
         for part, given in parts.items():
             object.__setattr__(self, part, given if isinstance(given, str) else path_of(given))
 
@@ -85,7 +93,18 @@ def path_of(named: Any) -> str:
     return f"{named.__module__}:{named.__qualname__}"
 
 
-def _own(name: str, cls: str, *, private: bool = False, averages: bool = False) -> Method:
+_IMAGES = ("images",)
+_NUMBERS = ("images", "table", "series")
+
+
+def _own(
+    name: str,
+    cls: str,
+    *,
+    private: bool = False,
+    averages: bool = False,
+    takes: tuple[str, ...] = tuple(KINDS),
+) -> Method:
     """Return one of Nectar's methods, whose parts lie in files of its name."""
     return Method(
         name,
@@ -94,15 +113,16 @@ def _own(name: str, cls: str, *, private: bool = False, averages: bool = False) 
         f"common.settings.{name}:{cls}Settings",
         private=private,
         averages=averages,
+        takes=takes,
     )
 
 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
-        _own("feddm", "FedDM", private=True),
-        _own("fedaf", "FedAF"),
-        _own("real", "Real"),
+        _own("feddm", "FedDM", private=True, takes=_NUMBERS),
+        _own("fedaf", "FedAF", takes=_NUMBERS),
+        _own("real", "Real", takes=_NUMBERS),
         _own("fedavg", "FedAvg", private=True, averages=True),
         _own("fedprox", "FedProx", private=True, averages=True),
         _own("fednova", "FedNova", private=True, averages=True),
@@ -110,13 +130,13 @@ METHODS: dict[str, Method] = {
         _own("feddyn", "FedDyn", private=True, averages=True),
         _own("fedpvr", "FedPVR", private=True, averages=True),
         _own("moon", "MOON", private=True, averages=True),
-        _own("fedmix", "FedMix", averages=True),
-        _own("fedgen", "FedGEN", private=True),
-        _own("dense", "DENSE", private=True),
-        _own("fedvae", "FedVAE", private=True, averages=True),
-        _own("feddpms", "FedDPMS", private=True, averages=True),
-        _own("fedssyn", "Fedssyn", private=True),
-        _own("feddgm", "FedDGM", private=True),
+        _own("fedmix", "FedMix", averages=True, takes=_NUMBERS),
+        _own("fedgen", "FedGEN", private=True, takes=_NUMBERS),
+        _own("dense", "DENSE", private=True, takes=_IMAGES),
+        _own("fedvae", "FedVAE", private=True, averages=True, takes=_IMAGES),
+        _own("feddpms", "FedDPMS", private=True, averages=True, takes=_IMAGES),
+        _own("fedssyn", "Fedssyn", private=True, takes=_IMAGES),
+        _own("feddgm", "FedDGM", private=True, takes=_IMAGES),
         _own("central", "Central"),
         _own("local", "Local", private=True),
         _own("fedsynth", "FedSynth", private=True, averages=True),
@@ -154,6 +174,32 @@ def resolve(name: str) -> Method:
         served.name, name, client, served.settings, served.facts, private=served.private
     )
     return own_method(name) or foreign
+
+
+def require_taken(name: str, kind: str, dataset: str) -> None:
+    """Refuse data of a kind that a method cannot learn from.
+
+    Parameters
+    ----------
+    name : str
+        The method's, or its import path.
+    kind : str
+        What the data are, one of ``common.models.registry.KINDS``.
+    dataset : str
+        What a message calls them.
+
+    Raises
+    ------
+    ConfigError
+        Naming the methods that can.
+    """
+    taken = resolve(name).takes
+    if kind not in taken:
+        others = ", ".join(other for other, known in METHODS.items() if kind in known.takes)
+        raise ConfigError(
+            f"method={name} takes {', '.join(KINDS[one] for one in taken)}, and {dataset} is {KINDS[kind]}: choose one "
+            f"of {others}"
+        )
 
 
 def is_foreign(name: str) -> bool:

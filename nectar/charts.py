@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+import numpy as np
+from numpy.typing import NDArray
+
 from common.errors import ConfigError
 from common.storage.files import write_atomically
 
@@ -52,6 +55,8 @@ _MAX_MARKERS = 20
 _WIDTH, _HEIGHT, _LEGEND_ROW = 4.8, 3.1, 0.22
 #: names longer than this stand one below the other
 _LONG_NAME = 22
+#: rows, and columns, of small boxes at the most
+_MOST_BOXES = 12
 _DPI = 160
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -109,6 +114,36 @@ def lines(
             )
             for text, one in zip(legend.get_texts(), series, strict=True):
                 text.set_text(_printable(one.name))  # here a leading "_" hides nothing
+    return figure
+
+
+def small_multiples(
+    curves: NDArray[np.floating[Any]], rows: Sequence[str], columns: Sequence[str]
+) -> Figure:
+    """Draw curves over steps, a box for each name of a row and each of a column, all boxes to one scale.
+
+    Parameters
+    ----------
+    curves : array
+        [n, columns, steps].
+    rows : sequence of str
+        The name of each curve's row, [n]: curves of one name lie over each other.
+    columns : sequence of str
+        The columns' names; of many only the first are drawn.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    named, across = list(dict.fromkeys(rows))[:_MOST_BOXES], columns[:_MOST_BOXES]
+    with mpl.rc_context(_STYLE):
+        size = (1 + 2.2 * len(across), 0.6 + 1.1 * len(named))
+        figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
+        boxes = figure.subplots(len(named), len(across), sharex=True, sharey=True, squeeze=False)
+        for row, name in enumerate(named):
+            members = [place for place, one in enumerate(rows) if one == name]
+            for column, box in enumerate(boxes[row]):
+                box.plot(curves[members, column].T, color=LIGHT[0], linewidth=0.8, alpha=0.7)
+                _frame(box, across[column] if row == 0 else "", "", name if column == 0 else "")
     return figure
 
 

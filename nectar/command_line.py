@@ -22,6 +22,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "simulate": "run a federation on Flower's simulation engine, Ray",
         "compare": "run methods over seeds, what is not there yet, side by side",
         "config": "print the resolved configuration; explain methods and settings",
+        "methods": "list the methods: what sites send, and what data each takes",
         "data": "prepare a data set, count its classes by site, check a folder",
     },
     "Look at what it did": {

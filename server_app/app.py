@@ -23,7 +23,7 @@ from common.errors import DivergedError, FederationError, NectarError, one_line
 from common.learning.augmentation import check_augmentation
 from common.learning.compute import use_threads
 from common.learning.run import Run
-from common.methods import is_foreign
+from common.methods import is_foreign, require_taken
 from common.sites import SUPERLINK, Site, engine_of
 from common.wire.copies import Copies
 from server_app import ledger_heads
@@ -210,8 +210,11 @@ def make_strategy(run: Run) -> Federated:
     Raises
     ------
     ConfigError
-        If a method of the user's own names something else, or the run is to augment what cannot be.
+        If a method of the user's own names something else, or cannot learn from such data, or the run is to augment
+        what cannot be.
     """
+    for method in (run.config.method, *run.config.inner):
+        require_taken(method, run.info.kind, run.info.name)
     for section, settings in run.config.sections().items():
         check_augmentation(section, settings, run.info)
     if is_foreign(run.config.method):
@@ -277,8 +280,9 @@ def _rows(division: Division, sites: list[Site]) -> dict[str, dict[str, Any]]:
             }
         if len(sites) <= _MAX_SHOWN:
             held = {s.partition: s.name for s in sorted(sites, key=lambda s: s.partition)}
-            table = report(counts[list(held)], run.info.classes, sites=list(held.values()))
-            logger.info("images of each class by site:\n%s", table)
+            unit = run.info.unit
+            table = report(counts[list(held)], run.info.classes, unit, list(held.values()))
+            logger.info("%s of each class by site:\n%s", unit, table)
     return rows
 
 

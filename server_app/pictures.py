@@ -1,4 +1,4 @@
-"""PNG grids of the images that sites sent: a row a class, so that a person can look at what left."""
+"""What sites sent so that a person can look at what left: PNG grids of images, a row a class; rows as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from common.samples.dataset import DatasetInfo
-from common.storage.files import write_atomically
+from common.samples.row_text import csv_of_rows
+from common.storage.files import write_atomically, write_text
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from server_app.screen import hard, in_bytes
@@ -26,10 +27,14 @@ def save_grids(
     directory: Path,
     contrast: Contrast = "pixels",
 ) -> None:
-    """Write one PNG a site: ``<site>.png``."""
+    """Write one PNG a site, ``<site>.png``; of rows and series a table in raw values, ``<site>.csv``."""
     if sets:
         directory.mkdir(parents=True, exist_ok=True)
     for site, images in sets.items():
+        if not info.has_images:
+            names = [info.classes[label] for label in hard(images.labels).tolist()]
+            write_text(directory / f"{site}.csv", csv_of_rows(images.images, names, info))
+            continue
         picture = grid(images.images, images.labels, info, contrast)
         write_atomically(directory / f"{site}.png", partial(picture.save, format="PNG"))
 

@@ -60,7 +60,7 @@ class FedSynth(Strategy):
     def bounds(self) -> Mapping[str, Bound]:
         """Believe images in range, and of all batches where their replay ends beside the others'."""
         reaches = "the replay, whose end is held beside the round's others"
-        if not self.run.info.has_images:
+        if not self.run.info.has_values:
             return {"": model(reaches, "the average")}
         return {"": images(self.run, reaches, "the round's pictures in the record")}
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from client_app.owner.node_config import NodeConfig
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
+from common.samples.row_text import csv_of_rows
 from common.wire.bundle import Bundle
 from common.wire.codec import CarriesExamples, Payload
 from common.wire.levels import levels_of
@@ -118,12 +119,12 @@ class Review:
         if isinstance(part, Bundle):
             parts = {n: self._part(inside, name, info, left) for n, inside in part.parts.items()}
             return Bundle({n: inside for n, inside in parts.items() if inside is not None})
-        if not (isinstance(part, CarriesExamples) and info.has_images):
+        if not (isinstance(part, CarriesExamples) and info.has_values):
             return part
         examples = part.examples.cpu()
         folder = self._shown(examples, name, info)
         self._decided(folder, left)
-        positions = [i for i in range(len(examples)) if _picture(folder, i).is_file()]
+        positions = [i for i in range(len(examples)) if _shown_as(folder, i, info).is_file()]
         shutil.rmtree(folder)
         if len(positions) == len(examples):
             return part
@@ -138,9 +139,13 @@ class Review:
         begun = self.directory / f".{folder.name}"
         shutil.rmtree(begun, ignore_errors=True)
         begun.mkdir(parents=True)
-        pixels = levels_of(examples, tuple(info.mean), tuple(info.std))
-        for index, image in enumerate(pixels):
-            _drawn(image).save(_picture(begun, index))
+        if info.has_images:
+            for index, image in enumerate(levels_of(examples, tuple(info.mean), tuple(info.std))):
+                _drawn(image).save(_shown_as(begun, index, info))
+        else:
+            for index in range(len(examples)):
+                text = csv_of_rows(examples[index : index + 1], [""], info)
+                _shown_as(begun, index, info).write_text(text, encoding="utf-8")
         (begun / "README.txt").write_text(_WORDS, encoding="utf-8")
         begun.rename(folder)
         return folder
@@ -179,8 +184,9 @@ class Review:
             raise FederationError("this site's review-command has refused the images")
 
 
-def _picture(folder: Path, index: int) -> Path:
-    return folder / f"{index:06d}.png"
+def _shown_as(folder: Path, index: int, info: DatasetInfo) -> Path:
+    """Return the file of an example: a picture, or of a row or a series a table of its raw values."""
+    return folder / f"{index:06d}.{'png' if info.has_images else 'csv'}"
 
 
 def _drawn(image: Tensor) -> Image.Image:

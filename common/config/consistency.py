@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 
 from common.errors import ConfigError
-from common.methods import METHODS, resolve, section
+from common.methods import METHODS, require_taken, resolve, section
+from common.models.registry import KINDS, MODELS, misfit, takes
 from common.settings.base import Settings
-from common.settings.datasets import FILE, is_somebodys_own, kind_of
+from common.settings.datasets import FILE, FUNCTION, TABLE_ENDING, is_somebodys_own, kind_of
 from common.settings.disclosure import Disclosure
 from common.settings.images import ImagesSettings
+from common.settings.section import Section
 from common.settings.sections import (
     DataSettings,
     EvaluationSettings,
@@ -264,7 +267,7 @@ def check_own_data(dataset: str, data: DataSettings, images: ImagesSettings) -> 
         )
     if kind == FILE:
         _check_file(data.file)
-    if data.size and (kind is None or kind == FILE):
+    if data.size and (kind is None or kind == FILE or data.kind != "images"):
         raise ConfigError(
             f"data.size={data.size} is for sets of pictures (torchvision:, hf:, package.module:callable), not for "
             f"dataset={dataset}{'' if kind else ', whose images have their size: a folder has images.size'}."
@@ -281,10 +284,85 @@ def check_own_data(dataset: str, data: DataSettings, images: ImagesSettings) -> 
 def _check_file(file: str) -> None:
     if not file:
         raise ConfigError(f"dataset=file names no file: set {FILE_KEY}=x.npz.")
-    if not file.endswith(".npz"):
-        raise ConfigError(f"{FILE_KEY}={file} must be a .npz file of NumPy's (numpy.savez).")
+    if not file.endswith((".npz", TABLE_ENDING)):
+        raise ConfigError(
+            f"{FILE_KEY}={file} must be a .npz file of NumPy's (numpy.savez), or a table as a .csv file."
+        )
     if not Path(file).is_absolute():
         raise ConfigError(f"{FILE_KEY}={file} must be an absolute path: {Path.cwd() / file}?")
+
+
+def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> None:
+    """Refuse settings of a table or of series that do not fit together, and such settings of images: ConfigError."""
+    table = data.file.endswith(TABLE_ENDING)
+    asked = f"data.kind={data.kind}"
+    if data.kind != "images" and kind_of(dataset) not in (FILE, FUNCTION):
+        raise ConfigError(
+            f"{asked} is of arrays in a file or of a function of your own, and dataset={dataset} holds pictures or "
+            "text: leave it out."
+        )
+    if table and data.kind != "table":
+        raise ConfigError(f"{asked} cannot hold of {data.file}, a table: leave it out.")
+    if table and not data.label:
+        raise ConfigError(
+            f"{FILE_KEY}={data.file} needs data.label: the name of the column that has each row's class."
+        )
+    if data.label and not table:
+        raise ConfigError(
+            f"data.label={data.label} names a column of a .csv file, and {FILE_KEY} is none: leave it out."
+        )
+    if data.kind == "images":
+        for name in ("scale", "low", "high"):
+            if (value := getattr(data, name)) != DataSettings.model_fields[name].default:
+                raise ConfigError(
+                    f"data.{name}={value} is for tables and series; of images images.mean and images.std say how they "
+                    "are normalised: leave it out, or add data.kind=table or data.kind=series."
+                )
+        return
+    if bool(data.low) != bool(data.high):
+        given, other = ("low", "high") if data.low else ("high", "low")
+        raise ConfigError(f"data.{given} is half of a pair: state data.{other}, too.")
+    for name in ("mean", "std"):
+        stated = getattr(images, name)
+        if data.scale != "standard" and stated != ImagesSettings.model_fields[name].default:
+            raise ConfigError(
+                f"images.{name}={stated} has no part in data.scale={data.scale}: set data.scale=standard, or leave it "
+                "out."
+            )
+
+
+def check_taken(
+    dataset: str,
+    data: DataSettings,
+    models: Iterable[ModelSettings],
+    wire: WireSettings,
+    sections: Mapping[str, Section],
+    methods: Iterable[str],
+) -> None:
+    """Refuse a table or series under a method, model, augmentation or codec of pictures: ConfigError."""
+    kind = data.kind
+    named = data.file or dataset
+    for method in methods if kind != "images" else ():
+        require_taken(method, kind, named)
+    possible = ("images", "text") if kind == "images" else (kind,)
+    for model in models:
+        if model.name in MODELS and not any(takes(model.name, one) for one in possible):
+            raise ConfigError(f"{misfit(model.name, kind)}.")
+    if kind == "images":
+        return
+    if wire.images not in ("float32", "float16"):
+        raise ConfigError(
+            f"wire.images={wire.images} is a coding of pictures, and {named} is {KINDS[kind]}: set wire.images to "
+            "float32 or float16."
+        )
+    for name, settings in sections.items():
+        for key, off in (("augment", "none"), ("side", "full")):
+            value = getattr(settings, key, off)
+            if value not in (off, ""):
+                raise ConfigError(
+                    f"{name}.{key}={value} changes pictures, and {named} is {KINDS[kind]}: leave it out, or set it to "
+                    f"{off if type(settings).model_fields[key].default == off else 'nothing'}."
+                )
 
 
 def check_originals(

@@ -63,6 +63,14 @@ def dataset_layer(name: str, where: str) -> Layer:
     return Layer(source, flatten(read_yaml(CONF / "dataset" / f"{name}.yaml", source), source))
 
 
+def kind_layer(kind: str) -> Layer | None:
+    """Read ``conf/kind/<kind>.yaml``, what sets of one's own that are no images begin with; None for images."""
+    if kind not in names("kind"):
+        return None
+    source = f"conf/kind/{kind}.yaml"
+    return Layer(source, flatten(read_yaml(CONF / "kind" / f"{kind}.yaml", source), source))
+
+
 def flatten(content: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Turn a file's sections into dotted keys; a section may be empty, never a single value."""
     values: dict[str, Any] = {}

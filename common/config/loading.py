@@ -154,7 +154,8 @@ def _dataset_layer(leaves: Mapping[str, Leaf]) -> Layer:
         raise ConfigError(
             f"dataset {where_phrase(leaf.where)} must be a name, not {show(leaf.value)}."
         )
-    layer = dataset_of_ones_own(leaf.value, leaf.where) or dataset_layer(leaf.value, leaf.where)
+    own = dataset_of_ones_own(leaves, leaf.value, leaf.where)
+    layer = own or dataset_layer(leaf.value, leaf.where)
     if "dataset" in layer.values:
         raise ConfigError(
             f"dataset in {layer.where} must not be stated: the file's name is the name."

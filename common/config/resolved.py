@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config.consistency import (
+    check_arrays,
     check_evaluation,
     check_federation,
     check_head,
@@ -23,6 +24,7 @@ from common.config.consistency import (
     check_robust,
     check_site_folders,
     check_statistics,
+    check_taken,
     check_wire,
 )
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
@@ -104,11 +106,24 @@ class Config:
             A quorum that can never be met; a robust average where none is taken; evaluation on the sites without a
             share held out for it, or in a private run; a folder of images, or a data set of one's own, whose settings
             do not fit together, or whose pictures would leave as they are without having been asked for; weights to
-            start from that are no safetensors file; running statistics of the sites' own where the server needs a whole
-            model; differential privacy where the method has none, or not under its settings; pictures of what is none.
+            start from that are no safetensors file; a table or series with what is made for pictures; running
+            statistics of the sites' own where the server needs a whole model; differential privacy where the method has
+            none, or not under its settings; pictures of what is none.
         """
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
+        check_arrays(self.dataset, self.data, self.images)
+        check_taken(
+            self.dataset,
+            self.data,
+            [
+                self.model,
+                *(m for s in self.methods.values() for m in s.models(self.model).values()),
+            ],
+            self.wire,
+            self.sections(),
+            [self.method, *self.inner],
+        )
         check_originals(self.method, self.settings.disclosure(), self.dataset, self.data)
         check_site_folders(self.images, self.federation)
         check_federation(self.federation)

@@ -73,13 +73,14 @@ def load(
     def read() -> Dataset:
         if kind_of(name):
             form = images or ImagesSettings()
-            return read_own(name, data_dir, form, data.file, data.size, holdout, bounds)
+            return read_own(name, data_dir, form, data, holdout, bounds)
         info = describe(name, images)
         if name not in NAMES and images is not None:
             return read_central(info, images, data_dir, holdout, bounds)
         return _load(info, data_dir, bounds)
 
-    own = () if name in NAMES else (data.file, data.size, holdout)
+    form = (data.file, data.size, data.kind, data.label, data.scale, data.low, data.high)
+    own = () if name in NAMES else (*form, holdout)
     return _once((name, data_dir, images, bounds, *own), read)
 
 

@@ -109,14 +109,14 @@ class Run:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """An image's channels, height and width, for a method whose sites send images.
+        """The channels, height and width of an image, a row or a series, for a method whose sites send such.
 
         Raises
         ------
         ConfigError
             If the data set is text.
         """
-        if not self.info.has_images:
+        if not self.info.has_values:
             raise ConfigError(
                 f"method={self.config.method} learns from images of each class, and {self.info.name} is text: choose "
                 "a method that sends weights or updates, such as fedavg"

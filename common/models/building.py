@@ -12,7 +12,7 @@ from torch import nn
 from common.models.classifier import Classifier
 from common.models.initial import initialise
 from common.models.projected import Projected
-from common.models.registry import MODELS, names, network
+from common.models.registry import MODELS, misfit, network, takes
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -40,11 +40,12 @@ def build(
     name
         One of `MODELS`.
     shape
-        An image's (channels, height, width), or a text's (tokens,).
+        An image's (channels, height, width), a row's (columns, 1, 1), a series' (channels, 1, steps), or a text's
+        (tokens,).
     classes
         The number of classes or of tokens in the vocabulary, at least 2.
     depth
-        Blocks of the ConvNet, layers of the LSTM and the ViT; a model takes no notice of
+        Blocks of the ConvNet and the conv1d, layers of the LSTM and the ViT; a model takes no notice of
         what it lacks.
     width
         Channels of the ConvNet's blocks; hidden units of the MLP and the LSTM; the size of
@@ -117,10 +118,7 @@ def _check_kind(name: str, shape: tuple[int, ...]) -> None:
             f"unknown model {name!r}: did you mean {near[0]!r}? "
             f"There are {', '.join(MODELS)} (model.name)"
         )
-    kind = "text" if len(shape) == 1 else "images"
-    takes = MODELS[name].takes
-    if takes != kind:
-        raise ValueError(
-            f"model.name={name} takes {takes}, this data set is {kind}: choose {names(kind)}, or name a model "
-            "of your own"
-        )
+    # a table's rows and series have the shape of images, and which they are is the run's to know
+    kinds = ("text",) if len(shape) == 1 else ("images", "table", "series")
+    if not any(takes(name, kind) for kind in kinds):
+        raise ValueError(misfit(name, kinds[0]))

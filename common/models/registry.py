@@ -10,32 +10,55 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Architecture:
-    """Where a model's class is, as ``package.module:Class``, and what it takes: "images" or "text"."""
+    """Where a model's class is, as ``package.module:Class``, and what it takes, one or several of `KINDS`."""
 
     path: str
     takes: str
+    also: tuple[str, ...] = ()
+
+
+KINDS = {"images": "images", "table": "a table", "series": "series", "text": "text"}
+"""What data are, and how a sentence says so."""
+
+_ANY_SHAPE = ("table", "series")
 
 
 MODELS: dict[str, Architecture] = {
     "convnet": Architecture("common.models.convnet:ConvNet", "images"),
     "cnn": Architecture("common.models.cnn:CNN", "images"),
-    "mlp": Architecture("common.models.mlp:MLP", "images"),
+    "mlp": Architecture("common.models.mlp:MLP", "images", _ANY_SHAPE),
     "leafcnn": Architecture("common.models.leafcnn:LeafCNN", "images"),
-    "logistic": Architecture("common.models.logistic:Logistic", "images"),
+    "logistic": Architecture("common.models.logistic:Logistic", "images", _ANY_SHAPE),
     "resnet18": Architecture("common.models.resnet:ResNet18", "images"),
     "resnet34": Architecture("common.models.resnet:ResNet34", "images"),
     "vgg11": Architecture("common.models.vgg:VGG11", "images"),
     "vit": Architecture("common.models.vit:ViT", "images"),
     "encoder": Architecture("common.models.encoder:Encoder", "images"),
     "vae": Architecture("common.models.encoder:VAEEncoder", "images"),
+    "conv1d": Architecture("common.models.conv1d:Conv1d", "series"),
     "lstm": Architecture("common.models.lstm:LSTM", "text"),
 }
 """The models by name."""
 
 
-def names(takes: str) -> str:
-    """Return the names of the models that take "images" or "text", as a sentence lists them."""
-    return ", ".join(name for name, known in MODELS.items() if known.takes == takes)
+def names(kind: str) -> str:
+    """Return the names of the models that take data of a kind, as a sentence lists them."""
+    return ", ".join(name for name in MODELS if takes(name, kind))
+
+
+def takes(name: str, kind: str) -> bool:
+    """Return whether the model ``name``, one of `MODELS`, takes data of a kind, one of `KINDS`."""
+    return kind in (MODELS[name].takes, *MODELS[name].also)
+
+
+def misfit(name: str, kind: str) -> str:
+    """Say what a model takes instead of data of a kind, and which to choose."""
+    known = MODELS[name]
+    taken = ", ".join(KINDS[one] for one in (known.takes, *known.also))
+    return (
+        f"model.name={name} takes {taken}, this data set is {KINDS[kind]}: choose {names(kind)}, or name a model "
+        "of your own"
+    )
 
 
 def modules() -> list[ModuleType]:

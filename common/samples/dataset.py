@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Images = NDArray[np.generic]
+Kind = Literal["images", "table", "series", "text"]
 Labels = NDArray[np.int64]
 
 PAD = 0
@@ -20,20 +21,26 @@ UNK = 1
 """The token that stands for every word outside the vocabulary."""
 
 
+REACH = 100.0
+"""The largest absolute value that a row or series has as a model takes it, where nobody states bounds."""
+
+
 @dataclass(frozen=True)
 class DatasetInfo:
     """A data set's public description; a server without data needs no more than this.
 
     The model's inputs are ``x = (raw / scale - mean) / std`` per channel. Mean and std are
     published constants, never computed from a site's own images: a statistic of private data would
-    be a release.
+    be a release. A row of a table is an image of one pixel whose channels are the columns, and a series one that is
+    one pixel high: what is said per channel is then said of each column, or of each of a series' channels.
 
     Attributes
     ----------
     name
         the name settings use.
     shape
-        channels, height and width of one image; for text the number of tokens of a sequence.
+        channels, height and width of one image; (columns, 1, 1) of a table's row; (channels, 1, steps) of a series; for
+        text the number of tokens of a sequence.
     classes
         the classes' names; a label is an index into them. For text the vocabulary's ids.
     mean
@@ -44,6 +51,13 @@ class DatasetInfo:
         the largest raw value.
     task
         what is learned from it, a label an image or the next token at every place.
+    arrays
+        what numbers are, where samples are not text.
+    low, high
+        of rows and series: the public bounds of each channel's raw values, to which values beyond are brought; empty
+        where nobody states any.
+    columns
+        the names of a table's columns, or of a series' channels; empty where they have none.
     """
 
     name: str
@@ -53,17 +67,42 @@ class DatasetInfo:
     std: tuple[float, ...]
     scale: float
     task: Literal["classification", "next-token"] = "classification"
+    arrays: Literal["images", "table", "series"] = "images"
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    columns: tuple[str, ...] = ()
 
     @property
-    def has_images(self) -> bool:
-        """Whether a sample is an image, which has a normalisation and can be drawn, or text."""
+    def kind(self) -> Kind:
+        """What a sample is."""
+        return self.arrays if self.has_values else "text"
+
+    @property
+    def has_values(self) -> bool:
+        """Whether a sample is of numbers, which have a normalisation and which gradients move, or text."""
         return len(self.shape) == 3
 
     @property
+    def has_images(self) -> bool:
+        """Whether a sample is an image, which can be drawn as one."""
+        return self.kind == "images"
+
+    @property
+    def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The smallest and the largest value of each channel, in units of ``scale``."""
+        if self.has_images:
+            return (0.0,) * len(self.mean), (1.0,) * len(self.mean)
+        if self.low:
+            return self.low, self.high
+        pairs = list(zip(self.mean, self.std, strict=True))
+        return tuple(m - REACH * s for m, s in pairs), tuple(m + REACH * s for m, s in pairs)
+
+    @property
     def largest(self) -> float:
-        """The largest absolute value that an image has as a model takes it."""
-        ends = zip(self.mean, self.std, strict=True)
-        return max(abs((end - mean) / std) for mean, std in ends for end in (0, 1))
+        """The largest absolute value that an image, a row or a series has as a model takes it."""
+        low, high = self.ends
+        channels = zip(self.mean, self.std, low, high, strict=True)
+        return max(abs((end - m) / s) for m, s, *both in channels for end in both)
 
     @property
     def target_shape(self) -> tuple[int, ...]:
@@ -73,7 +112,9 @@ class DatasetInfo:
     @property
     def unit(self) -> str:
         """What the samples are called in reports."""
-        return "images" if self.has_images else "sequences"
+        return {"images": "images", "table": "rows", "series": "series", "text": "sequences"}[
+            self.kind
+        ]
 
 
 @dataclass(frozen=True, eq=False)

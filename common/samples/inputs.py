@@ -1,4 +1,4 @@
-"""A site's samples on its device: kept raw, images normalised a batch at a time."""
+"""A site's samples on its device: kept raw, images normalised a batch at a time; rows and series at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.samples.dataset import DatasetInfo, Split
+from common.samples.dataset import DatasetInfo, Images, Split
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +91,18 @@ class Samples:
         return replace(self, **moved)
 
 
+def normalised(raw: Images, info: DatasetInfo) -> NDArray[np.float32]:
+    """Return rows or series [n, C, 1, T] as a model takes them, worked out in float64: raw values have any scale."""
+    values = raw.astype(np.float64)
+    low, high, mean, std = (
+        np.array(each, dtype=np.float64)[:, None, None]
+        for each in (*info.ends, info.mean, info.std)
+    )
+    if info.low:
+        values = values.clip(low, high)
+    return ((values - mean) / std).astype(np.float32)
+
+
 def _rows(tensor: Tensor, idx: Tensor) -> Tensor:
     """Return ``tensor[idx]``, sooner where ``idx`` are positions one after the other."""
     idx = idx.to(tensor.device)
@@ -119,8 +131,10 @@ def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None =
     """
     chosen = slice(None) if indices is None else indices
     labels = torch.from_numpy(np.array(split.labels[chosen]))
-    if not info.has_images:
+    if not info.has_values:
         return Samples(torch.from_numpy(split.images[chosen].astype(np.int64)), labels)
+    if not info.has_images:
+        return Samples.of(torch.from_numpy(normalised(split.images[chosen], info)), labels)
     factor = 1 / (info.scale * np.asarray(info.std))
     offset = -np.asarray(info.mean) / np.asarray(info.std)
     raw = np.array(split.images[chosen])

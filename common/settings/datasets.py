@@ -16,6 +16,10 @@ FOLDERS = "images"
 FILE, TORCHVISION, HUB, FUNCTION = "file", "torchvision", "hf", "function"
 
 
+TABLE_ENDING = ".csv"
+"""What the name of a file ends with that holds a table as text."""
+
+
 @dataclass(frozen=True)
 class Form:
     """One way to name a set of one's own: how it is written, which texts it covers, and what it is."""
@@ -30,7 +34,9 @@ _WORD = r"[A-Za-z_]\w*"
 # The first that matches counts, so that torchvision's and the hub's names are no modules of the user's.
 FORMS: dict[str, Form] = {
     FILE: Form(
-        "data.file=x.npz", re.compile("file"), "arrays in a NumPy file (dataset=file, understood)"
+        "data.file=x.npz",
+        re.compile("file"),
+        "arrays in a NumPy file, or a table in a .csv file (dataset=file, understood)",
     ),
     TORCHVISION: Form(
         "torchvision:NAME",

@@ -4,9 +4,11 @@ from typing import Any, Literal
 
 from common.models.registry import MODELS, names
 from common.settings.image_training import ImageTrainingSettings
-from common.settings.images import ImagesSettings
+from common.settings.images import ImagesSettings, Listed
 from common.settings.section import Noise, Section, Switch, setting
 from common.wire.jpeg_file import PICTURE, quality_of
+
+_PER_COLUMN = "a number, or one a column (of series, a channel) with commas between them"
 
 
 class RunSettings(Section):
@@ -33,9 +35,31 @@ class DataSettings(Section):
     file: str = setting(
         "",
         "a data set of your own: a .npz file of NumPy's with train_images and train_labels, possibly test_images and "
-        "test_labels (or Keras' x_train, ...)",
-        allowed="an absolute path to a .npz file",
+        "test_labels (or Keras' x_train, ...); or a .csv file, a table",
+        allowed="an absolute path to a .npz or .csv file",
     )
+    kind: Literal["images", "table", "series"] = setting(
+        "images",
+        "what the arrays of a file or a function of your own are; table: rows [n, columns], which a .csv file implies; "
+        "series: [n, channels, steps]",
+    )
+    label: str = setting(
+        "",
+        "a .csv file: the column that names each row's class; all others are numbers",
+        allowed="a column's name",
+    )
+    scale: Literal["none", "minmax", "standard"] = setting(
+        "none",
+        "table, series: what brings values to a common size; minmax: data.low to -1 and data.high to 1; standard: "
+        "(value - images.mean) / images.std; by public constants, never computed from a site's data",
+    )
+    low: Listed = setting(
+        "",
+        "table, series: the least value, to which lower ones are brought; a public bound, such as what an instrument "
+        "can show",
+        allowed=_PER_COLUMN,
+    )
+    high: Listed = setting("", "the largest value likewise", allowed=_PER_COLUMN)
     size: int = setting(
         0,
         "torchvision, hf, or pictures of your function's: pixels a side that images are brought to, as those of a "
@@ -105,20 +129,21 @@ class ModelSettings(Section):
 
     name: str = setting(
         "convnet",
-        f"the architecture; {names('text')} for text, {names('images')} for images",
+        f"the architecture; {names('text')} for text, {names('table')} for tables, {names('series')} for series, "
+        f"{names('images')} for images",
         allowed=f"one of {', '.join(MODELS)}, or your own as package.module:callable",
     )
     depth: int = setting(
         3,
-        "convnet: blocks of convolution, norm, ReLU and pooling; lstm, vit: layers; encoder, vae: convolutions of "
-        "each of two blocks",
+        "convnet: blocks of convolution, norm, ReLU and pooling; conv1d: of convolution, ReLU and pooling; lstm, vit: "
+        "layers; encoder, vae: convolutions of each of two blocks",
         ge=1,
         le=8,
     )
     width: int = setting(
         128,
-        "convnet: channels of every convolution; mlp, lstm: hidden units; vit: size of a token; encoder, vae: channels "
-        "of the first block",
+        "convnet, conv1d: channels of every convolution; mlp, lstm: hidden units; vit: size of a token; encoder, vae: "
+        "channels of the first block",
         ge=1,
         le=4096,
     )

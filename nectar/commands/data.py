@@ -10,7 +10,8 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError
-from common.storage.files import write_atomically
+from common.models.registry import KINDS
+from common.storage.files import write_atomically, write_text
 from nectar.class_list import with_class_list
 from nectar.options import AllowImports, ConfigFile, Words, option
 from nectar.records.record_imports import judge_of
@@ -29,12 +30,15 @@ each simulated site would hold.
 nectar data dataset=cifar10 partition.alpha=0.01 --draw counts.png
 nectar data dataset=torchvision:SVHN
 nectar data data.file=own.npz --samples samples.png   your own arrays
+nectar data data.file=own.csv data.label=CLASS        a table: its columns
 nectar data dataset=images images.folder=/abs/path images.classes=cat,dog
 nectar data dataset=images images.sites=/abs/a,/abs/b simulated sites' folders
 nectar data dataset=images images.classes=cat,dog --folder /abs/own   a site's
 """
 
-_SAMPLES = (".png",)
+_SAMPLES = (".png", ".csv", ".svg")
+#: what some of each class are written as, by what the data are
+_ENDINGS = {"images": ".png", "table": ".csv", "series": ".svg"}
 _CHARTS = (".png", ".svg")
 
 
@@ -45,7 +49,12 @@ def main(
         str, option("FILE", "the counts as a picture, .png or .svg; two with a comma between them")
     ] = "",
     samples: Annotated[
-        str, option("FILE.png", "ten images of each class, as the model sees them")
+        str,
+        option(
+            "FILE",
+            "ten of each class: images, as the model sees them, as .png; rows of a table as .csv; series as curves, "
+            ".svg",
+        ),
     ] = "",
     folder: Annotated[
         str | None,
@@ -59,8 +68,8 @@ def main(
     asked_for = parse_words(words or [], file=config_file)
     judge = judge_of(allow_imports) if asked_for.get("resume") else None
     config = load(with_class_list(with_recorded(asked_for), judge), judge=judge)
-    if sheets:
-        _need_images(config)
+    for sheet in sheets:
+        _need_ending(config, sheet)
     if folder is not None:
         dataset, holdings = _site(config, Path.cwd() / from_home(folder))
     else:
@@ -69,18 +78,26 @@ def main(
     return 0
 
 
-def _need_images(config: Config) -> None:
+def _need_ending(config: Config, path: Path) -> None:
+    """Refuse to draw what is no picture as one."""
     from common.data.published.catalogue import describe
     from common.settings.datasets import kind_of
 
     if not kind_of(config.dataset) and not describe(config.dataset, config.images).has_images:
         raise ConfigError(f"--samples draws images, and {config.dataset} is text: leave it out.")
+    kind = config.data.kind
+    if path.suffix.lower() != _ENDINGS[kind]:
+        raise ConfigError(
+            f"--samples {path.name} cannot show what {KINDS[kind]} {'are' if kind == 'images' else 'holds'}: choose "
+            f"{_ENDINGS[kind]}."
+        )
 
 
 def _run(config: Config) -> tuple[Dataset, Holdings]:
     """Describe the run's data set and how it is divided, or the folders of simulated sites."""
     from common.division import Division
     from nectar.dataset.account import (
+        describe_columns,
         describe_dataset,
         describe_partition,
         describe_sites,
@@ -95,6 +112,8 @@ def _run(config: Config) -> tuple[Dataset, Holdings]:
         print(describe_sites(division, holdings))
         return some_of_each_site(division), holdings
     print(describe_dataset(division.dataset), flush=True)
+    if division.dataset.info.kind in ("table", "series"):
+        print(f"\n{describe_columns(division.dataset)}", flush=True)
     holdings = partitioned(division)
     print(f"\n{describe_partition(division, holdings)}")
     return division.dataset, holdings
@@ -115,12 +134,18 @@ def _draw(dataset: Dataset, holdings: Holdings, charts: list[Path], sheets: list
     if not charts and not sheets:
         return
     from nectar.charts import save
-    from nectar.dataset.drawing import draw_counts, draw_samples
+    from nectar.dataset.drawing import draw_counts, draw_samples, draw_series, samples_as_text
 
     for path in charts:
         figure = draw_counts(holdings, f"{dataset.info.name}: {holdings.what}")
         _written(path, partial(save, figure, path))
     for path in sheets:
+        if dataset.info.kind == "table":
+            _written(path, partial(write_text, path, samples_as_text(dataset)))
+            continue
+        if dataset.info.kind == "series":
+            _written(path, partial(save, draw_series(dataset), path))
+            continue
         picture = draw_samples(dataset)
         _written(path, partial(write_atomically, path, partial(picture.save, format="PNG")))
 

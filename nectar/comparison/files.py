@@ -11,6 +11,7 @@ from typing import Any
 
 from common.config.resolved import Config
 from common.config.text import dotted
+from common.storage.csv_text import plain
 from common.storage.files import write_json, write_text
 from nectar.charts import Series, lines, save
 from nectar.comparison.rows import Row, describe, mean
@@ -148,7 +149,7 @@ def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
 def _cell(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return ""
-    return str(value).lower() if isinstance(value, bool) else value
+    return str(value).lower() if isinstance(value, bool) else plain(value)
 
 
 def _search(choice: Choice) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.config.tables import ENDING
+from common.storage.csv_text import csv_text
 from common.storage.files import write_text
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.paper_table import Number, Printed
@@ -82,15 +81,13 @@ class TableResults:
 
     def csv(self) -> str:
         """Return a line a number."""
-        text = io.StringIO()
         head = ("column", "row", "figure", "network", "ours", "printed", "note", "source")
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(head)
+        rows = []
         for line in self.lines:
             ours = "" if line.ours == _NOTHING else line.ours
             place = (line.column, line.row, line.figure, line.network)
-            writer.writerow((*place, ours, line.printed.text, line.printed.note, line.source))
-        return text.getvalue()
+            rows.append((*place, ours, line.printed.text, line.printed.note, line.source))
+        return csv_text(head, rows)
 
     def _tables(self) -> list[Table]:
         kinds = dict.fromkeys((line.source, line.figure, line.network) for line in self.lines)

@@ -11,9 +11,13 @@ from common.data.division.counts import class_counts, report
 from common.data.folders.folder import account, by_reason
 from common.division import Division
 from common.samples.dataset import Dataset, DatasetInfo, Split
+from common.samples.inputs import normalised
+from common.samples.row_text import column_names
 
-#: files left out that are named one by one
-_NAMED = 20
+#: files left out that are named one by one, and columns that are described
+_NAMED, _COLUMNS = 20, 50
+
+_PUBLIC = "state data.low and data.high, or images.mean and images.std, by what is public"
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Holdings:
     classes: tuple[str, ...]
     counts: NDArray[np.int64]
     what: str = "images by class"
+    unit: str = "images"
 
 
 def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
@@ -47,15 +52,53 @@ def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
 
 def _form(info: DatasetInfo) -> list[tuple[str, str]]:
     shape = " x ".join(map(str, info.shape))
-    if not info.has_images:
+    if not info.has_values:
         return [
             ("sequences", f"{shape} tokens, each with the one that follows it as its target"),
             ("tokens", f"{len(info.classes):,}"),
         ]
+    said = {
+        "images": f"{shape} (channels, height, width)",
+        "table": f"{info.shape[0]} columns",
+        "series": f"{info.shape[0]} channels, {info.shape[2]} steps",
+    }
     return [
-        ("images", f"{shape} (channels, height, width)"),
+        (info.unit, said[info.kind]),
         ("classes", f"{len(info.classes)}: {', '.join(info.classes)}"),
     ]
+
+
+def describe_columns(dataset: Dataset) -> str:
+    """Say what the columns of a table, or the channels of series, hold, and how a model is given them."""
+    info = dataset.info
+    values = dataset.train.images.astype(np.float64)
+    figures = [
+        values.min((0, 2, 3)),
+        values.max((0, 2, 3)),
+        values.mean((0, 2, 3)),
+        values.std((0, 2, 3)),
+    ]
+    given = np.abs(normalised(dataset.train.images, info)).max((0, 2, 3))
+    head = ["column", "least", "largest", "mean", "std", "|x| for a model, at most"]
+    rows = [
+        [name, *(f"{figure[place]:.5g}" for figure in (*figures, given))]
+        for place, name in enumerate(column_names(info)[:_COLUMNS])
+    ]
+    widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
+    lines = [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
+        for row in [head, *rows]
+    ]
+    more = info.shape[0] - len(rows)
+    lines += [f"and {more:,} more"] if more else []
+    return "\n".join(
+        [f"what the training {info.unit} hold (a run computes none of it: {_PUBLIC})", *lines]
+    )
 
 
 def _owners(train: Split) -> str:
@@ -83,9 +126,10 @@ def partitioned(division: Division) -> Holdings:
     sites, parts = tuple(f"partition-{i}" for i in range(clients)), division.partition(clients)
     if not run.task.by_class:
         counts = np.array([[len(part)] for part in parts])
-        return Holdings(sites, (run.info.unit,), counts, run.info.unit)
+        return Holdings(sites, (run.info.unit,), counts, run.info.unit, run.info.unit)
     counts = class_counts(division.dataset.train.labels, parts, len(run.info.classes))
-    return Holdings(sites, run.info.classes, counts)
+    unit = run.info.unit
+    return Holdings(sites, run.info.classes, counts, f"{unit} by class", unit)
 
 
 def describe_partition(division: Division, holdings: Holdings) -> str:

@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples
+from common.samples.row_text import column_names, csv_of_rows
 from nectar import charts
 from nectar.dataset.account import Holdings, examples
 from server_app.pictures import grid
@@ -91,7 +92,7 @@ def _label(axes: Axes, holdings: Holdings, numbered: bool, title: str) -> None:
     axes.grid(color=charts.GRID, linewidth=0.6)
     for spine in axes.spines.values():
         spine.set_color(charts.GRID)
-    axes.set_xlabel("site, and its images" if numbered else "site", color=charts.INK)
+    axes.set_xlabel(f"site, and its {holdings.unit}" if numbered else "site", color=charts.INK)
     axes.set_title(title, color=charts.INK, fontsize="large", loc="left")
 
 
@@ -120,6 +121,25 @@ def draw_samples(dataset: Dataset) -> Image.Image:
         middle = (place + 0.5) * sheet.height / len(names)
         draw.text((margin - _MARGIN, middle), name, fill="black", font=font, anchor="rm")
     return picture
+
+
+def samples_as_text(dataset: Dataset) -> str:
+    """Return ten rows of each class as comma-separated text, as far as they were between the bounds."""
+    split, chosen = examples(dataset, _SAMPLES)
+    shown = samples(split, dataset.info, chosen)
+    names = [dataset.info.classes[label] for label in shown.labels.tolist()]
+    return csv_of_rows(shown.inputs(slice(None)), names, dataset.info)
+
+
+def draw_series(dataset: Dataset) -> Figure:
+    """Draw ten series of each class as curves, as the model is given them: a row a class, a column a channel."""
+    split, chosen = examples(dataset, _SAMPLES)
+    shown = samples(split, dataset.info, chosen)
+    return charts.small_multiples(
+        shown.inputs(slice(None))[:, :, 0].numpy(),
+        [dataset.info.classes[label] for label in shown.labels.tolist()],
+        column_names(dataset.info),
+    )
 
 
 def _font() -> ImageFont.FreeTypeFont:

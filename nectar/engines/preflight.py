@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from common.config.resolved import Config
 from common.division import Division
+from common.methods import require_taken, resolve
+from common.models.registry import KINDS
+from common.settings.datasets import kind_of
 from server_app.app import make_strategy
 from server_app.start import starting_weights
 
 
 def check_kind(config: Config) -> None:
-    """See that a method whose sites send images learns from some; only a set of one's own has to be read for it.
+    """See that the methods can learn from such data; only a set of one's own has to be read for it.
 
     Raises
     ------
@@ -17,8 +20,19 @@ def check_kind(config: Config) -> None:
         If the data set is text, or is not described in full.
     """
     told = [settings.disclosure() for settings in config.methods.values()]
-    if any(disclosed is not None and disclosed.images for disclosed in told):
-        _ = Division(config).run.image_shape
+    names = (config.method, *config.inner)
+    images = any(disclosed is not None and disclosed.images for disclosed in told)
+    if images or (not kind_of(config.dataset) and any(map(_is_choosy, names))):
+        run = Division(config).run
+        for name in names:
+            require_taken(name, run.info.kind, run.info.name)
+    if images:
+        _ = run.image_shape
+
+
+def _is_choosy(method: str) -> bool:
+    """Whether there are data that a method cannot learn from."""
+    return set(resolve(method).takes) != set(KINDS)
 
 
 def _look_at_sites(division: Division) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models import Classifier
+from common.models.registry import KINDS
 from nectar.records.past_run import PastRun
 from server_app.checkpoint import Checkpoint
 
@@ -14,10 +15,10 @@ from server_app.checkpoint import Checkpoint
 def require_images(past: PastRun, run: Run) -> None:
     """Refuse a run whose model takes no images: ConfigError."""
     if not run.info.has_images:
+        what = "language model" if run.info.kind == "text" else f"model of {KINDS[run.info.kind]},"
         raise ConfigError(
-            f"{past.directory} learned a language model of {run.info.name}, which cannot be exported: an exported "
-            f"folder reads pictures and names their classes; its weights are in {past.record.last}, which safetensors "
-            "reads"
+            f"{past.directory} learned a {what} of {run.info.name}, which cannot be exported: an exported folder reads "
+            f"pictures and names their classes; its weights are in {past.record.last}, which safetensors reads"
         )
 
 

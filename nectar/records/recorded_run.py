@@ -13,7 +13,8 @@ from torch import nn
 
 from common.config.resolved import Config
 from common.division import Division
-from common.errors import NectarError
+from common.errors import ConfigError, NectarError
+from common.models.registry import KINDS
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export.learned import network_of
 from nectar.records.figures import RunFigures, read_run
@@ -147,11 +148,22 @@ class RecordedRun:
 
     @property
     def pictures(self) -> dict[str, Image]:
-        """The same to look at: by site, one picture with a row a class."""
+        """The same to look at: by site, one picture with a row a class.
+
+        Raises
+        ------
+        ConfigError
+            If they are rows of a table or series, which make no pictures.
+        """
         sets = self.images
         if not sets:
             return {}
         info, contrast = Division(self.config).run.info, contrast_of(self.past.record.last_sets)
+        if not info.has_images:
+            raise ConfigError(
+                f"{self.directory} is a run on {KINDS[info.kind]}, which makes no pictures: `images` has what was "
+                "sent, and samples/ in the record has it as tables."
+            )
         return {site: grid(sent.images, sent.labels, info, contrast) for site, sent in sets.items()}
 
     def report(self, path: str | Path | None = None) -> Path:

@@ -20,6 +20,7 @@ from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from nectar.report.html import Markup, h, join, scroll
 from nectar.report.neighbours import Likest, Nearest, RealImages, real_images
+from nectar.report.rows import of_rows
 from nectar.report.text import plural
 from nectar.report.view import View
 from server_app.screen import hard, on_screen
@@ -80,6 +81,8 @@ def of_run(view: View, level: int, budget: Budget) -> Markup:
         return h("p", _nothing(view))
     if view.info is None:
         return h("p", "The images cannot be shown: this release does not know the data set.")
+    if not view.info.has_images:
+        return of_rows(sets, view.info, server_round, view.past.record.id)
     real = real_images(view)
     helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
     whose = "all sites'" if ALL_SITES in sets else "the site's"
@@ -122,7 +125,7 @@ def _nothing(view: View) -> str:
         return "No round was finished, so no images were sent."
     if view.facts is not None and view.facts.carries:
         return f"{view.spoken} sends {view.facts.carries}, no images: there is nothing to show."
-    if view.info is not None and not view.info.has_images:
+    if view.info is not None and not view.info.has_values:
         return "The data are text: what was sent in its place is no picture, and nothing was drawn."
     return "The record holds no images."
 

@@ -68,7 +68,7 @@ class Trial:
     @cached_property
     def _inputs(self) -> Tensor:
         info, draws = self._run.info, generator(self._run.config.seed, "trial")
-        if info.has_images:
+        if info.has_values:
             drawn = torch.randn(_TRIED, *info.shape, generator=draws)
         else:
             drawn = torch.randint(len(info.classes), (_TRIED, *info.shape), generator=draws)

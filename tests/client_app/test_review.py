@@ -86,6 +86,28 @@ def test_the_pictures_are_what_would_leave(tmp_path: Path) -> None:
     assert not any(shown(tmp_path)), "nothing is left lying about"
 
 
+def test_rows_are_shown_as_tables_in_raw_values_and_cut_likewise(tmp_path: Path) -> None:
+    info = DatasetInfo(
+        *("tiny", (2, 1, 1), ("a", "b"), (5.0, 0.0), (5.0, 2.0), 1.0),
+        arrays="table",
+        columns=("=x", "y"),
+    )
+    rows = torch.tensor([[1.0, 0.5], [0.0, -1.0]])[:, :, None, None]
+    found: list[str] = []
+
+    def looks(folder: Path) -> None:
+        found.extend(path.read_text() for path in sorted(folder.glob("*.csv")))
+        (folder / "000000.csv").unlink()
+        (folder / SEND).touch()
+
+    owner(tmp_path, looks)
+    sent = SyntheticImages(rows, torch.tensor([0, 1]))
+    got = Review(tmp_path).kept(sent, "run-north", info, lambda: math.inf)
+    assert found == ["class,'=x,y\n,10,1\n", "class,'=x,y\n,5,-2\n"]
+    assert isinstance(got, SyntheticImages)
+    assert torch.equal(got.images, rows[1:])
+
+
 def test_what_the_owner_deletes_does_not_leave(tmp_path: Path) -> None:
     owner(tmp_path, deletes(1))
     got = kept(Review(tmp_path), pixels())

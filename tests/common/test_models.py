@@ -167,7 +167,10 @@ def test_only_batch_norm_in_training_mode_couples_samples():
         ({"name": "leafcnn", "shape": (1, 3, 8)}, "at least 4x4"),
         ({"name": "mlp", "width": 0}, "at least 1 hidden unit"),
         ({"shape": (10,)}, "model.name=convnet takes images, this data set is text: choose lstm"),
-        ({"name": "mlp", "shape": (10,)}, "takes images, this data set is text: choose lstm"),
+        (
+            {"name": "mlp", "shape": (10,)},
+            "takes images, a table, series, this data set is text: choose",
+        ),
         ({"name": "lstm"}, "model.name=lstm takes text, this data set is images"),
         ({"name": "lstm", "shape": (10,), "embedding": 9}, "not 9 and 8: set model.embedding=0"),
         ({"name": "lstm", "shape": (10,), "depth": 0}, "at least 1 layer"),

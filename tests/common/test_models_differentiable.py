@@ -17,7 +17,7 @@ from common.models.initial import initialise
 from common.models.resnet import ResNet18, ResNet34
 from common.models.vgg import VGG11
 
-IMAGE, TEXT, CLASSES = (2, 16, 16), (3,), 5
+IMAGE, SERIES, TEXT, CLASSES = (2, 16, 16), (2, 1, 16), (3,), 5
 
 
 class ThinResNet18(ResNet18):
@@ -42,7 +42,7 @@ THIN: dict[str, Callable[[tuple[int, ...], int], Classifier]] = {
 
 
 def tiny(name: str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Classifier:
-    shape = TEXT if name == "lstm" else IMAGE
+    shape = {"lstm": TEXT, "conv1d": SERIES}.get(name, IMAGE)
     if name in THIN:
         model = THIN[name](shape, CLASSES)
         initialise(model, rng(seed))

@@ -228,7 +228,10 @@ def test_logistic_regression_is_one_linear_layer_on_the_pixels() -> None:
         ({"name": "vit", "depth": 0}, "at least one layer"),
         ({"name": "vit", "shape": (1, 17, 17)}, "cannot cut images of 17x17"),
         ({"name": "vit", "shape": (1, 3, 30)}, "cannot cut images of 3x30"),
-        ({"name": "logistic", "shape": (10,)}, "takes images, this data set is text"),
+        (
+            {"name": "logistic", "shape": (10,)},
+            "takes images, a table, series, this data set is text",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_refused(arguments: dict[str, object], says: str) -> None:

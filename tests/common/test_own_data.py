@@ -504,7 +504,7 @@ def test_forms(dataset: str, kind: str | None, module: str) -> None:
     [
         ("file", "", "dataset=file names no file: set data.file=x.npz"),
         ("", "data.file=x.npz", "data.file=x.npz must be an absolute path"),
-        ("", "data.file=/x.csv", "must be a .npz file"),
+        ("", "data.file=/x.txt", "must be a .npz file"),
         ("mnist", "data.file=/x.npz", "dataset=mnist another: leave one out"),
         ("", "data.file=/x.npz data.size=8", "data.size=8 is for sets of pictures"),
         ("mnist", "data.size=8", "data.size=8 is for sets of pictures"),

@@ -123,7 +123,9 @@ def test_a_method_of_images_is_refused_for_text(asked: Small) -> None:
 
 def test_a_model_of_images_is_refused_for_text_before_anything_is_asked(asked: Small) -> None:
     config = asked("model.name=mlp")
-    with pytest.raises(ConfigError, match=r"model\.name=mlp takes images, this data set is text"):
+    with pytest.raises(
+        ConfigError, match=r"model\.name=mlp takes images, a table, series, this data set is text"
+    ):
         run(config)
 
 

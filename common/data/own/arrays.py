@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from common.data.own.rows import check_printed, columns_of, rows_of
 from common.data.store import Contents
 from common.errors import DataError
 from common.samples.dataset import Images, Labels, Split
@@ -18,6 +20,11 @@ log = logging.getLogger("flwr")
 
 IMAGES, LABELS = ("train_images", "test_images"), ("train_labels", "test_labels")
 NAMED = ("classes", "mean", "std")
+#: of rows and series
+_NAMED_BESIDE = ("low", "high", "columns")
+
+_MOST_NAMED = 1000
+"""The most classes that labels of text may have: with more they are no classes."""
 
 #: Keras' names, as in its mnist.npz
 _ALSO = {
@@ -27,32 +34,38 @@ _ALSO = {
     "y_test": "test_labels",
 }
 _CHANNELS = (1, 3)
+_CODED = "labels were names"
 _FORM = "[n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels"
 
 
-def contents_of(found: Mapping[str, Any], what: str) -> Contents:
+def contents_of(
+    found: Mapping[str, Any], what: str, kind: Literal["images", "table", "series"] = "images"
+) -> Contents:
     """Return the splits that ``found`` holds, with its classes and constants noted beside them.
 
     Parameters
     ----------
     found : mapping
         ``train_images`` and ``train_labels``, or Keras' ``x_train`` and ``y_train``; ``test_images`` and
-        ``test_labels`` likewise, or neither; possibly ``classes``, ``mean`` and ``std``. Arrays of NumPy or torch:
-        images uint8, uint16 or float in 0..1, labels whole numbers from 0.
+        ``test_labels`` likewise, or neither; possibly ``classes``, ``mean`` and ``std``, and of rows and series
+        ``low``, ``high`` and ``columns``. Arrays of NumPy or torch: images uint8, uint16 or float in 0..1; rows and
+        series any finite numbers; labels whole numbers from 0, or the classes' names as text.
     what : str
         What a message calls the set.
+    kind : str
+        What the arrays are, ``data.kind``.
 
     Raises
     ------
     DataError
         If something is missing, of the wrong kind or does not fit: what, and what is allowed.
     """
-    named = _by_name(found, what)
-    train, scale = _split("train", named, what)
+    named = _coded(_by_name(found, what, () if kind == "images" else _NAMED_BESIDE), what)
+    train, scale = _split("train", named, what, kind)
     shape, dtype = train.images.shape[1:], train.images.dtype
     test = Split(np.empty((0, *shape), dtype), np.empty(0, np.int64))
     if "test_images" in named:
-        test, other = _split("test", named, what)
+        test, other = _split("test", named, what, kind)
         if test.images.shape[1:] != shape or test.images.dtype != dtype or other != scale:
             raise DataError(
                 f"{what}: the test images ({_said(test.images)}) are not of the training images' form "
@@ -61,9 +74,13 @@ def contents_of(found: Mapping[str, Any], what: str) -> Contents:
     if not len(train):
         raise DataError(f"{what} has no training image")
     about: dict[str, Any] = {"scale": scale, "classes": _classes(named, train, test, what)}
-    for key in ("mean", "std"):
+    for key in ("mean", "std", "low", "high"):
         if key in named:
             about[key] = _constants(named[key], key, what)
+    if _CODED in named:
+        about["named"] = True
+    if kind != "images":
+        about["columns"] = columns_of(named, shape[0], what)
     return Contents(train, test, (), about)
 
 
@@ -71,13 +88,13 @@ def _said(images: Images) -> str:
     return f"{' x '.join(map(str, images.shape[1:]))}, {images.dtype}"
 
 
-def _by_name(found: Mapping[str, Any], what: str) -> dict[str, Any]:
+def _by_name(found: Mapping[str, Any], what: str, beside: Sequence[str]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for key in found:
         name = _ALSO.get(key, key)
         if name in named:
             raise DataError(f"{what} has {name} twice, once by Keras' name: leave one out")
-        if name in (*IMAGES, *LABELS, *NAMED):
+        if name in (*IMAGES, *LABELS, *NAMED, *beside):
             named[name] = found[key]
     named = {key: value for key, value in named.items() if value is not None}
     missing = [key for key in ("train_images", "train_labels") if key not in named]
@@ -95,8 +112,60 @@ def _by_name(found: Mapping[str, Any], what: str) -> dict[str, Any]:
     return named
 
 
-def _split(part: str, named: Mapping[str, Any], what: str) -> tuple[Split, float]:
-    images, scale = _pixels(named[f"{part}_images"], f"{what}: {part}_images")
+def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
+    """Return labels that are the classes' names as whole numbers, by the order of ``classes``, else the alphabet's.
+
+    Names that are all whole numbers are ordered as such.
+    """
+    texts = {key: _texts(named[key]) for key in LABELS if key in named}
+    if all(text is None for text in texts.values()):
+        return named
+    mixed = next((key for key, text in texts.items() if text is None), None)
+    if mixed is not None:
+        raise DataError(f"{what}: {mixed} are numbers where the other labels are names")
+    there = sorted({name for text in texts.values() if text is not None for name in text})
+    if len(there) > _MOST_NAMED:
+        raise DataError(
+            f"{what}: its labels have {len(there):,} different values, more than the {_MOST_NAMED:,} of classes that "
+            "are told apart by name: is this the column of the classes (data.label)?"
+        )
+    check_printed(there, f"{what}: labels")
+    if all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in there):
+        there.sort(key=int)
+    names = there
+    if "classes" in named:
+        names = [str(name).strip() for name in np.asarray(named["classes"], dtype=str).ravel()]
+        missing = next((name for name in there if name not in names), None)
+        if missing is not None:
+            raise DataError(f"{what}: a label is {missing!r}, which its classes do not name")
+    place = {name: index for index, name in enumerate(names)}
+    codes = {
+        key: np.array([place[name] for name in text], dtype=np.int64)
+        for key, text in texts.items()
+        if text is not None
+    }
+    return {**named, **codes, "classes": names, _CODED: True}
+
+
+def _texts(labels: Any) -> list[str] | None:
+    """Return labels that are text, one a sample; None where they are something else."""
+    array = np.asarray(labels) if not isinstance(labels, torch.Tensor) else None
+    if array is None or array.ndim != 1 or array.dtype.kind not in "UO":
+        return None
+    if array.dtype.kind == "O" and not all(isinstance(name, str) for name in array):
+        return None
+    return [str(name).strip() for name in array]
+
+
+def _split(
+    part: str, named: Mapping[str, Any], what: str, kind: Literal["images", "table", "series"]
+) -> tuple[Split, float]:
+    said = f"{what}: {part}_images"
+    images: Images
+    if kind == "images":
+        images, scale = _pixels(named[f"{part}_images"], said)
+    else:
+        images, scale = rows_of(numbers(named[f"{part}_images"], said), kind, said), 1.0
     labels = _labels(named[f"{part}_labels"], f"{what}: {part}_labels")
     if len(images) != len(labels):
         raise DataError(f"{what}: {len(images)} {part}_images with {len(labels)} {part}_labels")
@@ -117,7 +186,9 @@ def numbers(value: Any, what: str) -> NDArray[np.generic]:
     except (ValueError, TypeError) as error:
         raise DataError(f"{what} is no array of numbers ({str(error)[:100]})") from None
     if array.dtype.kind not in "buif":
-        raise DataError(f"{what} must be an array of numbers, not of {array.dtype}")
+        raise DataError(
+            f"{what} must be an array of numbers, not of {array.dtype}: write categories and dates as numbers before"
+        )
     return array
 
 
@@ -127,7 +198,8 @@ def _pixels(value: Any, what: str) -> tuple[Images, float]:
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim != 4:
-        raise DataError(f"{what} has shape {array.shape}: it must be {_FORM}")
+        hint = "; rows of a table need data.kind=table" if array.ndim == 2 else ""
+        raise DataError(f"{what} has shape {array.shape}: it must be {_FORM}{hint}")
     else:
         first, last = array.shape[1] in _CHANNELS, array.shape[3] in _CHANNELS
         if first == last:

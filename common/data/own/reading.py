@@ -17,12 +17,15 @@ from common.data.own.arrays import check_classes, contents_of
 from common.data.own.function import read_function
 from common.data.own.hub import read_hub
 from common.data.own.npz import file_digest, read_npz
+from common.data.own.rows import info_of_rows
+from common.data.own.table_file import read_table
 from common.data.own.torchvision_sets import read_torchvision
 from common.data.store import Contents, Stored, digest_of, open_store, shared, store_roots
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, array_digest
-from common.settings.datasets import FILE, FUNCTION, HUB, TORCHVISION, kind_of
+from common.settings.datasets import FILE, FUNCTION, HUB, TABLE_ENDING, TORCHVISION, kind_of
 from common.settings.images import ImagesSettings
+from common.settings.sections import DataSettings
 
 _READER = 1  # another number makes every store be built anew
 _PRIVATE = 0o700
@@ -38,8 +41,7 @@ def read_own(
     name: str,
     data_dir: Path,
     images: ImagesSettings,
-    file: str,
-    size: int,
+    data: DataSettings,
     holdout: Holdout,
     bounds: Bounds = ANYWHERE,
 ) -> Dataset:
@@ -57,10 +59,8 @@ def read_own(
         The data directory.
     images : ImagesSettings
         Whose ``mean``, ``std`` and ``classes`` stand over what the set brings.
-    file : str
-        ``data.file``.
-    size : int
-        ``data.size``.
+    data : DataSettings
+        Which file, what its arrays are and how they are brought to a common scale.
     holdout : Holdout
         The test split that is drawn where the set brings none.
     bounds : Bounds
@@ -71,9 +71,10 @@ def read_own(
     DataError
         If it cannot be had or used: why.
     """
+    size = data.size
     if kind_of(name) == FILE:
-        bounds.inside(Path(file), "data.file")
-    spoken, store, source, read = _source(name, data_dir, file, size, bounds)
+        bounds.inside(Path(data.file), "data.file")
+    spoken, store, source, read = _source(name, data_dir, data, bounds)
     roots = store_roots(data_dir, bounds=bounds)
     with bounded(spoken):
         stored = shared(store, roots, source, read, _PRIVATE)
@@ -83,7 +84,7 @@ def read_own(
             f"{' x '.join(map(str, stored.train.images.shape[1:]))}: leave it out"
         )
     stored = with_test(stored, store, roots, holdout, _PRIVATE)
-    info = _info(spoken, stored, images)
+    info = _info(spoken, stored, images, data)
     return Dataset(info, stored.train, stored.test, stored.checksum, store=stored.folder)
 
 
@@ -91,7 +92,7 @@ def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
     """Whether reading the set would fetch nothing."""
     if kind_of(name) not in _PUBLISHED:
         return True
-    _, store, source, _ = _source(name, data_dir, "", size, ANYWHERE)
+    _, store, source, _ = _source(name, data_dir, DataSettings(size=size), ANYWHERE)
     for root in store_roots(data_dir):
         try:
             open_store(root / store, source)
@@ -102,18 +103,20 @@ def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
 
 
 def _source(
-    name: str, data_dir: Path, file: str, size: int, bounds: Bounds
+    name: str, data_dir: Path, data: DataSettings, bounds: Bounds
 ) -> tuple[str, str, str, Callable[[], Contents]]:
     """Return what messages call the set, its store's name, what tells the store from another, and how it is read."""
-    kind = kind_of(name) or ""
+    kind, size = kind_of(name) or "", data.size
+    # what else than the source says what its arrays are; of images nothing does
+    form = () if data.kind == "images" else (data.kind, data.label)
     if kind == FILE:
-        path = Path(file)
-        spoken, source = path.name, digest_of([_READER, file_digest(path)])
+        path = Path(data.file)
+        spoken, source = path.name, digest_of([_READER, file_digest(path), *form])
         return (
             spoken,
-            _store_name(path.stem, file),
+            _store_name(path.stem, data.file, *form),
             source,
-            lambda: contents_of(read_npz(path), file),
+            lambda: contents_of(_read_file(path, data.label), data.file, data.kind),
         )
     if kind in _PUBLISHED:
         package, reader = _PUBLISHED[kind]
@@ -125,9 +128,14 @@ def _source(
             lambda: contents_of(reader(name, data_dir, size, bounds), name),
         )
     if kind == FUNCTION:
-        contents = contents_of(read_function(name, data_dir, size), name)
-        return name, _store_name(name, name, size), _content_digest(contents), lambda: contents
+        contents = contents_of(read_function(name, data_dir, size), name, data.kind)
+        place = _store_name(name, name, size, *form)
+        return name, place, _content_digest(contents), lambda: contents
     raise DataError(f"dataset={name} is no set of your own")
+
+
+def _read_file(path: Path, label: str) -> dict[str, Any]:
+    return read_table(path, label) if path.suffix == TABLE_ENDING else read_npz(path)
 
 
 def _store_name(stem: str, *place: object) -> str:
@@ -147,12 +155,19 @@ def _content_digest(contents: Contents) -> str:
     return digest_of([_READER, *map(array_digest, arrays), dict(contents.about)])
 
 
-def _info(name: str, stored: Stored, images: ImagesSettings) -> DatasetInfo:
+def _info(name: str, stored: Stored, images: ImagesSettings, data: DataSettings) -> DatasetInfo:
     """Describe the set: what the run's settings say stands over what the set brings."""
     shape = stored.train.images.shape[1:]
     classes = images.names or tuple(stored.about["classes"])
     largest = max(int(split.labels.max(initial=0)) for split in (stored.train, stored.test))
     check_classes(list(classes), largest, "images.classes" if images.names else name)
+    if stored.about.get("named") and list(classes) != stored.about["classes"]:
+        raise DataError(
+            f"{name}: its labels are the classes' names, in the order {', '.join(stored.about['classes'])}: state "
+            "images.classes so, or leave it out"
+        )
+    if data.kind != "images":
+        return info_of_rows(name, stored, classes, images, data)
     mean, std = (_constants(key, stored.about, images, shape[0], name) for key in ("mean", "std"))
     return DatasetInfo(name, shape, classes, mean, std, float(stored.about["scale"]))
 

@@ -17,6 +17,7 @@ from common.division import Division
 from common.draws.seeding import numpy_generator
 from common.errors import ConfigError, NectarError
 from common.learning.compute import use_threads
+from common.models.registry import KINDS
 from common.samples.inputs import Samples, samples
 from common.sites import ALL_SITES
 from common.storage.files import write_json
@@ -45,7 +46,7 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
     Raises
     ------
     ConfigError
-        If it is not a run's record, its data are text, or the images that its sites had are not at hand.
+        If it is not a run's record, its data are no images, or the images that its sites had are not at hand.
     FederationError
         If the run stopped before its first round was done, or a file of it is damaged.
     """
@@ -54,7 +55,9 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
     view = View(past)
     view.require_named()
     if view.info is not None and not view.info.has_images:
-        raise ConfigError(f"{past.directory} is a run on text: there are no images to audit.")
+        raise ConfigError(
+            f"{past.directory} is a run on {KINDS[view.info.kind]}: there are no images to audit."
+        )
     held = real_images(view)
     if isinstance(held, str):
         raise ConfigError(

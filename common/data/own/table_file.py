@@ -1,0 +1,184 @@
+"""``data.file=x.csv``: a table as text, of which one column names each row's class."""
+
+from __future__ import annotations
+
+import csv
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.data.own.rows import MOST_COLUMNS, check_printed
+from common.errors import DataError
+
+MOST_BYTES, MOST_ROWS, MOST_VALUES = 256 * 2**20, 1_000_000, 50_000_000
+"""The largest file, the most rows and the most numbers in all that are read."""
+
+#: what stands in a cell where a value is missing, in capitals; in a column of classes the last ones may be names
+_NO_CLASS = ("", "NA", "NAN", "?")
+_MISSING = (*_NO_CLASS, "N/A", "NULL", "NONE", "-")
+
+
+def read_table(path: Path, label: str) -> dict[str, Any]:
+    """Return the rows, their classes' names and the columns' names.
+
+    Cells are numbers with a decimal point, and anything in the column ``label``. What is wrong is told by its line
+    and column, never by what stands there.
+
+    Parameters
+    ----------
+    path : Path
+        UTF-8, with or without a byte order mark; commas between cells; names of the columns in the first line.
+    label : str
+        The column of the classes.
+
+    Returns
+    -------
+    dict
+        ``train_images`` float64 [n, columns], ``train_labels`` text [n], ``columns`` list of str.
+
+    Raises
+    ------
+    DataError
+        If it is not such a file, or larger than what is read.
+    """
+    try:
+        return _read(path, label)
+    except DataError as error:
+        # the server named the file, and the names of its columns are the site's
+        raise DataError(
+            str(error),
+            told="data.file is no table that can be read with this data.label: this site's log says why",
+        ) from error
+
+
+def _read(path: Path, label: str) -> dict[str, Any]:
+    try:
+        size = path.stat().st_size
+        if size > MOST_BYTES:
+            raise DataError(
+                f"{path} has {size / 2**20:.0f} MiB, of which {MOST_BYTES >> 20} are read at the most: save it as .npz"
+            )
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _Table(path, label).read(csv.reader(file, strict=True))
+    except OSError as error:
+        raise DataError(f"data.file={path} cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not text in UTF-8: save it as such") from None
+
+
+@dataclass(frozen=True)
+class _Table:
+    path: Path
+    label: str
+
+    def read(self, reader: Any) -> dict[str, Any]:
+        lines = self._lines(reader)
+        head = [cell.strip() for cell in next(lines, [])]
+        self._check_head(head)
+        place = self._place(head)
+        columns = [name for at, name in enumerate(head) if at != place]
+        values, classes = array("d"), list[str]()
+        for cells in lines:
+            where = f"{self.path}, line {reader.line_num}"
+            if len(cells) != len(head):
+                raise DataError(
+                    f"{where}: {len(cells)} cells where the first line names {len(head)}"
+                )
+            if len(classes) == MOST_ROWS or len(values) > MOST_VALUES:
+                raise DataError(
+                    f"{self.path} has more than {MOST_ROWS:,} rows, or {MOST_VALUES:,} numbers: save it as .npz"
+                )
+            classes.append(_class(cells.pop(place), where, self.label))
+            values.extend(_numbers(cells, columns, where))
+        if not classes:
+            raise DataError(f"{self.path} has no row below the names of its columns")
+        table = np.frombuffer(values, dtype=np.float64).reshape(len(classes), len(columns))
+        return {"train_images": table, "train_labels": np.array(classes), "columns": columns}
+
+    def _lines(self, reader: Any) -> Iterator[list[str]]:
+        """Yield the lines that have something in them."""
+        try:
+            for cells in reader:
+                if cells:
+                    yield cells
+        except csv.Error as error:
+            raise DataError(
+                f"{self.path}, line {reader.line_num}: not comma-separated text ({error})"
+            ) from None
+
+    def _check_head(self, head: list[str]) -> None:
+        if len(head) > MOST_COLUMNS:
+            raise DataError(
+                f"{self.path} has {len(head):,} columns, of which {MOST_COLUMNS:,} are read at the most"
+            )
+        if len(head) == 1 and any(mark in head[0] for mark in ";\t|"):
+            raise DataError(
+                f"{self.path} has something else than commas between its cells: save it with commas, and with points "
+                "in its numbers"
+            )
+        check_printed(head, f"{self.path}, line 1")
+        if "" in head:
+            raise DataError(
+                f"{self.path}: column {head.index('') + 1} has no name in the first line: name it, or leave it out "
+                "(of pandas, to_csv(index=False))"
+            )
+        twice = next((name for at, name in enumerate(head) if name in set(head[:at])), None)
+        if twice is not None:
+            raise DataError(f"{self.path} names two columns {twice!r}: give each a name of its own")
+        if len(head) < 2:
+            raise DataError(
+                f"{self.path} needs a column of classes and at least one of numbers, with their names in the first line"
+            )
+
+    def _place(self, head: list[str]) -> int:
+        if self.label in head:
+            return head.index(self.label)
+        near = get_close_matches(self.label, head, n=1) or head[-1:]
+        raise DataError(
+            f"{self.path} has no column {self.label!r}: data.label names the one of the classes, such as "
+            f"data.label={near[0]}"
+        )
+
+
+def _class(cell: str, where: str, label: str) -> str:
+    name = cell.strip()
+    if name.upper() in _NO_CLASS:
+        raise DataError(f"{where}: no class in column {label!r}: leave the row out, or name one")
+    check_printed([name], where)
+    return name
+
+
+def _numbers(cells: list[str], columns: list[str], where: str) -> list[float]:
+    """Return the numbers in a line's cells; every one is finite."""
+    try:
+        found = list(map(float, cells))
+    except ValueError:
+        found = []
+    # float() takes 1_000 for a number, and NaN and infinity by their names
+    if len(found) == len(cells) and np.isfinite(found).all() and "_" not in "".join(cells):
+        return found
+    for cell, column in zip(cells, columns, strict=True):
+        said = f"{where}, column {column!r}"
+        if cell.strip().upper() in _MISSING:
+            raise DataError(
+                f"{said}: a value is missing: fill it in, or leave the row out, before (scikit-learn's SimpleImputer, "
+                "docs/data.md)"
+            )
+        if not _is_number(cell):
+            raise DataError(
+                f"{said}: not a finite number: leave the column out, or write its categories as numbers before "
+                "(scikit-learn's OneHotEncoder, docs/data.md)"
+            )
+    raise AssertionError("a cell of the line was none")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return bool(np.isfinite(float(cell))) and "_" not in cell
+    except ValueError:
+        return False

@@ -1,0 +1,79 @@
+"""A small convolutional network along time, for series."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common.models.classifier import Classifier
+
+_REACH = 5
+"""Steps that a convolution sees at once."""
+
+
+class Halving(nn.Module):
+    """Means of two neighbouring steps; an odd last one is left out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [n, C, 1, T] as [n, C, 1, T // 2]."""
+        return F.avg_pool2d(x, (1, 2))
+
+
+class Conv1d(Classifier):
+    """``depth`` blocks of a convolution over 5 steps, ReLU and a mean of two steps; then means over time.
+
+    A series [C, T] comes as an image that is one pixel high. The embedding is the mean of each channel over the steps
+    that are left, so that it does not matter when something happens. Without a norm the strength of a signal counts.
+
+    Parameters
+    ----------
+    shape
+        A series' (channels, 1, steps).
+    classes
+        The number of logits.
+    depth
+        The number of blocks.
+    width
+        Channels of every block.
+
+    Raises
+    ------
+    ValueError
+        The inputs are no series, or too short for so many blocks.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], classes: int, *, depth: int = 3, width: int = 32
+    ) -> None:
+        super().__init__(shape)
+        channels, height, steps = shape
+        if height != 1:
+            raise ValueError(
+                f"a conv1d takes series, not images of {height}x{steps}: choose convnet (model.name)"
+            )
+        if not 1 <= depth < steps.bit_length():
+            raise ValueError(
+                f"a conv1d of depth {depth} cannot be built for series of {steps} steps: every block halves them, so "
+                f"depth goes from 1 to {steps.bit_length() - 1} there (model.depth)"
+            )
+        blocks: list[nn.Module] = []
+        for block in range(depth):
+            blocks += [
+                nn.Conv2d(
+                    width if block else channels, width, (1, _REACH), padding=(0, _REACH // 2)
+                ),
+                nn.ReLU(inplace=True),
+                Halving(),
+            ]
+        self.features = nn.Sequential(*blocks)
+        self.head = nn.Linear(width, classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the channels' means over time, of shape [n, width]."""
+        features: Tensor = self.features(x)
+        return features.mean((2, 3))
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Return the logits of shape [n, classes]."""
+        logits: Tensor = self.head(h)
+        return logits

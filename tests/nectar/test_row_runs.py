@@ -1,0 +1,172 @@
+"""Runs on a table and on series: every method that takes them, their record, their report, and `nectar data`."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from documents import check, written
+from federation import last, run
+from places import ROOT
+from row_sets import QUICK, table, waves
+from sklearn.datasets import load_breast_cancer, load_wine
+from tiers import ALIKE, only_these_first
+
+from common.config.loading import load
+from common.division import Division
+from common.errors import ConfigError, NectarError
+from common.methods import METHODS
+from nectar import cli
+from nectar.audit.images.at_record import audit_record
+from nectar.commands.methods import listing
+from nectar.engines import preflight
+from nectar.records.past_run import PastRun
+from nectar.records.recorded_run import RecordedRun
+from server_app.record import Record
+
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
+MAKE = {"table": (table, "own.csv"), "series": (waves, "own.npz")}
+TAKING = [name for name, method in METHODS.items() if "table" in method.takes]
+
+
+def words(kind: str, folder: Path) -> str:
+    make, name = MAKE[kind]
+    return f"{make(folder / name)} {QUICK}"
+
+
+def learned(kind: str, folder: Path, method: str, more: str = "", rounds: int = 1) -> Record:
+    where = {"output-dir": str(folder / "runs"), "data-dir": str(folder / "data")}
+    return run(
+        {**where, "method": method, "rounds": rounds, "set": f"{words(kind, folder)} {more}"}
+    )
+
+
+@pytest.mark.parametrize("kind", MAKE)
+@pytest.mark.parametrize("method", only_these_first(TAKING, "feddm", "fedsynth", long=ALIKE))
+def test_a_method_that_takes_them_learns_from_them(tmp_path: Path, kind: str, method: str) -> None:
+    record = learned(kind, tmp_path, method)
+    line = record.metrics()[-1]
+    assert line["test"]["examples"] == 12
+    assert np.isfinite(line["test"]["loss"])
+    assert not line["rejected"]
+    assert all(torch.isfinite(t).all() for t in last(record).weights.values())
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_a_record_has_what_was_sent_as_a_table_and_the_report_as_tables_and_curves(
+    tmp_path: Path, kind: str
+) -> None:
+    record = learned(kind, tmp_path, "feddm")
+    sets = PastRun.open(record.directory).synthetic()[1]
+    folder = record.directory / "samples" / "round-001"
+    assert {path.name for path in folder.iterdir()} == {f"{site}.csv" for site in sets}
+    for site, sent in sets.items():
+        with (folder / f"{site}.csv").open(newline="") as file:
+            head, *lines = csv.reader(file)
+        values = np.array([[float(cell) for cell in line[1:]] for line in lines])
+        given = sent.images.flatten(1).double().numpy()
+        if kind == "table":
+            assert head == ["class", "small", "wide", "'=large"]
+            ends = np.array([5, 500, 1000]) / 2
+            given = given * ends + ends
+        else:
+            assert head[:3] == ["class", "1[0]", "1[1]"]
+            assert head[-1] == "2[15]"
+        np.testing.assert_allclose(values, given, rtol=1e-5, atol=1e-5)
+        assert [line[0] for line in lines] == ["abc"[label] for label in sent.labels]
+    page = written(record)
+    check(page)
+    assert not page.all("img")
+    assert "The nearest" not in page.text
+    curves = [svg for svg in page.all("svg") if svg["aria-label"].endswith("by class and channel")]
+    assert len(curves) == (3 if kind == "series" else 0)
+    assert ("=large" in page.text) == (kind == "table")
+
+
+def test_what_is_made_of_pictures_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    record = learned("table", tmp_path, "feddm")
+    with pytest.raises(ConfigError, match="is a run on a table: there are no images to audit"):
+        audit_record(record.directory)
+    with pytest.raises(ConfigError, match="which makes no pictures: `images` has what was sent"):
+        _ = RecordedRun(PastRun.open(record.directory)).pictures
+    assert cli.main(["export", str(record.directory), "--output", str(tmp_path / "out")]) == 2
+
+
+def test_private_matching_stays_within_the_stated_bounds(tmp_path: Path) -> None:
+    more = (
+        "feddm.mechanism=feature privacy.noise_multiplier=1 privacy.counts=public "
+        "feddm.image_lr=1000 data.validation=0"
+    )
+    record = learned("table", tmp_path, "feddm", more)
+    sets = PastRun.open(record.directory).synthetic()[1]
+    largest = max(float(sent.images.abs().max()) for sent in sets.values())
+    assert largest <= 1 + 1e-6, "minmax brings the bounds to -1 and 1"
+
+
+def test_a_row_beyond_belief_is_left_out(tmp_path: Path) -> None:
+    """One of a value that no column has decides what the server learns: its site is left out."""
+    more = "feddm.image_lr=1e7 feddm.start=noise federation.max_pixel=2"
+    with pytest.raises(NectarError, match=r"fewer|replies|federation.max_pixel"):
+        learned("table", tmp_path, "feddm", more)
+
+
+# ---- the commands
+
+
+def said(capfd: pytest.CaptureFixture[str], *given: str, code: int = 0) -> str:
+    assert cli.main(list(given)) == code
+    captured = capfd.readouterr()
+    return captured.err if code else captured.out
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_data_says_what_the_columns_hold_and_shows_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = ["data", *words(kind, tmp_path).split(), f"data-dir={tmp_path / 'data'}"]
+    shown = "rows.csv" if kind == "table" else "curves.svg"
+    text = " ".join(said(capfd, *given, "--samples", shown, "--draw", "counts.svg").split())
+    assert {"table": "rows 3 columns", "series": "series 2 channels, 16 steps"}[kind] in text
+    assert "classes 3: a, b, c" in text
+    assert "(a run computes none of it: state data.low and data.high" in text
+    assert ("=large 0.0" in text) == (kind == "table")
+    content = (tmp_path / shown).read_text()
+    if kind == "table":
+        assert content.startswith("class,small,wide,'=large\na,")
+        assert content.count("\n") == 31
+    else:
+        assert content.count("<path") > 60, "ten curves of three classes and two channels"
+    assert "choose " in said(capfd, *given, "--samples", "rows.png", code=2)
+
+
+def test_the_page_has_the_table_of_methods_that_the_command_prints() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert f"\n```text\n{listing()}\n```\n" in page
+    assert cli.main(["methods"]) == 0
+
+
+def test_the_sets_that_the_page_makes_are_ones_that_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (made,) = (block for block in blocks if "load_breast_cancer" in block)
+    exec(compile(made, "data.md", "exec"), {})
+    given = {"data-dir": str(tmp_path / "data")}
+    for name, columns in (("cancer", 30), ("wine", 13)):
+        config = load({**given, "config": str(tmp_path / f"{name}.yaml")})
+        preflight.check(config)
+        info = Division(config).run.info
+        assert (info.shape, info.largest) == ((columns, 1, 1), pytest.approx(1))
+        data = (load_breast_cancer if name == "cancer" else load_wine)()
+        inside = (data.data >= np.array(info.low)) & (data.data <= np.array(info.high))
+        assert inside.mean() > 0.99, "the published ranges are rounded"
+    waves_there = f"data.file={tmp_path / 'waves.npz'} data.kind=series"
+    preflight.check(load({**given, "set": waves_there}))
