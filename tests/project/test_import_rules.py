@@ -164,10 +164,10 @@ def test_what_is_allowed_passes(path, source):
 # ---- a method's file drags in what a method needs ----------------------------------------------------
 
 
-def test_scaffolds_strategy_reaches_at_most_ninety_files_and_10_050_lines() -> None:
+def test_scaffolds_strategy_reaches_few_files_and_lines() -> None:
     files, lines = closure("strategies.scaffold")
-    assert files <= 90
-    assert lines <= 10_050
+    assert files <= 91
+    assert lines <= 10_300
 
 
 def test_no_strategy_but_central_reaches_a_reader_of_data_sets() -> None:
