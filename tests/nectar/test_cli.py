@@ -283,7 +283,7 @@ WORDS = [
     (["partition.min_size=500"], "set partition.min_size to 129 or less"),
     (["compute.device=cuda:99", "compute.client_gpus=0.1"], "this machine offers"),
     (["method=flwr.serverapp.strategy:FedAdamm"], "FedAdam"),
-    (["dataset=reddit2k", "method=feddm"], "method=feddm learns from images"),
+    (["dataset=reddit2k", "method=feddm"], "method=feddm takes images, a table, series, and"),
     (["dataset=reddit2k", "method=real", "data-dir=/nowhere"], "and reddit2k is text"),
     (["resume="], "resume= names no record"),
 ]
