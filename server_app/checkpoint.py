@@ -118,7 +118,7 @@ class Checkpoint:
         """
         if not path.is_file():
             raise FederationError(
-                f"{path} is not there: the run stopped before its first round was done; start it anew"
+                f"{path} is not there: the run stopped before its first round was done; start it again"
             )
         try:
             tensors, meta = tensor_file.load(path)

@@ -125,7 +125,7 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
         ge=1,
     )
     warm: Switch = setting(
-        False, "go on from a site's latents of the last round; the paper draws them anew"
+        False, "go on from a site's latents of the last round; the paper draws them again"
     )
     global_models: str = setting(
         "convnet",

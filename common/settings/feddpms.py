@@ -26,7 +26,7 @@ class FedDPMSSettings(FedVAESettings):
     mechanism: Literal["single-release", "paper", "overall-mean"] = setting(
         "single-release",
         "how a mean leaves: with noise once, the receiver draws copies around it; or (the paper) as noisy copies; or "
-        "(a control) with noise once, but the mean of all sites' means is handed on in the place of each",
+        "(a control) with noise once, but the mean of all sites' means is handed on instead of each",
         source="the same noise protects sqrt(copies) times better when it is drawn once",
     )
     classes: int = setting(
@@ -71,7 +71,7 @@ class FedDPMSSettings(FedVAESettings):
         if self.mechanism == "paper":
             return (
                 "mechanism=paper sends those of its noisy copies that pass a test, and copies that were chosen for "
-                "their noise have another noise than what is reckoned with: set mechanism=single-release"
+                "their noise have another noise than what is counted with: set mechanism=single-release"
             )
         if privacy.counts != "public":
             return (

@@ -33,7 +33,7 @@ class TrainingSettings(Settings):
 
     augment: Literal["none", "flip_crop"] = setting(
         "none",
-        "what a step does to each image anew; flip_crop: a crop of it within 4 reflected pixels, half flipped",
+        "what a step does to each image again; flip_crop: a crop of it within 4 reflected pixels, half flipped",
     )
 
     def unprotected(self, privacy: PrivacySettings) -> str:

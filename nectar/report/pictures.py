@@ -35,7 +35,7 @@ _OPEN = 2
 Beside = Nearest | Likest
 _WHICH: dict[type[Beside], str] = {
     Nearest: "the nearest real one and its distance",
-    Likest: "the likest real one and their correlation",
+    Likest: "the most similar real one and their correlation",
 }
 #: what is compared with the images that a site sent, by the site whose real images it is: its own, one it helped
 Compared = dict[str, Beside]
@@ -48,7 +48,7 @@ _STRETCHED = (
 _BELOW: dict[Contrast, str] = {
     "pixels": "Below each {done} image is the nearest one among {whose} own real images, and how far it is: the root "
     "of the mean squared difference of their pixel values, which run from 0 to 1. 0 is the same image.",
-    "stretched": "Below each {done} image is the likest one among {whose} own real images, and how alike the two "
+    "stretched": "Below each {done} image is the most similar one among {whose} own real images, and how alike the two "
     "are: the correlation of their pixel values, which no change of contrast or brightness moves. 1 is the same "
     "image, -1 the same as a negative, 0 is nothing in common.",
 }
@@ -148,7 +148,7 @@ def _introduction(
     if contrast == "stretched":
         said.append(h("p", _STRETCHED))
     if isinstance(real, str):
-        name = "nearest" if contrast == "pixels" else "likest"
+        name = "nearest" if contrast == "pixels" else "most similar"
         said.append(h("p", f"The {name} real images are not shown: {real}."))
     else:
         said += [
@@ -252,7 +252,7 @@ def _strips(
         return None
     cells = [h("div", sent, class_="strip", style=f"--n:{n}")]
     for owner, beside in compared.items():
-        which = "nearest" if isinstance(beside, Nearest) else "likest"
+        which = "nearest" if isinstance(beside, Nearest) else "most similar"
         whose = "" if owner == site else f" at {owner}"
         alt = f"{of}: the {which} real image of each{whose}"
         found = budget.picture(*_drawn(beside.images[part], alt))
@@ -300,12 +300,12 @@ def _of_likest(likest: Likest) -> str:
     """Say how alike the images are to the site's own, to another site's, and the site's own to each other."""
     own = [abs(value) for value in likest.correlations]
     said = (
-        f"Correlation with the likest of this site's {plural(likest.held, 'image')}, whatever its sign: "
+        f"Correlation with the most similar of this site's {plural(likest.held, 'image')}, whatever its sign: "
         f"median {median(own):.2f}, largest {max(own):.2f}. "
     )
     if likest.usual is not None:
         said += (
-            f"A real image of this site has {likest.usual:.2f} (median) with its likest other one. "
+            f"A real image of this site has {likest.usual:.2f} (median) with its most similar other one. "
         )
     if likest.control is None:
         return said + (
@@ -315,7 +315,7 @@ def _of_likest(likest: Likest) -> str:
     other = [abs(value) for value in likest.control.correlations]
     here, there = max(zip(own, other, strict=True), key=lambda pair: pair[0] - pair[1])
     return said + (
-        f"With the likest of the {plural(likest.control.held, 'image')} of {likest.control.site}, whose classes are "
+        f"With the most similar of the {plural(likest.control.held, 'image')} of {likest.control.site}, whose classes are "
         f"most like this site's: median {median(other):.2f}, largest {max(other):.2f}; the image that is most this "
         f"site's own has {here:.2f} here and {there:.2f} there. That other site had no part in these images: a high "
         "correlation that its images reach too shows the class, not a person's sample, while one far above what they "

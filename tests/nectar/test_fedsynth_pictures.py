@@ -225,7 +225,7 @@ def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
     likest = Likest(torch.zeros(3, 1, 2, 2), [0.90, -0.80, 0.2], 0.7, 1, control)
     said = pictures._of_likest(likest)
     assert "this site's 1 image, whatever its sign: median 0.80, largest 0.90." in said
-    assert "has 0.70 (median) with its likest other one" in said
+    assert "has 0.70 (median) with its most similar other one" in said
     assert "the 30 images of partition-1" in said
     assert "median 0.35, largest 0.88" in said
     assert "most this site's own has 0.80 here and 0.35 there" in said
@@ -234,7 +234,7 @@ def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
     alone = pictures._of_likest(replace(likest, control=None, usual=None))
     assert "No other site's images are at hand to compare with" in alone
     assert "private example" not in alone
-    assert "likest other one" not in alone
+    assert "most similar other one" not in alone
 
 
 # -- a run ------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -
     assert f"{near['norm-error']:.4f}" in document.text
     assert "Equal updates have 1 and 0." in document.text
     alts = [image["alt"] for image in document.all("img")]
-    assert any(alt.endswith("the likest real image of each") for alt in alts)
+    assert any(alt.endswith("the most similar real image of each") for alt in alts)
     assert not any("nearest" in alt for alt in alts)
 
 

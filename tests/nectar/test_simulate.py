@@ -89,7 +89,7 @@ def test_a_bad_setting_is_refused_before_anything_starts() -> None:
 
 
 def test_an_installation_without_source_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"no pyproject\.toml.*install Nectar anew"):
+    with pytest.raises(LaunchError, match=r"no pyproject\.toml.*install Nectar again"):
         require_app(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
     with pytest.raises(LaunchError, match="no Flower app"):

@@ -96,6 +96,6 @@ def read_verified(data_dir: Path, file: SourceFile) -> bytes:
         raise DataError(
             f"{path} is truncated or damaged: its {len(content):,} bytes have the md5 {md5}, the "
             f"published file has {file.md5}; delete it (it is downloaded again) or unpack "
-            f"{file.archive} anew"
+            f"{file.archive} again"
         )
     return content

@@ -29,7 +29,7 @@ _SHAPES, _QUARTERS = 3, 4
 _TEST_SHARE = 0.1
 
 _PUBLISHER = "https://github.com/google-deepmind/dsprites-dataset"
-_READER = 1  # another number makes every store be built anew
+_READER = 1  # another number makes every store be built again
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _arrays(path: Path) -> tuple[NDArray[np.uint8], Labels, Labels]:
             )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
-            f"{path} is not dSprites' .npz ({' '.join(str(error).split())[:200]}); take it anew from {_PUBLISHER}"
+            f"{path} is not dSprites' .npz ({' '.join(str(error).split())[:200]}); take it again from {_PUBLISHER}"
         ) from error
     _check(path, images, classes, values)
     labels = classes[:, _SHAPE].astype(np.int64)
@@ -145,7 +145,7 @@ def _check(
         wrong = f"latents_classes name a shape outside 0..{_SHAPES - 1}"
     else:
         return
-    raise DataError(f"{path} is not dSprites' .npz: {wrong}; take it anew from {_PUBLISHER}")
+    raise DataError(f"{path} is not dSprites' .npz: {wrong}; take it again from {_PUBLISHER}")
 
 
 def _client(labels: Labels, values: NDArray[np.floating[Any]]) -> Labels:

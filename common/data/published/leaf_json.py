@@ -10,7 +10,7 @@ from typing import Any
 
 from common.errors import DataError
 
-REMEDY = "copy it anew or make it with LEAF's own scripts (preprocess.sh of its data set)"
+REMEDY = "copy it again or make it with LEAF's own scripts (preprocess.sh of its data set)"
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,7 +111,7 @@ def require_app(folder: Path) -> None:
 def _read(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise LaunchError(
-            f"There is no {file.name} in {file.parent}, which says what the Flower app is: install Nectar anew, from "
+            f"There is no {file.name} in {file.parent}, which says what the Flower app is: install Nectar again, from "
             "a wheel or from its unchanged source folder."
         )
     try:
