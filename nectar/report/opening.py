@@ -47,17 +47,17 @@ def verdict(view: View) -> Markup:
     parts = ["Not differentially private."]
     closest = _closest(view)
     if closest is not None:
-        parts.append(_sentence(closest))
+        parts.append(_sentence(closest, "made" if view.facts and view.facts.carries else "sent"))
     return h("p", " ".join(parts), class_="outcome open")
 
 
-def _sentence(closest: Closest) -> str:
+def _sentence(closest: Closest, done: str) -> str:
     beside = []
     if closest.usual is not None:
         beside.append(f"real images of that site lie {closest.usual:.3f} apart")
     if closest.control is not None:
         beside.append(f"the nearest of another site's lies {closest.control:.3f} from it")
-    said = f"The closest image sent lies {closest.distance:.3f} from a real one of {closest.site}"
+    said = f"The closest image {done} lies {closest.distance:.3f} from a real one of {closest.site}"
     return "; ".join([said, *beside]) + " (root mean square of values 0 to 1)."
 
 

@@ -304,9 +304,7 @@ def _of_likest(likest: Likest) -> str:
         f"median {median(own):.2f}, largest {max(own):.2f}. "
     )
     if likest.usual is not None:
-        said += (
-            f"A real image of this site has {likest.usual:.2f} (median) with its most similar other one. "
-        )
+        said += f"A real image of this site has {likest.usual:.2f} (median) with its most similar other one. "
     if likest.control is None:
         return said + (
             "No other site's images are at hand to compare with, so a high correlation cannot be told from the look "
@@ -315,8 +313,8 @@ def _of_likest(likest: Likest) -> str:
     other = [abs(value) for value in likest.control.correlations]
     here, there = max(zip(own, other, strict=True), key=lambda pair: pair[0] - pair[1])
     return said + (
-        f"With the most similar of the {plural(likest.control.held, 'image')} of {likest.control.site}, whose classes are "
-        f"most like this site's: median {median(other):.2f}, largest {max(other):.2f}; the image that is most this "
+        f"With the most similar of the {plural(likest.control.held, 'image')} of {likest.control.site}, whose classes "
+        f"are most like this site's: median {median(other):.2f}, largest {max(other):.2f}; the image that is most this "
         f"site's own has {here:.2f} here and {there:.2f} there. That other site had no part in these images: a high "
         "correlation that its images reach too shows the class, not a person's sample, while one far above what they "
         "reach is a private example shown (or of a class that the other site lacks). Low ones prove no privacy: many "
