@@ -20,10 +20,11 @@ class Halving(nn.Module):
 
 
 class Conv1d(Classifier):
-    """``depth`` blocks of a convolution over 5 steps, ReLU and a mean of two steps; then means over time.
+    """``depth`` blocks of a convolution over 5 steps, a norm, ReLU and a mean of two steps; then means over time.
 
     A series [C, T] comes as an image that is one pixel high. The embedding is the mean of each channel over the steps
-    that are left, so that it does not matter when something happens. Without a norm the strength of a signal counts.
+    that are left, so that it does not matter when something happens. The norm is over all channels and steps:
+    without one, steps along the gradient of a synthetic series soon lead out of the finite numbers.
 
     Parameters
     ----------
@@ -62,6 +63,7 @@ class Conv1d(Classifier):
                 nn.Conv2d(
                     width if block else channels, width, (1, _REACH), padding=(0, _REACH // 2)
                 ),
+                nn.GroupNorm(1, width),
                 nn.ReLU(inplace=True),
                 Halving(),
             ]

@@ -135,7 +135,7 @@ class ModelSettings(Section):
     )
     depth: int = setting(
         3,
-        "convnet: blocks of convolution, norm, ReLU and pooling; conv1d: of convolution, ReLU and pooling; lstm, vit: "
+        "convnet, conv1d: blocks of convolution, norm, ReLU and pooling; lstm, vit: "
         "layers; encoder, vae: convolutions of each of two blocks",
         ge=1,
         le=8,

@@ -413,13 +413,15 @@ def test_the_model_of_series_sees_time_and_no_more(tmp_path: Path) -> None:
     model = build("conv1d", (2, 1, 20), 3, depth=2, width=4).eval()
     x = torch.randn(5, 2, 1, 20, generator=torch.Generator().manual_seed(0))
     assert model(x).shape == (5, 3)
-    assert (
-        sum(p.numel() for p in model.parameters()) == (2 * 5 + 1) * 4 + (4 * 5 + 1) * 4 + 4 * 3 + 3
-    )
+    convolutions, norms = (2 * 5 + 1) * 4 + (4 * 5 + 1) * 4, 2 * 2 * 4
+    assert sum(p.numel() for p in model.parameters()) == convolutions + norms + 4 * 3 + 3
     by_hand = torch.nn.functional.conv1d(
         x[:, :, 0], model.features[0].weight[:, :, 0], model.features[0].bias, padding=2
     )
     torch.testing.assert_close(model.features[0](x)[:, :, 0], by_hand)
+    one = build("conv1d", (2, 1, 20), 3, depth=1, width=4).eval()
+    normed = torch.nn.functional.layer_norm(one.features[0](x), (4, 1, 20)).relu()
+    torch.testing.assert_close(one.embed(x), normed.mean((2, 3)), rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match="depth goes from 1 to 4 there"):
         build("conv1d", (2, 1, 20), 3, depth=5)
     with pytest.raises(ValueError, match="takes series, not images of 8x8"):
