@@ -37,7 +37,14 @@ from nectar.words import parse_words, typed
 T = TypeVar("T")
 
 
-def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> RecordedRun:
+def run(
+    method: str = "",
+    /,
+    *,
+    progress: bool = True,
+    on_round: Callable[[dict[str, Any]], object] | None = None,
+    **settings: Any,
+) -> RecordedRun:
     """Run a federation in this process, as the command ``nectar run`` does.
 
     Parameters
@@ -46,6 +53,9 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
         A method's name, or a Flower strategy as ``package.module:Class``; left out, the configuration's.
     progress : bool
         Whether a line is printed for each round.
+    on_round : callable, optional
+        Called after each round, round 0 included, with its line of metrics.jsonl as a dictionary: what
+        ``RecordedRun.rounds`` has. What it raises is a warning, with the traceback once, and the run goes on.
     **settings
         What stands as ``key=value`` on the command line: ``dataset``, ``rounds``, ``seed``, ``experiment``,
         ``output_dir``, ``data_dir``, ``resume``; a section's as ``feddm={"ipc": 5}`` or ``**{"feddm.ipc": 5}``.
@@ -62,6 +72,10 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
     """
     if not isinstance(method, str):
         raise ConfigError(f"{method!r:.60} is not a method: name one, such as nectar.run('feddm').")
+    if on_round is not None and not callable(on_round):
+        raise ConfigError(
+            f"on_round={on_round!r:.60} must be a function of a round's line, such as on_round=print."
+        )
     if method and "method" in settings:
         raise ConfigError(
             f"two methods, {method} and {settings['method']}: name one, as the first argument."
@@ -71,7 +85,7 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
     threads = torch.get_num_threads()
     try:
         with _lines(progress):
-            record = run_here(run_config)
+            record = run_here(run_config, on_round=on_round)
     finally:
         torch.set_num_threads(threads)
     return RecordedRun(PastRun.open(record.directory))

@@ -74,7 +74,7 @@ class Comparison:
         tasks = self._tasks
         if choices:
             tasks = tasks_of(request, [_tuned(v, choices) for v in request.variants], request.seeds)
-        scheduler.carry_out(tasks)
+        self._run(tasks, scheduler)
         results = self._results(tasks, archive, choices, scheduler)
         configs = {t.variant.label: t.config for t in reversed(tasks)}
         facts = {
@@ -86,6 +86,9 @@ class Comparison:
         ordered = {v.label: configs[v.label] for v in request.variants}
         write_all(self.output, results, ordered, facts)
         return results
+
+    def _run(self, tasks: Sequence[Task], scheduler: RunScheduler) -> None:
+        scheduler.carry_out([task.tracked_in(self.output.name) for task in tasks])
 
     def _first(self, variant: Variant) -> Variant:
         """Return a row with the first combination of its search, if it has one."""
@@ -99,7 +102,7 @@ class Comparison:
         self._say(
             f"Search for {search.name}: {len(search.grid())} combinations, judged on the validation set."
         )
-        scheduler.carry_out(tasks)
+        self._run(tasks, scheduler)
         trials = []
         for settings, candidate in zip(search.grid(), search.candidates(), strict=True):
             own = [task for task in tasks if task.variant.label == candidate.label]

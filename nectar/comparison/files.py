@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from nectar.charts import Series, lines, save
 from nectar.comparison.rows import Row, describe, mean
 from nectar.comparison.tables import Results, markdown
 from nectar.comparison.tuning import Choice
+from nectar.comparison.variants import file_name
 from nectar.records.figures import RoundFigures, RunFigures
+from server_app.tracking import EVENTS
 
 SCHEMA = 1
 
@@ -56,6 +59,7 @@ def write_all(
         },
     )
     _plot(directory, results)
+    _link_events(directory / EVENTS, results)
 
 
 def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
@@ -179,6 +183,22 @@ def _plot(directory: Path, results: Results) -> None:
         figure = lines(series, title=results.title, x_label=x_label, y_label=band, log_x=log_x)
         for ending in ("svg", "png"):
             save(figure, directory / f"{name}.{ending}")
+
+
+def _link_events(folder: Path, results: Results) -> None:
+    """Let one folder lead to the event files of all runs that TensorBoard was to show, by row and seed."""
+    for row in results.rows:
+        for seed, run in zip(row.seeds, row.runs, strict=True):
+            events = run.directory / EVENTS if run is not None else None
+            if events is None or not events.is_dir():
+                continue
+            folder.mkdir(exist_ok=True)
+            link = folder / f"{file_name(row.label)}, seed {seed}"
+            with suppress(
+                OSError
+            ):  # a file system without links: the output directory shows the runs
+                link.unlink(missing_ok=True)
+                link.symlink_to(events, target_is_directory=True)
 
 
 def _series(row: Row, rounds: int, x_of: Callable[[Row, int], float]) -> Series:

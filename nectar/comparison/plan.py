@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.config.keys import TYPED
 from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
+from common.settings.sections import LONGEST, TrackSettings
 from nectar.class_list import with_class_list
 from nectar.comparison.request import Request
 from nectar.comparison.variants import Variant
@@ -48,6 +49,16 @@ class Task:
         """What ``nectar run`` is called with: the resolved configuration, whatever becomes of the files meanwhile."""
         run_config = self.config.to_run_config()
         return [f"{key}={value}" for key, value in run_config.items() if value != ""]
+
+    def tracked_in(self, group: str) -> Task:
+        """Return the run with its names at a tracker, if it has one: its identity is the same."""
+        track = self.config.track
+        if track.by == "none":
+            return self
+        names = {"group": track.group or group, "name": track.name or self.name}
+        fitting = {key: text[:LONGEST] for key, text in names.items()}
+        named = TrackSettings.model_validate(track.model_dump() | fitting)
+        return replace(self, config=replace(self.config, track=named))
 
     @property
     def threads(self) -> int:

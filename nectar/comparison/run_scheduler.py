@@ -14,6 +14,7 @@ from common.learning.compute import torch_device
 from nectar.comparison.live_processes import others
 from nectar.comparison.plan import Task
 from nectar.comparison.run_start import GRACE, RunStarter, Started
+from nectar.comparison.variants import file_name
 from nectar.engines import processes
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.log import plain
@@ -133,7 +134,7 @@ class RunScheduler:
             return True
         # What was begun beside others can no longer be one that ran alone.
         before = None if self._alone else self._archive.unfinished(task.identity)
-        log = self._logs / f"{_slug(task.variant.label)}-seed{task.seed}.log"
+        log = self._logs / f"{file_name(task.variant.label)}-seed{task.seed}.log"
         continued = before.directory if before else None
         process = _start(starter, task, continued, log, self._share)
         self._children.append(_Child(task, process, lock, log, before is not None, before is None))
@@ -223,7 +224,3 @@ def _accuracy(entry: KnownRun) -> float | None:
     lines = Record(entry.directory).metrics()
     found = lines[-1].get("test") or lines[-1].get("sites") if lines else None
     return float(found["accuracy"]) if found else None
-
-
-def _slug(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_.=" else "-" for c in label)[:80]

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from common.code.imports import is_import_path
-from common.config.keys import PATH_KEYS, RUN_KEYS, STRATEGY
+from common.config.keys import PATH_KEYS, RUN_KEYS, SHORT, STRATEGY
 from common.config.problems import near, nearest
 from common.config.tables import experiment_names, is_experiment
 from common.errors import ConfigError
@@ -57,6 +57,11 @@ class Variant:
         )
 
 
+def file_name(label: str) -> str:
+    """Return a row's label as a part of a file's name."""
+    return "".join(c if c.isalnum() or c in "-_.=" else "-" for c in label)[:80]
+
+
 def own_sections(words: Collection[str]) -> set[str]:
     """Return the sections of the users' own methods among the rows in ``words``."""
     matches = [_WORD.fullmatch(word) for word in words if not is_setting(word)]
@@ -73,7 +78,7 @@ def is_setting(word: str, own: Collection[str] = ()) -> bool:
     if not equals:
         return False
     place, dot, _ = key.partition(".")
-    by_itself = key in RUN_KEYS or key.replace("_", "-") in PATH_KEYS
+    by_itself = key in (*RUN_KEYS, *SHORT) or key.replace("_", "-") in PATH_KEYS
     return by_itself or bool(dot and place in (*SECTIONS, *METHODS, STRATEGY, *own))
 
 
@@ -124,7 +129,7 @@ def own_setting(method: str, setting: str, word: str) -> str:
         raise ConfigError(
             f"{setting!r} in {word!r} is no key=value: a row's settings are METHOD:key=value,key=value."
         )
-    if key in RUN_KEYS or key.replace("_", "-") in PATH_KEYS:
+    if key in (*RUN_KEYS, *SHORT) or key.replace("_", "-") in PATH_KEYS:
         raise ConfigError(
             f"{key} in {word!r} is not a row's own: all rows share it, give it as a word of its own."
         )
