@@ -33,7 +33,8 @@ class TensorBoard:
         folder = run.record / EVENTS
         self.fresh = not any(folder.glob("events.*"))
         purged = None if self.fresh else run.next_round
-        self._writer: Any = tensorboard.SummaryWriter(str(folder), purge_step=purged)  # type: ignore[no-untyped-call]
+        make: Any = tensorboard.SummaryWriter
+        self._writer = make(str(folder), purge_step=purged)
         if self.fresh:
             known = {key: value for key, value in run.settings.items() if value is not None}
             for summary in hparams(known, dict.fromkeys(_SHOWN, 0.0)):  # type: ignore[no-untyped-call]

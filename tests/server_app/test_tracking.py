@@ -109,6 +109,9 @@ def test_event_files_hold_the_records_figures_and_nothing_of_the_machine(
 ) -> None:
     config = small(rounds=2, set=f"track.by=tensorboard track.images=on {BOTH}")
     record = run(config)
+    plain = {**config, "set": config["set"].partition(" track")[0] + f" {BOTH}"}
+    assert load(plain).digest() == load(config).digest()
+    assert numbers(run(plain)) == numbers(record)
     read = events(record)
     for line in record.metrics():
         figures = figures_of(line)
@@ -139,13 +142,6 @@ def test_event_files_hold_the_settings(small: Small) -> None:
     assert shown["method"].string_value == "fedavg"
     assert shown["federation.sites"].number_value == 3
     assert not any(key.startswith(("track", "output")) for key in shown)
-
-
-def test_a_tracked_run_is_the_same_run(small: Small) -> None:
-    plain, shown = small(method="fedavg", rounds=2), small(method="fedavg", rounds=2)
-    shown["set"] += " track.by=tensorboard"
-    assert load(plain).digest() == load(shown).digest()
-    assert numbers(run(plain)) == numbers(run(shown))
 
 
 def test_a_run_that_continues_goes_on_in_its_event_files(small: Small) -> None:
@@ -420,15 +416,16 @@ def test_a_file_of_settings_may_say_it_shortly(tmp_path: Path) -> None:
 # -- a comparison -------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_comparison_is_one_group_and_each_run_has_its_name(tmp_path: Path) -> None:
     out = tmp_path / "out"
     runs = tmp_path / "runs"
     shared = [f"output-dir={runs}", "rounds=1", "track=tensorboard", *SMALL.split()]
     words = ["mine=fedavg:lr=0.1", "--seeds=1", f"--output={out}", *shared]
     comparison = Comparison(parse(asked(words)), lambda sentence: None)
-    (task,) = (task.tracked_in(out.name) for task in comparison._tasks)
+    (task,) = (task.within("", out.name) for task in comparison._tasks)
     assert (task.config.track.group, task.config.track.name) == ("out", "mine, seed 0")
-    record = run({word.partition("=")[0]: word.partition("=")[2] for word in task.words})
+    record = run(task.config.to_run_config())
     comparison.carry_out()
     link = out / EVENTS / "mine, seed 0"
     assert link.resolve() == record.directory / EVENTS
