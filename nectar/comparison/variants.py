@@ -21,6 +21,9 @@ _WORD = re.compile(
     rf"(?:(?P<label>.*?)=)??(?P<method>{_NAMES}|{_PATH})(?::(?P<own>.*=.*))?", re.DOTALL
 )
 
+#: keys of the run that a row may have for itself
+_OWN_TOO = ("dataset", "rounds")
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -122,13 +125,15 @@ def own_setting(method: str, setting: str, word: str) -> str:
     Raises
     ------
     ConfigError
-        If it is no ``key=value``, or a key that all rows share.
+        If it is no ``key=value``, or a key that all rows share, such as the output directory.
     """
     key, equals, _ = setting.partition("=")
     if not key or not equals:
         raise ConfigError(
             f"{setting!r} in {word!r} is no key=value: a row's settings are METHOD:key=value,key=value."
         )
+    if key in _OWN_TOO:
+        return setting
     if key in (*RUN_KEYS, *SHORT) or key.replace("_", "-") in PATH_KEYS:
         raise ConfigError(
             f"{key} in {word!r} is not a row's own: all rows share it, give it as a word of its own."
