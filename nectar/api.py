@@ -21,6 +21,8 @@ from common.errors import ConfigError
 from nectar.class_list import with_class_list
 from nectar.comparison.asked import Asked
 from nectar.comparison.comparison import Comparison
+from nectar.comparison.grid import GridComparison, GridResults
+from nectar.comparison.grid_request import parse_grid
 from nectar.comparison.request import parse
 from nectar.comparison.table_comparison import TableComparison, TableResults
 from nectar.comparison.table_request import parse_table
@@ -37,7 +39,14 @@ from nectar.words import parse_words, typed
 T = TypeVar("T")
 
 
-def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> RecordedRun:
+def run(
+    method: str = "",
+    /,
+    *,
+    progress: bool = True,
+    on_round: Callable[[dict[str, Any]], object] | None = None,
+    **settings: Any,
+) -> RecordedRun:
     """Run a federation in this process, as the command ``nectar run`` does.
 
     Parameters
@@ -46,6 +55,9 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
         A method's name, or a Flower strategy as ``package.module:Class``; left out, the configuration's.
     progress : bool
         Whether a line is printed for each round.
+    on_round : callable, optional
+        Called after each round, round 0 included, with its line of metrics.jsonl as a dictionary: what
+        ``RecordedRun.rounds`` has. What it raises is a warning, with the traceback once, and the run goes on.
     **settings
         What stands as ``key=value`` on the command line: ``dataset``, ``rounds``, ``seed``, ``experiment``,
         ``output_dir``, ``data_dir``, ``resume``; a section's as ``feddm={"ipc": 5}`` or ``**{"feddm.ipc": 5}``.
@@ -62,6 +74,10 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
     """
     if not isinstance(method, str):
         raise ConfigError(f"{method!r:.60} is not a method: name one, such as nectar.run('feddm').")
+    if on_round is not None and not callable(on_round):
+        raise ConfigError(
+            f"on_round={on_round!r:.60} must be a function of a round's line, such as on_round=print."
+        )
     if method and "method" in settings:
         raise ConfigError(
             f"two methods, {method} and {settings['method']}: name one, as the first argument."
@@ -71,7 +87,7 @@ def run(method: str = "", /, *, progress: bool = True, **settings: Any) -> Recor
     threads = torch.get_num_threads()
     try:
         with _lines(progress):
-            record = run_here(run_config)
+            record = run_here(run_config, on_round=on_round)
     finally:
         torch.set_num_threads(threads)
     return RecordedRun(PastRun.open(record.directory))
@@ -153,6 +169,47 @@ class ComparisonResult:
 
 
 @dataclass(frozen=True, repr=False)
+class GridResult:
+    """A grid of comparisons; shown, it is its pivot: rows are methods, columns are combinations of values.
+
+    Parameters
+    ----------
+    results : GridResults
+        The pivot with all figures of its runs.
+    directory : Path
+        Where the pivot and its plots lie.
+    """
+
+    results: GridResults
+    directory: Path
+
+    def __repr__(self) -> str:
+        return self.table
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.table)}</pre>"
+
+    @property
+    def table(self) -> str:
+        """The pivot as text of 120 columns."""
+        return self.results.terminal()
+
+    @property
+    def cells(self) -> dict[str, ComparisonResult]:
+        """The comparison of each cell that could be had, by its label, such as ``alpha=0.1 dataset=mnist``."""
+        places = self.results.directories
+        return {
+            cell.label: ComparisonResult(own, places[cell])
+            for cell, own in self.results.results.items()
+        }
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A sentence for each cell, and each run, that failed."""
+        return self.results.failures
+
+
+@dataclass(frozen=True, repr=False)
 class TableResult:
     """A paper's table; shown, it is our numbers beside the paper's.
 
@@ -194,12 +251,19 @@ class TableResult:
 
 
 @overload
-def compare(*rows: str, table: None = None, **options: Any) -> ComparisonResult: ...
+def compare(
+    *rows: str, table: None = None, grid: None = None, **options: Any
+) -> ComparisonResult: ...
 @overload
-def compare(*rows: str, table: str, **options: Any) -> TableResult: ...
+def compare(*rows: str, table: str, grid: None = None, **options: Any) -> TableResult: ...
+@overload
+def compare(
+    *rows: str, table: None = None, grid: Mapping[str, Sequence[Any]], **options: Any
+) -> GridResult: ...
 def compare(
     *rows: str,
     table: str | None = None,
+    grid: Mapping[str, Sequence[Any]] | None = None,
     small: bool = False,
     search: bool = False,
     seeds: int | None = None,
@@ -211,7 +275,7 @@ def compare(
     tune_seeds: int | None = None,
     progress: bool = True,
     **settings: Any,
-) -> ComparisonResult | TableResult:
+) -> ComparisonResult | TableResult | GridResult:
     """Run methods over seeds, what is not there yet, and set them side by side, as ``nectar compare`` does.
 
     A run that fails keeps no other from going on: look at ``failures``.
@@ -223,6 +287,8 @@ def compare(
         columns, all of them if none is named.
     table : str, optional
         A paper's table.
+    grid : mapping of str to sequence, optional
+        The values of settings whose combinations are compared, such as ``{"partition.alpha": [0.1, 1]}``.
     small, search : bool
         Of a table, whether its variants of two-core size are run, and whether what it states is searched again.
     seeds, target, jobs, alone, output, tune, tune_seeds
@@ -234,8 +300,8 @@ def compare(
 
     Returns
     -------
-    ComparisonResult or TableResult
-        The rows and their tables; of a table its columns, and our numbers beside the paper's.
+    ComparisonResult, TableResult or GridResult
+        The rows and their tables; of a table its columns, and our numbers beside the paper's; of a grid its cells.
 
     Raises
     ------
@@ -262,22 +328,30 @@ def compare(
     named = {} if table is None else {TABLE: table}
     words = (*rows, *_words(named | settings))
     searches = (tune,) if isinstance(tune, str) else tuple(tune)
-    asked = Asked(words, tune=searches, typed=_typed(words, given, searches), **given)
+    axes = tuple(f"{k}={','.join(_text(k, v) for v in own)}" for k, own in (grid or {}).items())
+    line = _typed(words, given, {"--tune": searches, "--grid": axes})
+    asked = Asked(words, tune=searches, grid=axes, typed=line, **given)
     say = _say if progress else _say_nothing
     if table is not None:
         whole = TableComparison(parse_table(asked), say)
         return TableResult(_carried_out(whole.carry_out), whole.output)
+    if grid is not None:
+        swept = GridComparison(parse_grid(asked), say)
+        return GridResult(_carried_out(swept.carry_out), swept.output)
     comparison = Comparison(parse(asked), say)
     return ComparisonResult(_carried_out(comparison.carry_out), comparison.output)
 
 
-def _typed(words: Sequence[str], given: Mapping[str, Any], searches: Sequence[str]) -> str:
+def _typed(
+    words: Sequence[str], given: Mapping[str, Any], several: Mapping[str, Sequence[str]]
+) -> str:
     """Return the line of a shell that asks for the same."""
     line = ["nectar", "compare", *words]
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
         line += [option] * (value is True) if isinstance(value, bool) else [option, str(value)]
-    return shlex.join([*line, *(word for text in searches for word in ("--tune", text))])
+    pairs = [word for name, texts in several.items() for text in texts for word in (name, text)]
+    return shlex.join([*line, *pairs])
 
 
 def _carried_out(carry_out: Callable[[], T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,6 +57,8 @@ _WIDTH, _HEIGHT, _LEGEND_ROW = 4.8, 3.1, 0.22
 _LONG_NAME = 22
 #: rows, and columns, of small boxes at the most
 _MOST_BOXES = 12
+#: inches that a letter of a name takes below a box
+_LETTER = 0.075
 _DPI = 160
 _STYLE: Any = {
     "font.family": "sans-serif",
@@ -65,6 +67,13 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "nectar",
     "svg.id": None,
+    "pdf.fonttype": 42,  # whole fonts, which journals ask for
+}
+#: what would say when, and by which release, a file was written
+_SILENT: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 #: a logarithmic axis of a wider range than this is marked at powers of ten only
 _WIDE = 300
@@ -74,13 +83,14 @@ _HREF = "{http://www.w3.org/1999/xlink}href"
 
 @dataclass(frozen=True)
 class Series:
-    """A named line; NaN leaves a gap. ``low`` and ``high`` bound a band, of one point a bar."""
+    """A named line; NaN leaves a gap. ``low``, ``high`` bound a band, of one point a bar; ``error`` is bars' length."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+    error: Sequence[float] | None = None
 
 
 def lines(
@@ -147,8 +157,39 @@ def small_multiples(
     return figure
 
 
+def boxes(values: Mapping[str, Sequence[float]], *, title: str, y_label: str) -> Figure:
+    """Draw a box for each name, from the lower to the upper quartile, and every value as a dot beside the median."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    names = list(values)
+    with mpl.rc_context(_STYLE):
+        size = (_WIDTH, _HEIGHT + max(map(len, names), default=0) * _LETTER)
+        figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
+        axes = figure.add_subplot()
+        for at, name in enumerate(names, 1):
+            colour, own = LIGHT[(at - 1) % len(LIGHT)], _numbers(values[name])
+            line: dict[str, Any] = {"color": colour, "linewidth": 1.2}
+            axes.boxplot(
+                [own],
+                positions=[at],
+                widths=0.5,
+                showfliers=False,
+                boxprops=line,
+                whiskerprops=line,
+                capprops=line,
+                medianprops=line,
+            )
+            marker = _MARKERS[(at - 1) % len(_MARKERS)]
+            axes.plot([at] * len(own), own, marker, color=colour, markersize=4, alpha=0.7)
+        _frame(axes, title, "", y_label)
+        axes.set_xlim(0.5, max(1, len(names)) + 0.5)
+        axes.set_xticks(range(1, len(names) + 1), list(map(_printable, names)), rotation=90)
+    return figure
+
+
 def save(figure: Figure, path: Path) -> None:
-    """Write ``figure`` to ``path``, as .png or .svg; the same figure gives the same bytes.
+    """Write ``figure`` to ``path``, as .png, .svg or .pdf; the same figure gives the same bytes.
 
     Raises
     ------
@@ -156,8 +197,8 @@ def save(figure: Figure, path: Path) -> None:
         If ``path`` ends otherwise.
     """
     kind = path.suffix.lower().lstrip(".")
-    if kind not in ("png", "svg"):
-        raise ConfigError(f"a chart cannot be written to {path.name}: choose .png or .svg")
+    if kind not in _SILENT:
+        raise ConfigError(f"a chart cannot be written to {path.name}: choose .png, .svg or .pdf")
     write_atomically(path, partial(_render, figure, kind))
 
 
@@ -206,6 +247,9 @@ def _draw(axes: Axes, index: int, series: Series) -> Any:
             axes.vlines(x, low, high, color=colour, linewidth=1.2)
         else:
             axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    if series.error is not None:
+        error = _numbers(series.error)
+        axes.errorbar(x, y, error, fmt="none", ecolor=colour, elinewidth=1.2, capsize=3)
     (line,) = axes.plot(
         x,
         y,
@@ -251,10 +295,8 @@ def _frame(axes: Axes, title: str, x_label: str, y_label: str) -> None:
 def _render(figure: Figure, kind: str, to: Any) -> None:
     import matplotlib as mpl
 
-    # what would say when, and by which release, the file was written
-    silent = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     with mpl.rc_context(_STYLE):
-        figure.savefig(to, format=kind, dpi=_DPI, metadata=silent)
+        figure.savefig(to, format=kind, dpi=_DPI, metadata=dict(_SILENT[kind]))
 
 
 _ROLES = {INK: "--ink", PAPER: "--paper", GRID: "--grid"} | {

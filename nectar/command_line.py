@@ -27,6 +27,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Look at what it did": {
         "runs": "list the records of runs, newest first, or remove some",
+        "serve": "show the records in a browser on this machine, and follow runs",
         "report": "write what runs did as one HTML file",
         "export": "write a run's model and synthetic images for use without Nectar",
         "score": "judge an exported model on a folder of images or a test set",

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
-from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS, TYPED
+from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS, SHORT, TYPED
 from common.config.layers import home_of
 from common.config.problems import nearest, nearest_key
 from common.config.tables import experiment_names
@@ -67,6 +67,9 @@ def parse_words(
     assigned: list[str] = []
     for position, word in enumerate(words):
         key, equals, value = word.partition("=")
+        if key in SHORT:
+            refuse_nothing(key, value)
+            key = SHORT[key]
         if not equals:
             if position:
                 raise ConfigError(
@@ -94,6 +97,8 @@ def key_of(word: str) -> str:
     key, equals, _ = word.partition("=")
     if not equals:
         return ""
+    if key in SHORT:
+        return SHORT[key]
     hyphened = key.replace("_", "-")
     return hyphened if hyphened in PATH_KEYS else key
 

@@ -35,6 +35,8 @@ from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update, said_if_nothing_was_learned
 from server_app.sending.send import send
 from server_app.start import start_checksum, starting_weights
+from server_app.tracking.telling import OnRound, Telling
+from server_app.tracking.tracked import refuse_own_pictures, require_tracker, telling_of
 from server_app.unlisted import unlisted
 from strategies.base import strategy_class
 from strategies.exchange.roll_call import expected_sites
@@ -93,6 +95,7 @@ def serve(
     begun: Callable[[Record], object] = lambda record: None,
     members: Callable[[Sequence[Site]], None] = lambda sites: None,
     done: Callable[[int, int], None] = lambda reached, of: None,
+    on_round: OnRound | None = None,
 ) -> Record:
     """Run ``config`` and return its record; what fails is noted there and raised.
 
@@ -108,7 +111,10 @@ def serve(
         Told the sites that take part, at the start and after each round.
     done : callable, optional
         Told each round that is done, and how many there are to be.
+    on_round : callable, optional
+        A user's own function, told each round's line of metrics.jsonl; what it raises is a warning.
     """
+    require_tracker(config.track)
     use_threads(config.compute.server_cores)
     division = Division(config)
     run = division.run
@@ -117,12 +123,15 @@ def serve(
     strategy = make_strategy(run)
     strategy.members.spending.heads = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
+    refuse_own_pictures(config.track, strategy.sites)
     run = strategy.run = with_nodes_there_are(run, strategy.sites)
     standing = standing_of(run.config, strategy)
     record, checkpoint = standing.record, standing.checkpoint
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
+    telling = Telling()
     try:
+        telling = telling_of(run.config, record, lambda: strategy.sites, on_round)
         begun(record)
         members(strategy.sites)
         strategy.summary()
@@ -143,6 +152,7 @@ def serve(
             standing.best,
             standing.line,
             diverged=standing.diverged,
+            told=telling,
         )
         federate(
             strategy,
@@ -174,6 +184,7 @@ def serve(
         _note_end(record, error)
         raise
     finally:
+        telling.close(str((record.stated() or {}).get("outcome", "")))
         record.close()
     logger.info("done: %s", record.directory)
     return record

@@ -61,7 +61,7 @@ class MetricsFile:
         OSError
             If there is no room for it.
         """
-        text = json.dumps(_without_nan(line), allow_nan=False)
+        text = json.dumps(without_nan(line), allow_nan=False)
         with self.path.open("ab", buffering=0) as file:
             before = file.tell()
             try:
@@ -183,11 +183,12 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """Return plain values with null for each number that JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {k: _without_nan(v) for k, v in value.items()}
+        return {k: without_nan(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(v) for v in value]
+        return [without_nan(v) for v in value]
     return value

@@ -34,6 +34,7 @@ from common.errors import FederationError
 from common.learning.compute import torch_device
 from common.settings.datasets import as_file_name
 from common.settings.describe import operational
+from common.settings.sections import SECTIONS
 from common.storage.files import write_json, write_text
 from common.storage.tensor_file import reason_of
 from server_app.checkpoint import Checkpoint
@@ -303,8 +304,5 @@ def _versions() -> dict[str, str]:
 
 def _operational(config: Config) -> set[str]:
     """Return the settings, by dotted key, that change where and how a run proceeds but none of its numbers."""
-    return {
-        f"{name}.{key}"
-        for name, section in config.sections().items()
-        for key in operational(type(section))
-    }
+    used = {name: type(section) for name, section in config.sections().items()}
+    return {f"{name}.{key}" for name, cls in (SECTIONS | used).items() for key in operational(cls)}

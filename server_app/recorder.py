@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from logging import getLogger
 from statistics import median
@@ -38,7 +38,10 @@ MOST_TOLD = 1000
 
 
 class Recorder:
-    """The callback that keeps a round: its line, its checkpoints, its pictures, and a line in the log."""
+    """The callback that keeps a round: its line, its checkpoints, its pictures, and a line in the log.
+
+    ``told`` is told each line that is on record.
+    """
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Recorder:
         best: float | None = None,
         line: Mapping[str, Any] | None = None,
         diverged: bool = False,
+        told: Callable[[Mapping[str, Any]], object] = lambda line: None,
     ) -> None:
         self.record = record
         self.strategy = strategy
@@ -55,6 +59,7 @@ class Recorder:
         self.best = best
         self._line = line
         self._diverged = diverged
+        self._told = told
         self._loss = math.inf
 
     def __call__(self, result: RoundResult) -> None:
@@ -83,6 +88,8 @@ class Recorder:
                 self.strategy.run.config.learning_rates,
                 f" (the last checkpoint before it is kept in {kept})" if kept.is_file() else "",
             )
+        if self._line is None:
+            self._told(line)
 
     def _tell_leap(self, result: RoundResult) -> None:
         """Say that a loss is far above the round's before, and above a blind guess's: nothing goes back by itself."""
@@ -116,8 +123,9 @@ class Recorder:
             way: _sum(line["bytes"][way], more)
             for way, more in (("down", figures.bytes_down), ("up", figures.bytes_up))
         }
+        whole = {**line, **_judged(figures.mean, figures.outcome), "bytes": passed}
         with self.record.writing():
-            self.record.append({**line, **_judged(figures.mean, figures.outcome), "bytes": passed})
+            self.record.append(whole)
         if figures.mean is not None:
             logger.info(
                 "round %d/%d: at the sites accuracy %.4f, loss %.4f",
@@ -128,6 +136,7 @@ class Recorder:
                     figures.mean["loss"],
                 ),
             )
+        self._told(whole)
 
     def _keep(self, result: RoundResult) -> None:
         ledger_heads.keep(self.record.directory, self.strategy.members.spending.heads)

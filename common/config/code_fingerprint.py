@@ -25,12 +25,13 @@ _NOT_IN_NUMBERS = (
     # they say which code counts
     "common.code.fingerprint",
     "common.code.import_closure",
-    # what is shown of a run, and how its record goes home
+    # what is shown and told of a run, and how its record goes home
     "common.wire.display_contrast",
     "server_app.marked_lines",
     "server_app.pictures",
     "server_app.screen",
     "server_app.sending",
+    "server_app.tracking",
 )
 
 #: what this process has read, which is what it has imported

@@ -21,6 +21,7 @@ from common.settings.sections import (
     FederationSettings,
     ModelSettings,
     PrivacySettings,
+    TrackSettings,
     WireSettings,
 )
 
@@ -407,6 +408,28 @@ def check_site_folders(images: ImagesSettings, federation: FederationSettings) -
         raise ConfigError(
             f"{SITES_KEY} names {len(folders)} folders, one a site, and federation.sites={federation.sites}: "
             "leave federation.sites out, or make them equal."
+        )
+
+
+def check_track(track: TrackSettings, dataset: str) -> None:
+    """Refuse to show a tracker pictures that may be somebody's own.
+
+    Raises
+    ------
+    ConfigError
+        If images are to be shown of a set that is not public, or to no tracker.
+    """
+    if not track.images:
+        return
+    if track.by == "none":
+        raise ConfigError(
+            "track.images=on shows images to a tracker, and none is chosen: add track=tensorboard or track=mlflow, or "
+            "leave it out."
+        )
+    if is_somebodys_own(dataset):
+        raise ConfigError(
+            f"track.images=on would copy pictures of dataset={dataset}, which are taken for somebody's own, to a "
+            "tracker: leave it out; the figures are tracked without it."
         )
 
 

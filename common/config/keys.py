@@ -37,6 +37,9 @@ RUN_KEYS = (
 )
 """The run config's keys: those of pyproject.toml, and ``config``."""
 
+SHORT = {"track": "track.by"}
+"""Settings that may be typed by their section's name alone."""
+
 STRATEGY = "strategy"
 """The section with the constructor's arguments of a strategy named by import path."""
 

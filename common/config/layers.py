@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.code.imports import is_import_path
-from common.config.keys import INTERNAL_KEYS, RUN_KEYS, STRATEGY, Leaf
+from common.config.keys import INTERNAL_KEYS, RUN_KEYS, SHORT, STRATEGY, Leaf
 from common.config.problems import COMMAND_LINE, show, unknown, where_phrase
 from common.config.text import parse_set, read_yaml
 from common.errors import ConfigError
@@ -77,6 +77,8 @@ def flatten(content: Mapping[str, Any], source: str) -> dict[str, Any]:
     for key, value in content.items():
         if isinstance(value, Mapping):
             values |= {f"{key}.{name}": inner for name, inner in value.items()}
+        elif key in SHORT and value is not None:
+            values[SHORT[key]] = value
         elif key in SECTIONS or key in METHODS or key == STRATEGY:
             if value is not None:
                 raise ConfigError(f"{key} in {source} must hold settings, not {show(value)}.")

@@ -25,6 +25,7 @@ from common.config.consistency import (
     check_site_folders,
     check_statistics,
     check_taken,
+    check_track,
     check_wire,
 )
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
@@ -46,6 +47,7 @@ from common.settings.sections import (
     PartitionSettings,
     PrivacySettings,
     RunSettings,
+    TrackSettings,
     WireSettings,
 )
 
@@ -90,6 +92,7 @@ class Config:
     compute: ComputeSettings
     wire: WireSettings
     privacy: PrivacySettings
+    track: TrackSettings
     settings: Settings
     strategy: Mapping[str, Scalar]
     origin: Mapping[str, str] = field(compare=False)
@@ -108,7 +111,8 @@ class Config:
             do not fit together, or whose pictures would leave as they are without having been asked for; weights to
             start from that are no safetensors file; a table or series with what is made for pictures; running
             statistics of the sites' own where the server needs a whole model; differential privacy where the method has
-            none, or not under its settings; pictures of what is none.
+            none, or not under its settings; pictures of what is none, or a tracker to be shown pictures that are
+            somebody's own.
         """
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
@@ -131,6 +135,7 @@ class Config:
         check_evaluation(self.evaluation, self.data)
         check_private(self.private, self.evaluation, self.method)
         check_model(self.model)
+        check_track(self.track, self.dataset)
         check_wire(self.wire, self.method, self.settings.disclosure())
         if not self.settings.uses():  # what a method's sites train is said by those inside it
             check_head(self.model, self.method)
@@ -211,13 +216,15 @@ class Config:
         """Return the sections in use by name: the run-wide ones, then the method's and those of the methods inside it.
 
         ``images`` is in use where something of it departs from its defaults, as for every folder of images;
-        ``image_training`` where one of the methods trains by it.
+        ``image_training`` where one of the methods trains by it; ``track`` where something of it is chosen.
         """
         shared: dict[str, Section] = {name: getattr(self, name) for name in SECTIONS}
         if self.images == ImagesSettings():
             del shared["images"]
         if not any(settings.trains_on_images for settings in self.methods.values()):
             del shared["image_training"]
+        if self.track == TrackSettings():
+            del shared["track"]
         return shared | self.methods
 
     def to_dict(self) -> dict[str, Any]:
@@ -282,11 +289,13 @@ class Config:
     def digest(self) -> str:
         """Return the SHA-256 of all that decides the run's numbers, in hexadecimal.
 
-        The experiment's name, the paths and the operational settings (waves, deadlines, processes)
+        The experiment's name, the paths and the operational settings (waves, deadlines, processes, trackers)
         are left out: they change where and how a run proceeds.
         """
         content = {name: getattr(self, name) for name in RunSettings.model_fields}
         for name, values in self.sections().items():
+            if name == "track":
+                continue  # it is there in some runs only, and decides nothing
             content[name] = values.model_dump(exclude=set(operational(type(values))))
         content["strategy"] = dict(self.strategy)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -10,6 +10,11 @@ from common.wire.jpeg_file import PICTURE, quality_of
 
 _PER_COLUMN = "a number, or one a column (of series, a channel) with commas between them"
 
+LONGEST = 200
+"""Characters of a name that a user gives a run or a group of runs."""
+
+_PRINTED = rf"^[^\x00-\x1f\x7f]{{0,{LONGEST}}}$"
+
 
 class RunSettings(Section):
     """The run's own keys, which stand outside every section."""
@@ -397,6 +402,36 @@ class PrivacySettings(Section):
         return self.noise_multiplier > 0
 
 
+class TrackSettings(Section):
+    """A tracker that is told the run's figures and settings beside its record: an extra of the installation."""
+
+    by: Literal["none", "tensorboard", "mlflow"] = setting(
+        "none",
+        "the tracker, also typed as track=; tensorboard: event files in the record; mlflow: the server that "
+        "MLFLOW_TRACKING_URI names, else a store in the output directory",
+        operational=True,
+    )
+    images: Switch = setting(
+        False,
+        "show the tracker the images too; for public data sets divided among simulated sites alone",
+        operational=True,
+    )
+    group: str = setting(
+        "",
+        "MLflow's experiment; empty: nectar, and in a comparison its folder's name",
+        pattern=_PRINTED,
+        allowed=f"a text without control characters, at most {LONGEST} long",
+        operational=True,
+    )
+    name: str = setting(
+        "",
+        "what the tracker calls the run; empty: its record's id, and in a comparison row and seed",
+        pattern=_PRINTED,
+        allowed=f"a text without control characters, at most {LONGEST} long",
+        operational=True,
+    )
+
+
 SECTIONS: dict[str, type[Section]] = {
     "data": DataSettings,
     "images": ImagesSettings,
@@ -408,5 +443,6 @@ SECTIONS: dict[str, type[Section]] = {
     "compute": ComputeSettings,
     "wire": WireSettings,
     "privacy": PrivacySettings,
+    "track": TrackSettings,
 }
 """Every run-wide section by its name in files and on the command line."""

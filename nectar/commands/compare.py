@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nectar.comparison.asked import SEEDS, TUNE_SEEDS, Asked
+from nectar.comparison.grid_request import GridRequest, parse_grid
 from nectar.comparison.request import parse
 from nectar.comparison.table_request import TableRequest, asks_for_table, parse_table
 from nectar.engines.flower.app import project
@@ -23,6 +24,9 @@ A row is a METHOD, or a Flower strategy as package.module:Class; METHOD:key=valu
 key without a section is the method's); LABEL=METHOD... names it, in quotes if the name has spaces. A key=value of its
 own is for all rows; seed=S is the first seed.
 
+With --grid the rows are compared for each value, or each combination of values; they are the rows of a table whose
+columns are the combinations.
+
 With table=NAME the rows are a paper's table's, tuned as it says, in each of its columns, or those that are named; our
 numbers stand beside the paper's. `nectar config --help` lists tables and columns.
 
@@ -31,6 +35,8 @@ nectar compare feddm fedavg --seeds 3
 nectar compare feddm 'from real=feddm:start=real,warm=off' \\
   real:redraw=on partition.alpha=0.01
 nectar compare feddm fedavg feddm-mnist-small --tune fedavg.lr=0.03,0.1,0.3
+nectar compare feddm fedavg --grid partition.alpha=0.1,1 \\
+  --grid dataset=digits,mnist
 nectar compare table=feddm-2 --small mnist-alpha0.1
 """
 
@@ -76,6 +82,17 @@ def main(
     tune_seeds: Annotated[
         int, typer.Option(min=1, metavar="N", help="seeds of the search, 1000 and on")
     ] = TUNE_SEEDS,
+    grid: Annotated[
+        list[str] | None,
+        option(
+            "KEY=v1,v2,...",
+            "compare for each value of a setting or of dataset, rounds; several make a grid",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        flag("--dry-run", "say which runs are there, how long the others take, run nothing"),
+    ] = False,
     small: Annotated[
         bool,
         flag(
@@ -102,21 +119,35 @@ def main(
         output=output,
         tune=tuple(tune or ()),
         tune_seeds=tune_seeds,
+        grid=tuple(grid or ()),
         small=small,
         search=search,
         typed=shlex.join(["nectar", *ctx.obj]),
     )
-    request = parse_table(asked) if asks_for_table(asked.words) else parse(asked)
+    request = (
+        parse_table(asked)
+        if asks_for_table(asked.words)
+        else parse_grid(asked)
+        if asked.grid
+        else parse(asked)
+    )
     project()  # without which no run can be started
     from nectar.comparison.comparison import Comparison
+    from nectar.comparison.dry_run import dry_run as told_of
+    from nectar.comparison.grid import GridComparison
     from nectar.comparison.table_comparison import TableComparison
     from nectar.comparison.tables import Results, terminal
 
     comparison = (
         TableComparison(request, _say)
         if isinstance(request, TableRequest)
+        else GridComparison(request, _say)
+        if isinstance(request, GridRequest)
         else Comparison(request, _say)
     )
+    if dry_run:
+        print(told_of(comparison.comparisons))
+        return 0
     interrupts = Interrupts()
     try:
         with interrupts:

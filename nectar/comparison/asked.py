@@ -31,6 +31,7 @@ class Asked:
     output: str | Path | None = None
     tune: tuple[str, ...] = ()
     tune_seeds: int = TUNE_SEEDS
+    grid: tuple[str, ...] = ()
     small: bool = False
     search: bool = False
     typed: str = ""

@@ -6,7 +6,10 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from common.config.resolved import Config
 from common.errors import ConfigError
 from nectar.comparison.files import write_all
 from nectar.comparison.plan import Task, refuse_duplicates, tasks_of
@@ -22,6 +25,14 @@ from nectar.records.figures import read_run
 Say = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What the searches chose, and the runs that are reported by it."""
+
+    choices: tuple[Choice, ...]
+    tasks: tuple[Task, ...]
+
+
 class Comparison:
     """A comparison that has been resolved and checked, and can be carried out.
 
@@ -31,6 +42,8 @@ class Comparison:
         What was asked.
     say : callable
         Told each step, in a sentence.
+    cell : str
+        What a grid calls it.
 
     Raises
     ------
@@ -39,9 +52,10 @@ class Comparison:
         validation set.
     """
 
-    def __init__(self, request: Request, say: Say) -> None:
+    def __init__(self, request: Request, say: Say, cell: str = "") -> None:
         self._request = request
         self._say = say
+        self._cell = cell
         self._searches = searches_of(request)
         searched = {label for search in self._searches for label in search.labels}
         self._tasks = tasks_of(request, [self._first(v) for v in request.variants], request.seeds)
@@ -54,28 +68,62 @@ class Comparison:
         for tasks in self._trials.values():
             _require_validation(tasks[0])
         places = {task.config.output_dir for task in self._tasks}
-        self._records = places.pop()
-        self.output = request.output or self._records / f"compare-{self._digest()}"
+        self.records = places.pop()
+        self.output = request.output or self.records / f"compare-{self._digest()}"
 
     @property
     def networks(self) -> dict[str, str]:
         """The run's own network, by row."""
         return {task.variant.label: task.config.model.name for task in self._tasks}
 
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """Itself, as a table has its columns'."""
+        return [self]
+
+    @property
+    def jobs(self) -> int:
+        """How many runs go on at a time, as asked; 0: as many as the cores allow."""
+        return self._request.jobs
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The runs that are reported; those of rows that are searched with the first combination."""
+        return [task.within(self._cell, self.output.name) for task in self._tasks]
+
+    @property
+    def trials(self) -> list[Task]:
+        """The runs of the searches."""
+        return [task for name in self._trials for task in self._trials_of(name)]
+
     def carry_out(self) -> Results:
         """Run what is not there yet, write the files, and return the results."""
+        scheduler = self.scheduler(self.output / "logs")
+        plan = self.planned(scheduler)
+        scheduler.carry_out(plan.tasks)
+        return self.concluded(plan, scheduler)
+
+    def scheduler(self, logs: Path) -> RunScheduler:
+        """Return what carries out the runs, one after the other or side by side."""
         request = self._request
-        archive = Archive(self._records)
-        logs = self.output / "logs"
-        scheduler = RunScheduler(
-            archive, self._records, logs, request.jobs, request.alone, self._say
-        )
-        choices = [self._search(search, archive, scheduler) for search in self._searches]
+        archive = Archive(self.records)
+        return RunScheduler(archive, self.records, logs, request.jobs, request.alone, self._say)
+
+    def planned(self, scheduler: RunScheduler) -> Plan:
+        """Carry out the searches, and return what is to be run by what they chose."""
+        request = self._request
+        choices = [self._search(search, scheduler) for search in self._searches]
         tasks = self._tasks
         if choices:
             tasks = tasks_of(request, [_tuned(v, choices) for v in request.variants], request.seeds)
-        scheduler.carry_out(tasks)
-        results = self._results(tasks, archive, choices, scheduler)
+        return Plan(
+            tuple(choices), tuple(task.within(self._cell, self.output.name) for task in tasks)
+        )
+
+    def concluded(self, plan: Plan, scheduler: RunScheduler) -> Results:
+        """Write the files of a plan that was carried out, and return the results."""
+        request, tasks, choices = self._request, plan.tasks, plan.choices
+        results = self._results(plan, scheduler)
         configs = {t.variant.label: t.config for t in reversed(tasks)}
         facts = {
             "command": results.command,
@@ -94,8 +142,11 @@ class Comparison:
                 return variant.with_settings(search.grid()[0])
         return variant
 
-    def _search(self, search: Search, archive: Archive, scheduler: RunScheduler) -> Choice:
-        tasks = self._trials[search.name]
+    def _trials_of(self, name: str) -> list[Task]:
+        return [task.within(self._cell, self.output.name) for task in self._trials[name]]
+
+    def _search(self, search: Search, scheduler: RunScheduler) -> Choice:
+        tasks, archive = self._trials_of(search.name), scheduler.archive
         self._say(
             f"Search for {search.name}: {len(search.grid())} combinations, judged on the validation set."
         )
@@ -110,14 +161,9 @@ class Comparison:
         )
         return choice
 
-    def _results(
-        self,
-        tasks: Sequence[Task],
-        archive: Archive,
-        choices: Sequence[Choice],
-        scheduler: RunScheduler,
-    ) -> Results:
-        request = self._request
+    def _results(self, plan: Plan, scheduler: RunScheduler) -> Results:
+        request, tasks, archive = self._request, plan.tasks, scheduler.archive
+        names = {task.name for task in (*tasks, *self.trials)}
         rows = []
         for variant in request.variants:
             own = [task for task in tasks if task.variant.label == variant.label]
@@ -126,17 +172,18 @@ class Comparison:
                 entry = archive.completed(task.identity) or archive.unfinished(task.identity)
                 runs.append(read_run(entry, task.config.rounds) if entry else None)
             rows.append(Row(variant.label, tuple(request.seeds), tuple(runs)))
-        config = tasks[0].config
         asked = request.target
         return Results(
             title=_title(tasks),
             command=self._request.typed,
             rows=tuple(rows),
-            rounds=config.rounds,
+            rounds=max(task.config.rounds for task in tasks),
             target=asked if asked is not None else default_target(rows),
             chosen_target=asked is not None,
-            choices=tuple(choices),
-            failures=tuple(f"{name}: {reason}" for name, reason in scheduler.failures.items()),
+            choices=plan.choices,
+            failures=tuple(
+                f"{name}: {reason}" for name, reason in scheduler.failures.items() if name in names
+            ),
         )
 
     def _digest(self) -> str:
@@ -171,8 +218,12 @@ def _validation(task: Task, archive: Archive) -> float:
 
 
 def _title(tasks: Sequence[Task]) -> str:
-    """Say what was compared, on what."""
-    config = tasks[0].config
+    """Say what was compared, on what; where rows differ, all there is."""
+    told = [_about(task.config) for task in tasks]
+    return ", ".join(" or ".join(dict.fromkeys(each)) for each in zip(*told, strict=True))
+
+
+def _about(config: Config) -> tuple[str, ...]:
     division = config.partition
     how = f"{division.kind} {division.alpha:g}" if division.kind == "dirichlet" else division.kind
-    return f"{config.dataset}, {config.federation.sites} sites, {how}, {config.rounds} rounds"
+    return config.dataset, f"{config.federation.sites} sites", how, f"{config.rounds} rounds"

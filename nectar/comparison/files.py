@@ -6,22 +6,30 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.config.resolved import Config
 from common.config.text import dotted
 from common.storage.csv_text import plain
 from common.storage.files import write_json, write_text
-from nectar.charts import Series, lines, save
+from nectar.charts import Series, boxes, lines, save
+from nectar.comparison.latex import latex_of
 from nectar.comparison.rows import Row, describe, mean
-from nectar.comparison.tables import Results, markdown
+from nectar.comparison.tables import Results, footnotes, markdown, tables
 from nectar.comparison.tuning import Choice
+from nectar.comparison.variants import file_name
 from nectar.records.figures import RoundFigures, RunFigures
+from server_app.tracking import EVENTS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = 1
 
-_NOT_A_SETTING = ("seed", "output-dir", "data-dir", "resume", "experiment")
+ENDINGS = ("svg", "png", "pdf")
+"""The files that each plot is written to."""
 
 
 def write_all(
@@ -42,6 +50,8 @@ def write_all(
     """
     directory.mkdir(parents=True, exist_ok=True)
     write_text(directory / "table.md", markdown(results))
+    latex = latex_of(results.command, tables(results, every_round=False), footnotes(results))
+    write_text(directory / "table.tex", latex)
     write_text(directory / "table.csv", _csv(_run_lines(results, differing(configs))))
     write_text(directory / "rounds.csv", _csv(_round_lines(results)))
     write_json(
@@ -57,6 +67,7 @@ def write_all(
         },
     )
     _plot(directory, results)
+    _link_events(directory / EVENTS, results)
 
 
 def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
@@ -65,6 +76,8 @@ def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     found: dict[str, dict[str, Any]] = {}
     for key in keys:
+        if key.startswith("track."):
+            continue  # a name of each run's
         by_row = {label: values[key] for label, values in flat.items() if key in values}
         if key == "method" or len(set(map(repr, by_row.values()))) > 1:
             found[key] = by_row
@@ -171,7 +184,7 @@ def _null(value: float) -> float | None:
 
 
 def _plot(directory: Path, results: Results) -> None:
-    """Draw mean accuracy with the band of its seeds, against rounds and against bytes."""
+    """Draw mean accuracy with the band of its seeds, against rounds and against bytes, and a box over the seeds."""
     band = "accuracy (band: all seeds)"
     charts = {
         "accuracy-rounds": ("round", False, _by_round),
@@ -180,12 +193,35 @@ def _plot(directory: Path, results: Results) -> None:
     for name, (x_label, log_x, x_of) in charts.items():
         series = [_series(row, results.rounds, x_of) for row in results.rows if row.whole]
         figure = lines(series, title=results.title, x_label=x_label, y_label=band, log_x=log_x)
-        for ending in ("svg", "png"):
-            save(figure, directory / f"{name}.{ending}")
+        _save(figure, directory / name)
+    finals = {row.label: row.finals for row in results.rows if row.whole}
+    label = "accuracy after the last round (dots: seeds)"
+    _save(boxes(finals, title=results.title, y_label=label), directory / "accuracy-seeds")
+
+
+def _save(figure: Figure, place: Path) -> None:
+    for ending in ENDINGS:
+        save(figure, place.with_name(f"{place.name}.{ending}"))
+
+
+def _link_events(folder: Path, results: Results) -> None:
+    """Let one folder lead to the event files of all runs that TensorBoard was to show, by row and seed."""
+    for row in results.rows:
+        for seed, run in zip(row.seeds, row.runs, strict=True):
+            events = run.directory / EVENTS if run is not None else None
+            if events is None or not events.is_dir():
+                continue
+            folder.mkdir(exist_ok=True)
+            link = folder / f"{file_name(row.label)}, seed {seed}"
+            with suppress(
+                OSError
+            ):  # a file system without links: the output directory shows the runs
+                link.unlink(missing_ok=True)
+                link.symlink_to(events, target_is_directory=True)
 
 
 def _series(row: Row, rounds: int, x_of: Callable[[Row, int], float]) -> Series:
-    numbers = [n for n in range(1, rounds + 1) if row.curve(n)]
+    numbers = [n for n in range(rounds + 1) if row.curve(n)]
     by_round = [[one.accuracy for one in row.curve(n)] for n in numbers]
     return Series(
         row.label,

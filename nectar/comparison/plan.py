@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.config.keys import TYPED
 from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
+from common.settings.sections import LONGEST, TrackSettings
 from nectar.class_list import with_class_list
 from nectar.comparison.request import Request
-from nectar.comparison.variants import Variant
+from nectar.comparison.variants import Variant, file_name
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.words import parse_words
@@ -31,23 +32,44 @@ class Task:
         The resolved configuration.
     identity : Identity
         What its record is found by.
+    cell : str
+        What a grid calls the comparison that it is of.
     """
 
     variant: Variant
     seed: int
     config: Config
     identity: Identity
+    cell: str = ""
 
     @property
     def name(self) -> str:
         """The run as messages call it."""
-        return f"{self.variant.label}, seed {self.seed}"
+        place = f"{self.cell}: " if self.cell else ""
+        return f"{place}{self.variant.label}, seed {self.seed}"
+
+    @property
+    def file_name(self) -> str:
+        """The run as files are called."""
+        own = f"{file_name(self.variant.label)}-seed{self.seed}"
+        return f"{file_name(self.cell)}-{own}-{self.identity.key[:6]}" if self.cell else own
 
     @property
     def words(self) -> list[str]:
         """What ``nectar run`` is called with: the resolved configuration, whatever becomes of the files meanwhile."""
         run_config = self.config.to_run_config()
         return [f"{key}={value}" for key, value in run_config.items() if value != ""]
+
+    def within(self, cell: str, group: str) -> Task:
+        """Return the run as one of a cell's, with its names at a tracker, if it has one: its identity is the same."""
+        own = replace(self, cell=cell)
+        track = self.config.track
+        if track.by == "none":
+            return own
+        names = {"group": track.group or group, "name": track.name or own.name}
+        fitting = {key: text[:LONGEST] for key, text in names.items()}
+        named = TrackSettings.model_validate(track.model_dump() | fitting)
+        return replace(own, config=replace(self.config, track=named))
 
     @property
     def threads(self) -> int:

@@ -11,18 +11,19 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from common.learning.compute import torch_device
+from nectar.comparison.at_work import AtWork, sentence
 from nectar.comparison.live_processes import others
 from nectar.comparison.plan import Task
 from nectar.comparison.run_start import GRACE, RunStarter, Started
 from nectar.engines import processes
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.log import plain
-from nectar.records.archive import Archive
+from nectar.records.archive import Archive, rounds_in
 from nectar.records.identity import Identity
 from server_app.record import Record
 from server_app.run_directory import ALONE, KnownRun, known_run
 
-_POLL = 0.5
+_POLL, _EVERY = 0.5, 60.0
 
 #: how a run is ended: it has seconds to put its record in order
 _STEPS = ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE))
@@ -43,6 +44,7 @@ class _Child:
     log: Path
     resumed: bool
     alone: bool
+    before: int
     started: float = field(default_factory=time.monotonic)
 
 
@@ -68,7 +70,7 @@ class RunScheduler:
     def __init__(
         self, archive: Archive, output_dir: Path, logs: Path, jobs: int, alone: bool, say: Say
     ) -> None:
-        self._archive = archive
+        self.archive = archive
         self._locks = output_dir / LOCKS
         self._logs = logs
         self._jobs = jobs
@@ -96,6 +98,8 @@ class RunScheduler:
         self._share = max(1, available_cores() // min(jobs, len(pending)))
         self._locks.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
+        begun = said = time.monotonic()
+        there = self._done
         with RunStarter() as starter:
             try:
                 while pending or self._children:
@@ -103,13 +107,33 @@ class RunScheduler:
                         if len(self._children) < jobs and self._begin(task, starter):
                             pending.remove(task)
                     self._watch()
+                    if self._children and time.monotonic() >= said + _EVERY:
+                        said = time.monotonic()
+                        self._tell(len(pending), self._done - there, said - begun)
                     time.sleep(_POLL)
             finally:
                 self._end()
 
+    def _tell(self, waiting: int, ended: int, seconds: float) -> None:
+        """Say what is at work."""
+        runs = [
+            AtWork(c.task.name, c.before, _rounds_so_far(c.log), c.task.config.rounds)
+            for c in self._children
+        ]
+        self._say(
+            sentence(
+                runs,
+                ended=ended,
+                waiting=waiting,
+                done=self._done,
+                total=self._total,
+                seconds=seconds,
+            )
+        )
+
     def record_of(self, task: Task) -> KnownRun | None:
         """Return the completed record of a task."""
-        return self._archive.completed(task.identity, alone=self._alone)
+        return self.archive.completed(task.identity, alone=self._alone)
 
     def _begin(self, task: Task, starter: RunStarter) -> bool:
         """Start a task, or take note that it cannot be or is done; False if another comparison is at it."""
@@ -132,11 +156,13 @@ class RunScheduler:
             self._finish(task, "made by another comparison")
             return True
         # What was begun beside others can no longer be one that ran alone.
-        before = None if self._alone else self._archive.unfinished(task.identity)
-        log = self._logs / f"{_slug(task.variant.label)}-seed{task.seed}.log"
+        before = None if self._alone else self.archive.unfinished(task.identity)
+        log = self._logs / f"{task.file_name}.log"
         continued = before.directory if before else None
         process = _start(starter, task, continued, log, self._share)
-        self._children.append(_Child(task, process, lock, log, before is not None, before is None))
+        done = 0 if before is None else rounds_in(before.directory)
+        child = _Child(task, process, lock, log, before is not None, before is None, done)
+        self._children.append(child)
         return True
 
     def _watch(self) -> None:
@@ -212,6 +238,14 @@ def _note(child: _Child) -> KnownRun | None:
     return entry
 
 
+def _rounds_so_far(log: Path) -> int:
+    """Return how many rounds the run of a log has done; 0 before it has a record."""
+    try:
+        return rounds_in(Path(_note_of(log).read_text(encoding="utf-8").rstrip("\n")))
+    except OSError:
+        return 0
+
+
 def _last_sentence(log: Path) -> str:
     lines = [line.strip() for line in plain(log.read_text(errors="replace")).splitlines()]
     said = [line for line in lines if line]
@@ -223,7 +257,3 @@ def _accuracy(entry: KnownRun) -> float | None:
     lines = Record(entry.directory).metrics()
     found = lines[-1].get("test") or lines[-1].get("sites") if lines else None
     return float(found["accuracy"]) if found else None
-
-
-def _slug(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_.=" else "-" for c in label)[:80]

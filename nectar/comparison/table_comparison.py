@@ -131,6 +131,11 @@ class TableComparison:
         self._columns = {label: Comparison(own, say) for label, own in request.requests.items()}
         self.output = request.output or self._place()
 
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """The columns' comparisons."""
+        return list(self._columns.values())
+
     def carry_out(self) -> TableResults:
         """Carry out the columns, one after the other, write the table's files, and return the results."""
         results = {}

@@ -57,6 +57,8 @@ def parse_table(asked: Asked) -> TableRequest:
     ConfigError
         If the table, a row or a column is none; else as :func:`nectar.comparison.request.parse`.
     """
+    if asked.grid:
+        raise ConfigError(f"--grid is of rows of your own: {TABLE}= has columns of its own.")
     rest = asked.all_words
     tables = [word.partition("=")[2] for word in rest if key_of(word) == TABLE]
     if len(tables) > 1:

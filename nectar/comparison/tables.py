@@ -11,7 +11,8 @@ from nectar.comparison.rows import FLAGS, Row, mean
 from nectar.comparison.tuning import Choice
 
 _NOTHING = "–"
-_WIDTH = 120
+WIDTH = 120
+"""Columns of a terminal."""
 
 #: what a row's label gets at least, where the columns fill the width
 _LABEL = 28
@@ -33,7 +34,7 @@ class Results:
     rows : tuple of Row
         The rows.
     rounds : int
-        Rounds of every run.
+        Rounds of the longest run.
     target : float
         The accuracy up to which rounds and bytes are counted; NaN without a completed run.
     chosen_target : bool
@@ -93,11 +94,11 @@ def markdown_of(title: str, command: str, shown: Sequence[Table], notes: Sequenc
 def terminal_of(shown: Sequence[Table], notes: Sequence[str]) -> str:
     """Return tables for a terminal of 120 columns."""
     parts = [
-        "\n".join([*textwrap.wrap(table.caption, _WIDTH), "", *_aligned(table)]) for table in shown
+        "\n".join([*textwrap.wrap(table.caption, WIDTH), "", *_aligned(table)]) for table in shown
     ]
     lines = [
         textwrap.fill(
-            n, _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+            n, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         )
         for n in notes
     ]
@@ -173,10 +174,16 @@ def _accuracy(results: Results) -> Table:
     seeds = results.rows[0].seeds
     span = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     return Table(
-        f"Accuracy after round {results.rounds}, and each seed's.",
+        f"Accuracy after {_last(results)}, and each seed's.",
         ("method", "accuracy", *(("found (alarms)",) if audited else ()), span),
         tuple(rows),
     )
+
+
+def _last(results: Results) -> str:
+    """Name the last round, which some rows may have for themselves."""
+    ends = {run.rounds[-1].round for row in results.rows for run in row.whole}
+    return f"round {results.rounds}" if len(ends) < 2 else "the row's last round"
 
 
 def _found(row: Row) -> str:
@@ -254,10 +261,10 @@ def _aligned(table: Table) -> list[str]:
     """Set a table in columns; where it is too wide, first columns are cut, then last ones wrapped."""
     rows = [table.header, *table.rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(table.header))]
-    room = _WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1)
+    room = WIDTH - sum(widths[1:]) - 2 * (len(widths) - 1)
     widths[0] = min(widths[0], max(_LABEL, room))
     left = sum(widths[:-1]) + 2 * (len(widths) - 1)
-    widths[-1] = min(widths[-1], _WIDTH - left)
+    widths[-1] = min(widths[-1], WIDTH - left)
     lines: list[str] = []
     for first, *cells, last in rows:
         label = first if len(first) <= widths[0] else first[: widths[0] - 1] + "…"

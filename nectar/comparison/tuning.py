@@ -20,10 +20,15 @@ Settings = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Axis:
-    """One searched setting: its dotted key and its values, as typed."""
+    """A setting that is searched, or that a grid goes over: its key and its values, as typed."""
 
     key: str
     values: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The key as a heading has it: without its section."""
+        return self.key.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -146,13 +151,29 @@ def _split_name(text: str, variants: Sequence[Variant]) -> tuple[str, str]:
 
 def _axis(text: str, rest: str, method: str) -> Axis:
     key, equals, values = rest.partition("=")
-    choices = tuple(value.strip() for value in values.split(","))
-    if not key or not equals or "" in choices:
+    if not key or not equals:
         raise ConfigError(f"--tune {text}: write METHOD.key=v1,v2,... with at least one value.")
-    if len(set(choices)) < len(choices):
-        raise ConfigError(f"--tune {text}: a value stands twice.")
+    choices = choices_of(values, f"--tune {text}")
     dotted = own_setting(method, f"{key}=", f"--tune {text}").removesuffix("=")
+    if "." not in dotted:
+        raise ConfigError(f"--tune {text}: {key} is not a setting of a method's: --grid sweeps it.")
     return Axis(dotted, choices)
+
+
+def choices_of(values: str, option: str) -> tuple[str, ...]:
+    """Read values with commas between them.
+
+    Raises
+    ------
+    ConfigError
+        If one is missing, or stands twice; ``option`` is named.
+    """
+    choices = tuple(value.strip() for value in values.split(","))
+    if "" in choices:
+        raise ConfigError(f"{option}: a value is missing; write KEY=v1,v2,...")
+    if len(set(choices)) < len(choices):
+        raise ConfigError(f"{option}: a value stands twice.")
+    return choices
 
 
 def _refuse_own(rows: Sequence[Variant], axes: Sequence[Axis]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from common.code.imports import is_import_path
-from common.config.keys import PATH_KEYS, RUN_KEYS, STRATEGY
+from common.config.keys import PATH_KEYS, RUN_KEYS, SHORT, STRATEGY
 from common.config.problems import near, nearest
 from common.config.tables import experiment_names, is_experiment
 from common.errors import ConfigError
@@ -20,6 +20,9 @@ _NAMES = "|".join(map(re.escape, METHODS))
 _WORD = re.compile(
     rf"(?:(?P<label>.*?)=)??(?P<method>{_NAMES}|{_PATH})(?::(?P<own>.*=.*))?", re.DOTALL
 )
+
+#: keys of the run that a row may have for itself
+_OWN_TOO = ("dataset", "rounds")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class Variant:
         )
 
 
+def file_name(label: str) -> str:
+    """Return a row's label as a part of a file's name."""
+    return "".join(c if c.isalnum() or c in "-_.=" else "-" for c in label)[:80]
+
+
 def own_sections(words: Collection[str]) -> set[str]:
     """Return the sections of the users' own methods among the rows in ``words``."""
     matches = [_WORD.fullmatch(word) for word in words if not is_setting(word)]
@@ -73,7 +81,7 @@ def is_setting(word: str, own: Collection[str] = ()) -> bool:
     if not equals:
         return False
     place, dot, _ = key.partition(".")
-    by_itself = key in RUN_KEYS or key.replace("_", "-") in PATH_KEYS
+    by_itself = key in (*RUN_KEYS, *SHORT) or key.replace("_", "-") in PATH_KEYS
     return by_itself or bool(dot and place in (*SECTIONS, *METHODS, STRATEGY, *own))
 
 
@@ -117,14 +125,16 @@ def own_setting(method: str, setting: str, word: str) -> str:
     Raises
     ------
     ConfigError
-        If it is no ``key=value``, or a key that all rows share.
+        If it is no ``key=value``, or a key that all rows share, such as the output directory.
     """
     key, equals, _ = setting.partition("=")
     if not key or not equals:
         raise ConfigError(
             f"{setting!r} in {word!r} is no key=value: a row's settings are METHOD:key=value,key=value."
         )
-    if key in RUN_KEYS or key.replace("_", "-") in PATH_KEYS:
+    if key in _OWN_TOO:
+        return setting
+    if key in (*RUN_KEYS, *SHORT) or key.replace("_", "-") in PATH_KEYS:
         raise ConfigError(
             f"{key} in {word!r} is not a row's own: all rows share it, give it as a word of its own."
         )

@@ -11,6 +11,7 @@ from nectar.engines.pool.grid import local_federation
 from nectar.engines.preflight import check
 from server_app.app import serve
 from server_app.record import Record
+from server_app.tracking.telling import OnRound
 
 
 def run_here(
@@ -18,6 +19,7 @@ def run_here(
     progress: Callable[[int, int], None] | None = None,
     begun: Callable[[Record], object] = lambda record: None,
     members: Callable[[Sequence[Site]], None] = lambda sites: None,
+    on_round: OnRound | None = None,
 ) -> Record:
     """Run ``run_config`` to its end.
 
@@ -31,6 +33,8 @@ def run_here(
         Told the record as soon as there is one.
     members : callable, optional
         Told the sites that take part, before the first round and after each one.
+    on_round : callable, optional
+        A user's own function, told each round's line of metrics.jsonl; what it raises is a warning.
 
     Returns
     -------
@@ -46,4 +50,4 @@ def run_here(
     app = client_app()
     check(config)
     with local_federation(app, config, progress) as grid:
-        return serve(grid, config, begun, members)
+        return serve(grid, config, begun, members, on_round=on_round)

@@ -9,6 +9,7 @@ from common.models.registry import KINDS
 from common.settings.datasets import kind_of
 from server_app.app import make_strategy
 from server_app.start import starting_weights
+from server_app.tracking.tracked import require_tracker
 
 
 def check_kind(config: Config) -> None:
@@ -50,9 +51,10 @@ def check(config: Config) -> None:
     Raises
     ------
     NectarError
-        If the data are not of the method's kind, the model does not fit them, the data set or its partition cannot
-        be had, or the strategy cannot be constructed.
+        If the tracker is not installed, the data are not of the method's kind, the model does not fit them, the data
+        set or its partition cannot be had, or the strategy cannot be constructed.
     """
+    require_tracker(config.track)
     check_kind(config)
     division = Division(config)
     starting_weights(division.run, tell=False)

@@ -22,11 +22,16 @@ class Archive:
         found = [entry for entry in found if entry.alone or not alone]
         return min(found, key=lambda e: (not e.alone, e.directory.name), default=None)
 
+    def all_completed(self) -> list[KnownRun]:
+        """Return every record of a run that went to its last round."""
+        self._read()
+        return [entry for _, entry in self._known.values() if entry.completed]
+
     def unfinished(self, identity: Identity) -> KnownRun | None:
         """Return the record of a run that broke off, and that no process writes: the one that got furthest."""
         found = [entry for entry in self._of(identity) if not entry.completed]
         found = [entry for entry in found if not Record(entry.directory).is_being_written()]
-        return max(found, key=lambda e: (_rounds(e.directory), e.directory.name), default=None)
+        return max(found, key=lambda e: (rounds_in(e.directory), e.directory.name), default=None)
 
     def _of(self, identity: Identity) -> list[KnownRun]:
         self._read()
@@ -47,8 +52,9 @@ class Archive:
         self._known = known
 
 
-def _rounds(directory: Path) -> int:
+def rounds_in(directory: Path) -> int:
+    """Return how many rounds of training are on record, the last line's; 0 without a record."""
     try:
-        return (directory / "metrics.jsonl").read_bytes().count(b"\n")
+        return max(0, (directory / "metrics.jsonl").read_bytes().count(b"\n") - 1)
     except OSError:
         return 0

@@ -81,13 +81,14 @@ class ListedRun:
 
 def runs_below(directory: Path) -> list[ListedRun]:
     """Return the records that lie in ``directory``, newest first; links are passed over."""
-    try:
-        names = sorted(entry.name for entry in os.scandir(directory) if _is_own(entry))
-    except OSError:  # there is none yet
-        return []
-    found = [run for name in names if (run := read_run(directory / name)) is not None]
+    found = [run for name in _names(directory) if (run := read_run(directory / name)) is not None]
     oldest = datetime.min.replace(tzinfo=UTC)
     return sorted(found, key=lambda run: (run.started or oldest, run.id), reverse=True)
+
+
+def run_called(directory: Path, name: str) -> ListedRun | None:
+    """Return the record in ``directory`` that has this id; None if there is none."""
+    return read_run(directory / name) if name in _names(directory) else None
 
 
 def read_run(directory: Path) -> ListedRun | None:
@@ -184,6 +185,14 @@ def _refuse_written(run: ListedRun) -> None:
             f"{run.id} is being written by {record.who_writes()}, a run that still goes on: wait for its end, or end "
             "it."
         )
+
+
+def _names(directory: Path) -> list[str]:
+    """Return the names of the folders that may be records."""
+    try:
+        return sorted(entry.name for entry in os.scandir(directory) if _is_own(entry))
+    except OSError:  # there is none yet
+        return []
 
 
 def _is_own(entry: os.DirEntry[str]) -> bool:

@@ -16,7 +16,8 @@ from nectar.report.view import View, accuracy, groups, judged_by
 #: bytes of pictures that all runs of a page may take
 PICTURES = 8_000_000
 
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""What a browser lets the page do: show pictures that are in it."""
 
 Section = tuple[str, str, Markup]
 
@@ -51,7 +52,7 @@ def _document(
     head = h(
         "head",
         h("meta", charset="utf-8"),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
         h("meta", name="viewport", content="width=device-width, initial-scale=1"),
         h("meta", name="color-scheme", content="light dark"),
         h("title", f"{title} – Nectar report"),

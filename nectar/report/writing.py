@@ -16,6 +16,23 @@ NAME = "report.html"
 """What a run's report is called in its record."""
 
 
+def page_of(runs: Sequence[PastRun]) -> str:
+    """Return the report on ``runs``.
+
+    Raises
+    ------
+    ConfigError
+        If a record names what may not be imported.
+    """
+    from nectar.report.page import page
+    from nectar.report.view import View
+
+    views = [View(run) for run in runs]
+    for view in views:
+        view.require_named()
+    return page(views)
+
+
 def write(runs: Sequence[PastRun], to: Path, named: str) -> None:
     """Write the report on ``runs`` to ``to``.
 
@@ -24,13 +41,7 @@ def write(runs: Sequence[PastRun], to: Path, named: str) -> None:
     ConfigError
         If it cannot be written there.
     """
-    from nectar.report.page import page
-    from nectar.report.view import View
-
-    views = [View(run) for run in runs]
-    for view in views:
-        view.require_named()
-    text = page(views)
+    text = page_of(runs)
     try:
         write_text(to, text)
     except OSError as error:

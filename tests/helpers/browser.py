@@ -115,12 +115,12 @@ class Browser:
 
 
 class Page:
-    """A page as a person would have it: screen size, light or dark; loaded when made."""
+    """A page as a person would have it, a file or at an address: screen size, light or dark; loaded when made."""
 
     def __init__(
         self,
         browser: Browser,
-        path: Path,
+        place: Path | str,
         *,
         width: int = 1280,
         height: int = 800,
@@ -128,7 +128,7 @@ class Page:
         grey: bool = False,
     ) -> None:
         self.browser = browser
-        self.url = path.absolute().as_uri()
+        self.url = place if isinstance(place, str) else place.absolute().as_uri()
         browser.events.clear()
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         attached = browser.call("Target.attachToTarget", targetId=target, flatten=True)

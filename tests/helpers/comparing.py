@@ -1,12 +1,15 @@
-"""What is typed after `nectar compare` as what it asks, by a parser of the standard library's."""
+"""What is typed after `nectar compare` as what it asks, and runs and rows of figures made up."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 from nectar.comparison.asked import Asked
+from nectar.comparison.rows import Row
+from nectar.records.figures import RoundFigures, RunFigures
 
 
 def asked(words: Iterable[str]) -> Asked:
@@ -17,10 +20,27 @@ def asked(words: Iterable[str]) -> Asked:
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--target", type=float)
     parser.add_argument("--output")
-    parser.add_argument("--tune", action="append")
+    for name in ("tune", "grid"):
+        parser.add_argument(f"--{name}", action="append")
     for name in ("alone", "small", "search"):
         parser.add_argument(f"--{name}", action="store_true")
     options, rest = parser.parse_known_args(words)
     given = {name: value for name, value in vars(options).items() if value is not None}
-    given["tune"] = tuple(given.get("tune", ()))
+    given |= {name: tuple(given.get(name, ())) for name in ("tune", "grid")}
     return Asked(tuple(rest), **given, typed=shlex.join(["nectar", "compare", *words]))
+
+
+def a_run(
+    *accuracies: float, alone: bool = True, completed: bool = True, rejected: int = 0
+) -> RunFigures:
+    """A run whose rounds send 100 bytes up and 1000 down, and take 2 and 0.5 seconds; round 0 is 0.1 for nothing."""
+    rounds = [RoundFigures(0, 0.1, 0.1, 0, 0, 0.0, 0.0, 0, True)]
+    rounds += [
+        RoundFigures(n, accuracy, 0.0, 100, 1000, 2.0, 0.5, rejected, True)
+        for n, accuracy in enumerate(accuracies, start=1)
+    ]
+    return RunFigures(Path("r"), tuple(rounds), completed, alone, 0.1, "x86_64")
+
+
+def a_row(*runs: RunFigures | None, label: str = "a") -> Row:
+    return Row(label, tuple(range(len(runs))), runs)

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from common.errors import ConfigError
-from nectar.charts import DARK, INK, LIGHT, PAPER, Series, inline_svg, lines, save
+from nectar.charts import DARK, INK, LIGHT, PAPER, Series, boxes, inline_svg, lines, save
 
 BOTH = (
     Series("FedDM", [0, 1, 2], [0.1, 0.9, 0.95], [0.1, 0.8, 0.9], [0.1, 0.95, 0.97]),
@@ -26,15 +26,16 @@ def chart(series: tuple[Series, ...] = BOTH, *, log_x: bool = False) -> str:
 
 
 def test_the_same_chart_gives_the_same_file_and_leaves_nothing_else(tmp_path: Path) -> None:
-    for name in ("a.png", "b.png", "a.svg", "b.svg"):
+    for name in ("a.png", "b.png", "a.svg", "b.svg", "a.pdf", "b.pdf"):
         save(lines(BOTH, title="t", x_label="x", y_label="y"), tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert len(list(tmp_path.iterdir())) == 4
+    assert (tmp_path / "a.pdf").read_bytes() == (tmp_path / "b.pdf").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 6
     with Image.open(tmp_path / "a.png") as picture:
         assert picture.size == (768, 531)
-    with pytest.raises(ConfigError, match=r"written to a.pdf: choose .png or .svg"):
-        save(lines(BOTH, title="t", x_label="x", y_label="y"), tmp_path / "a.pdf")
+    with pytest.raises(ConfigError, match=r"written to a.eps: choose .png, .svg or .pdf"):
+        save(lines(BOTH, title="t", x_label="x", y_label="y"), tmp_path / "a.eps")
 
 
 def test_lines_differ_without_colour() -> None:
@@ -43,6 +44,19 @@ def test_lines_differ_without_colour() -> None:
     figure = lines(many, title="", x_label="", y_label="")
     kinds = {(line.get_marker(), str(line._dash_pattern)) for line in figure.axes[0].get_lines()}  # type: ignore[attr-defined]
     assert len(kinds) == 16
+
+
+def test_a_box_has_every_seed_and_bars_have_their_length() -> None:
+    figure = boxes({"a": [0.1, 0.2, 0.6], "$b$": [0.5]}, title="t", y_label="accuracy")
+    (axes,) = figure.axes
+    dots = [line.get_ydata() for line in axes.get_lines() if line.get_linestyle() == "None"]
+    assert [list(each) for each in dots] == [[0.1, 0.2, 0.6], [0.5]]  # type: ignore[arg-type]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "$b$"]
+    series = Series("s", [1, 2], [0.5, 0.6], error=[0.1, 0.0])
+    (axes,) = lines((series,), title="", x_label="", y_label="").axes
+    (bars,) = axes.collections
+    ends = [[round(float(y), 9) for _, y in bar] for bar in bars.get_segments()]  # type: ignore[attr-defined]
+    assert ends == [[0.4, 0.6], [0.6, 0.6]]
 
 
 def luminance(colour: str) -> float:

@@ -79,7 +79,7 @@ def test_the_same_records_give_the_same_files(small: Small, tmp_path: Path) -> N
     before = {p.name: p.read_bytes() for p in out.iterdir()}
     compare(tmp_path, *words)
     assert before == {p.name: p.read_bytes() for p in out.iterdir()}
-    assert len(before) == 8
+    assert len(before) == 14
 
 
 def test_seconds_stand_where_the_run_was_alone(small: Small, tmp_path: Path) -> None:

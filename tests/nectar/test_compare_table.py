@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from comparing import a_row, a_run
 
 from nectar.comparison.rows import Row, default_target, is_outlier
 from nectar.comparison.tables import Results, markdown, number, shown_rounds, size, terminal
 from nectar.comparison.tuning import Axis, Choice, Search, Trial, choose
 from nectar.comparison.variants import Variant
-from nectar.records.figures import RoundFigures, RunFigures
-
-
-def a_run(
-    *accuracies: float, alone: bool = True, completed: bool = True, rejected: int = 0
-) -> RunFigures:
-    """A run whose rounds send 100 bytes up and 1000 down, and take 2 and 0.5 seconds; round 0 is 0.1 for nothing."""
-    rounds = [RoundFigures(0, 0.1, 0.1, 0, 0, 0.0, 0.0, 0, True)]
-    rounds += [
-        RoundFigures(n, accuracy, 0.0, 100, 1000, 2.0, 0.5, rejected, True)
-        for n, accuracy in enumerate(accuracies, start=1)
-    ]
-    return RunFigures(Path("r"), tuple(rounds), completed, alone, 0.1, "x86_64")
-
-
-def a_row(*runs: RunFigures | None, label: str = "a") -> Row:
-    return Row(label, tuple(range(len(runs))), runs)
 
 
 def test_mean_spread_and_cost() -> None:

@@ -1,0 +1,193 @@
+"""The records of a directory as pages that follow them: on this machine alone, by an address with a secret, to look at.
+
+Nothing is written, nothing but GET is answered, and a record is named by its id, which is looked up among those that
+are there. A page of another site cannot read these: it does not know the secret, and a name of its own that leads to
+this machine is refused by the Host that its browser sends.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+import threading
+from collections.abc import Sequence
+from functools import partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from socket import socket
+from typing import Any
+
+from common.config.own_parts import Judge
+from common.errors import NectarError
+from nectar.records.run_list import ListedRun, run_called, runs_below
+from nectar.report.html import Markup, h, join, table, words
+from nectar.report.text import MISSING, share, size
+
+LOOPBACK = "127.0.0.1"
+
+#: seconds after which a browser asks again: for the list and for a run that goes on; for a run that is over never
+_AGAIN = 10
+
+_PLACE = re.compile(
+    r"/(?P<token>[\w-]{43})/(run/(?P<id>[A-Za-z0-9][A-Za-z0-9._-]{0,254}))?", re.ASCII
+)
+
+
+class LiveView:
+    """Serves the records of a directory until it is closed.
+
+    Parameters
+    ----------
+    directory : Path
+        The output directory.
+    port : int
+        The port; 0: any that is free.
+    judge : callable
+        Decides what a record may have imported.
+
+    Raises
+    ------
+    OSError
+        If the port is not to be had.
+    """
+
+    def __init__(self, directory: Path, port: int, judge: Judge) -> None:
+        self._directory, self._judge = directory, judge
+        self._token = secrets.token_urlsafe(32)
+        self._server = ThreadingHTTPServer((LOOPBACK, port), partial(_Handler, self))
+        self._server.daemon_threads = True
+        self._drawn: dict[str, tuple[Any, str]] = {}
+        self._drawing = threading.Lock()  # matplotlib draws on one thread at a time
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return int(self._server.server_address[1])
+
+    @property
+    def address(self) -> str:
+        """The address with the secret."""
+        return f"http://{LOOPBACK}:{self.port}/{self._token}/"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """What a browser on this machine calls it."""
+        return f"{LOOPBACK}:{self.port}", f"localhost:{self.port}"
+
+    def serve(self) -> None:
+        """Answer until `close`, or an exception such as Ctrl-C."""
+        self._server.serve_forever()
+
+    def close(self) -> None:
+        """Stop, and let go of the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def page_at(self, path: str) -> tuple[str, bool] | None:
+        """Return the page at a path, and whether it is to be asked for again; None where there is none."""
+        found = _PLACE.fullmatch(path)
+        if found is None or not hmac.compare_digest(found["token"], self._token):
+            return None
+        if found["id"] is None:
+            return _list(self._directory, runs_below(self._directory)), True
+        run = run_called(self._directory, found["id"])
+        return None if run is None else (self._report(run), run.outcome == "running")
+
+    def _report(self, run: ListedRun) -> str:
+        """Return a run's report, drawn again only after its record has changed."""
+        from nectar.records.past_run import PastRun
+        from nectar.report.writing import page_of
+
+        with self._drawing:
+            state = (run.outcome, run.done, run.size)
+            known = self._drawn.get(run.id)
+            if known is not None and known[0] == state:
+                return known[1]
+            try:
+                text = page_of([PastRun.open(run.directory, self._judge)])
+            except NectarError as error:
+                return _document(run.id, h("p", str(error), class_="outcome bad"))
+            self._drawn = {run.id: (state, text)}  # of the last one that was looked at
+            return text
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one browser's GET."""
+
+    server_version, sys_version = "Nectar", ""
+    timeout = 10
+
+    def __init__(self, view: LiveView, request: socket, client: Any, server: Any) -> None:
+        self._view = view
+        super().__init__(request, client, server)
+
+    def do_GET(self) -> None:
+        """Send the page."""
+        if self.headers.get_all("Host") not in [[host] for host in self._view.hosts]:
+            self._send(HTTPStatus.MISDIRECTED_REQUEST, _said("This is not the host of this page."))
+            return
+        found = self._view.page_at(self.path)
+        if found is None:
+            self._send(HTTPStatus.NOT_FOUND, _said("There is nothing here."))
+        else:
+            self._send(HTTPStatus.OK, found[0], again=found[1])
+
+    def _send(self, status: HTTPStatus, page: str, *, again: bool = False) -> None:
+        from nectar.report.page import POLICY
+
+        content = page.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Security-Policy", f"{POLICY}; frame-ancestors 'none'")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.send_header("Cache-Control", "no-store")
+        if again:
+            self.send_header("Refresh", str(_AGAIN))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the address holds the secret."""
+
+
+def _list(directory: Path, runs: Sequence[ListedRun]) -> str:
+    head = (
+        *("record", words("method"), words("data set"), "seed", "rounds", "accuracy"),
+        *(words("state"), "size"),
+    )
+    shown = table("Records, newest first", head, map(_row, runs))
+    return _document(f"Runs in {directory}", shown if runs else h("p", "There is no record yet."))
+
+
+def _row(run: ListedRun) -> list[str]:
+    rounds = f"{run.done}/{MISSING if run.rounds is None else run.rounds}"
+    link = h("a", run.id, href=f"run/{run.id}")
+    seed = MISSING if run.seed is None else str(run.seed)
+    told = [h("td", text, class_="left") for text in (run.method, run.dataset)]
+    state = h("td", run.outcome, class_="left")
+    return [link, *told, seed, rounds, share(run.accuracy), state, size(run.size)]
+
+
+def _said(sentence: str) -> str:
+    return _document("Nectar", h("p", sentence))
+
+
+def _document(title: str, content: Markup) -> str:
+    from nectar.report.style import CSS
+
+    head = join(
+        [
+            h("meta", charset="utf-8"),
+            h("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            Markup('<link rel="icon" href="data:,">'),  # or a browser asks for one
+            h("title", title),
+            h("style", Markup(CSS)),
+        ]
+    )
+    body = join([h("header", h("h1", title)), h("main", content)])
+    return f"<!DOCTYPE html>\n{h('html', h('head', head), h('body', body), lang='en')}\n"

@@ -1,0 +1,323 @@
+"""A comparison over a grid: what is asked, what one cell costs the others, its pivot, its files, and a dry run."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparing import a_row, a_run, asked
+from federation import run
+from small import SMALL, Small
+
+import nectar
+from common.config.text import parse_set
+from common.errors import ConfigError, DataError
+from nectar.api import GridResult
+from nectar.cli import main
+from nectar.comparison import run_scheduler
+from nectar.comparison.comparison import Comparison
+from nectar.comparison.grid import GridComparison, GridResults
+from nectar.comparison.grid_request import Cell, GridRequest, parse_grid
+from nectar.comparison.latex import latex_of
+from nectar.comparison.request import parse
+from nectar.comparison.tables import Results, Table
+from nectar.comparison.tuning import Axis
+
+ALPHA, SETS = Axis("partition.alpha", ("0.1", "1")), Axis("dataset", ("digits", "mnist"))
+
+
+def request(*words: str) -> GridRequest:
+    return parse_grid(asked(words))
+
+
+def grid(tmp_path: Path, *words: str, say: Callable[[str], None] = lambda said: None) -> Any:
+    shared = [f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1", *SMALL.split()]
+    return GridComparison(request(*words, *shared), say)
+
+
+@pytest.fixture
+def _no_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where a run would be started that should have been found."""
+    monkeypatch.setattr(run_scheduler, "_start", None)
+
+
+# -- what is asked ------------------------------------------------------------------------------
+
+
+def test_each_combination_is_a_comparison_and_the_last_axis_is_fastest() -> None:
+    asked_for = request(
+        "feddm", "fedavg", "rounds=3", "--grid=partition.alpha=0.1,1", "--grid=dataset=digits,mnist"
+    )
+    assert [cell.label for cell in asked_for.requests] == [
+        "alpha=0.1 dataset=digits",
+        "alpha=0.1 dataset=mnist",
+        "alpha=1 dataset=digits",
+        "alpha=1 dataset=mnist",
+    ]
+    first = next(iter(asked_for.requests.values()))
+    assert first.words(first.variants[1], 4) == [
+        *("rounds=3", "partition.alpha=0.1", "dataset=digits", "method=fedavg", "seed=4")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("--grid=seed=0,1", "no grid goes over seed; --seeds repeats each run"),
+        ("--grid=method=feddm,fedavg", "no grid goes over method; methods are the rows"),
+        ("--grid=output_dir=/a,/b", "no grid goes over output-dir; all runs share it"),
+        ("--grid=alpha=0.1,1", "alpha is no setting: did you mean partition.alpha?"),
+        ("--grid=rounds", "write KEY=v1,v2"),
+        ("--grid=rounds=1,,2", "a value is missing"),
+        ("--grid=rounds=1,1", "a value stands twice"),
+        ("--grid=rounds=1,2 rounds=3", "rounds is given twice"),
+        ("--grid=rounds=1,2 mine=feddm:rounds=3", "'mine' sets rounds itself, which --grid goes over"),
+        ("--grid=rounds=1,2 --grid=rounds=3", "--grid names rounds twice"),
+        ("--grid=feddm.ipc=1,2 --grid=real.ipc=1,2", "--grid names two settings called ipc"),
+        ("--grid=partition.min_size=5,6 --tune=feddm.rounds=1,2", "rounds is not a setting of a method's"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_one_sentence(word: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=sentence.replace("?", r"\?")):
+        grid(tmp_path, "feddm", *word.split()) if "tune" in word else request(
+            "feddm", *word.split()
+        )
+
+
+def test_a_table_has_columns_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "table=feddm-2", "--grid", "rounds=1,2"]) == 2
+    assert "table= has columns of its own" in capsys.readouterr().err
+
+
+def test_a_value_that_no_cell_can_have_is_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^lr=-1: fedavg\.lr=-1 .* above 0"):
+        grid(tmp_path, "fedavg", "--grid=fedavg.lr=1,-1")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_row_may_have_its_own_data_set_and_rounds() -> None:
+    asked_for = parse(asked(["long=feddm:rounds=9,dataset=mnist", "feddm", "rounds=3"]))
+    mine, other = asked_for.variants
+    assert asked_for.words(mine, 0) == ["method=feddm", "rounds=9", "dataset=mnist", "seed=0"]
+    assert asked_for.words(other, 0) == ["rounds=3", "method=feddm", "seed=0"]
+
+
+# -- what it comes to ---------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_no_children")
+def test_rows_of_other_lengths_stand_in_one_table(small: Small, tmp_path: Path) -> None:
+    short, long = (run(small(method="fedavg", rounds=n)) for n in (1, 2))
+    words = [
+        "fedavg",
+        "short=fedavg:rounds=1",
+        f"output-dir={tmp_path / 'runs'}",
+        "rounds=2",
+        *SMALL.split(),
+    ]
+    comparison = Comparison(
+        parse(asked([*words, "--seeds=1", f"--output={tmp_path / 'out'}"])), print
+    )
+    results = comparison.carry_out()
+    assert [row.mean for row in results.rows] == [
+        record.metrics()[-1]["test"]["accuracy"] for record in (long, short)
+    ]
+    assert results.title.endswith("2 rounds or 1 rounds")
+    assert "Accuracy after the row's last round" in (tmp_path / "out" / "table.md").read_text()
+
+
+@pytest.mark.usefixtures("_no_children")
+def test_a_cell_that_cannot_be_had_costs_that_cell_alone(small: Small, tmp_path: Path) -> None:
+    """No three sites can have 1,000 of 1,293 images each."""
+    records = {
+        name: run(small(method=name, set="partition.min_size=5")) for name in ("fedavg", "feddm")
+    }
+    said: list[str] = []
+    out = tmp_path / "out"
+    words = ("fedavg", "feddm", "--grid=partition.min_size=5,1000", f"--output={out}")
+    results = grid(tmp_path, *words, say=said.append).carry_out()
+    assert any(each.startswith("min_size=1000 is left out: ") for each in said)
+    (failure,) = results.failures
+    assert failure.startswith("min_size=1000: ")
+    finals = {n: f"{r.metrics()[2]['test']['accuracy']:.4f}" for n, r in records.items()}
+    assert results.pivot(list(results.cells)).rows == (
+        ("fedavg", finals["fedavg"], "–?"),
+        ("feddm", finals["feddm"], "–?"),
+    )
+    with (out / "table.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["partition.min_size"], line["row"]) for line in lines] == [
+        ("5", "fedavg"),
+        ("5", "feddm"),
+    ]
+    assert [line["record"] for line in lines] == [str(r.directory) for r in records.values()]
+    assert "Failed: min_size=1000" in (out / "table.md").read_text()
+    cell = {path.name for path in (out / "min_size=5").iterdir()}
+    assert {
+        "table.md",
+        "table.tex",
+        "compare.json",
+        "accuracy-rounds.pdf",
+        "accuracy-seeds.svg",
+    } <= cell
+    assert {path.name for path in out.iterdir()} == {
+        "table.md", "table.tex", "table.csv", "min_size=5",
+        "accuracy-partition.min_size.svg", "accuracy-partition.min_size.png", "accuracy-partition.min_size.pdf",
+    }  # fmt: skip
+
+
+def test_if_no_cell_can_be_had_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError):
+        grid(tmp_path, "fedavg", "--grid=partition.min_size=1000,2000")
+
+
+@pytest.mark.extended
+def test_a_run_that_fails_costs_its_cell_alone(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two cells one has its record; the other's run ends with an error."""
+    run(small(method="fedavg", set="fedavg.lr=0.25"))
+    begun: list[str] = []
+
+    def start(starter: Any, task: Any, resume: Any, log: Path, share: int) -> Any:
+        begun.append(log.name)
+        log.write_text("nectar: no such luck\n")
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
+
+    monkeypatch.setattr(run_scheduler, "_start", start)
+    results = grid(tmp_path, "fedavg", "--grid=fedavg.lr=0.25,0.5").carry_out()
+    (name,) = begun
+    assert name.startswith("lr=0.5-fedavg-seed0-")
+    (failure,) = results.failures
+    assert failure.startswith("lr=0.5: fedavg, seed 0: no such luck (exit code 2; log: ")
+    (entries,) = (row[1:] for row in results.pivot(list(results.cells)).rows)
+    assert entries[0] != "–?" == entries[1]
+
+
+def results(values: dict[tuple[str, str], dict[str, tuple[float, ...]]]) -> GridResults:
+    cells = {}
+    for pair, rows in values.items():
+        own = tuple(a_row(*(a_run(v) for v in finals), label=name) for name, finals in rows.items())
+        cells[Cell((ALPHA, SETS), pair)] = Results("t", "c", own, 1, 0.5, False)
+    return GridResults("nectar compare a_b", (ALPHA, SETS), ("a_b", "100%"), cells, {})
+
+
+FOUR = {
+    ("0.1", "digits"): {"a_b": (0.5, 0.7), "100%": (0.25, 0.25)},
+    ("0.1", "mnist"): {"a_b": (0.5, 0.5), "100%": (0.75, 0.75)},
+    ("1", "digits"): {"a_b": (0.5,), "100%": (0.5,)},
+    ("1", "mnist"): {"a_b": (0.5,), "100%": (0.25,)},
+}
+
+
+def test_the_pivot_for_latex_has_a_line_of_heads_for_each_axis_and_the_best_in_bold() -> None:
+    found = [line for line in results(FOUR).latex().splitlines() if not line.startswith("%")]
+    assert found == [
+        "",
+        r"\begin{tabular}{lrrrr}",
+        r"\toprule",
+        r" & \multicolumn{2}{c}{alpha=0.1} & \multicolumn{2}{c}{alpha=1} \\",
+        r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}",
+        r"method & dataset=digits & dataset=mnist & dataset=digits & dataset=mnist \\",
+        r"\midrule",
+        r"a\_b & \textbf{0.6000 $\pm$ 0.1414} & 0.5000 $\pm$ 0.0000 & \textbf{0.5000} & \textbf{0.5000} \\",
+        r"100\% & 0.2500 $\pm$ 0.0000 & \textbf{0.7500 $\pm$ 0.0000} & \textbf{0.5000} & 0.2500 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+
+
+def test_no_label_breaks_latex() -> None:
+    """Every character that LaTeX takes for a command of its own is set as it is, and a line end opens no line."""
+    table = Table("cap\ntion", ("x",), (("\\~^&%$#_{}<>",),))
+    text = latex_of("nectar\ncompare", [table], ["note\n\\input{x}"])
+    assert r"\textbackslash{}\textasciitilde{}\textasciicircum{}\&\%\$\#\_\{\}$<$$>$ \\" in text
+    commands = [line for line in text.splitlines() if line and not line.startswith("%")]
+    assert commands[0] == r"\begin{tabular}{l}"
+    assert commands[-1] == r"\end{tabular}"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
+@pytest.mark.extended
+def test_latex_takes_it(tmp_path: Path) -> None:
+    (tmp_path / "table.tex").write_text(results(FOUR).latex())
+    (tmp_path / "page.tex").write_text(
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\input{table}\\end{document}\n"
+    )
+    line = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    subprocess.run(line, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_wide_pivot_comes_in_pieces_of_120_columns() -> None:
+    wide = Axis("dataset", tuple(f"a-rather-long-name-{i}" for i in range(9)))
+    row = a_row(a_run(0.5), label="a")
+    cells = {Cell((wide,), (v,)): Results("t", "c", (row,), 1, 0.5, False) for v in wide.values}
+    text = GridResults("c", (wide,), ("a",), cells, {}).terminal()
+    assert max(map(len, text.splitlines())) <= 120
+    assert all(text.count(value) == 1 for value in wide.values)
+
+
+# -- a dry run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_no_children")
+def test_a_dry_run_says_what_is_there_and_estimates_the_rest(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run(small(method="fedavg", rounds=2, set="partition.min_size=5"))
+    spent = sum(
+        v for line in record.metrics()[1:] for v in line["seconds"].values() if isinstance(v, float)
+    )
+    runs = record.directory.parent
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob("*")}
+    words = [
+        "fedavg",
+        "real",
+        f"output-dir={runs}",
+        "rounds=2",
+        "--seeds",
+        "2",
+        "--jobs",
+        "1",
+        *SMALL.split(),
+    ]
+    assert main(["compare", *words, "--grid", "partition.min_size=5,6", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert f"min_size=5: fedavg, seed 0: there ({record.id})" in said
+    assert "min_size=6: fedavg, seed 1: to be run" in said
+    assert "8 runs, 1 of them there already." in said
+    assert "No estimate of 4 of 7: no record here is of such a run" in said
+    assert f"Of 3 runs there are records alike: about {3 * spent:.1f} s of computing." in said
+    assert "Their records take about" in said
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
+    record.note(outcome="interrupted")
+    assert main(["compare", *words, "--dry-run"]) == 0
+    assert f"goes on ({record.id})" not in capsys.readouterr().out, "another division's"
+
+
+@pytest.mark.extended
+def test_python_asks_for_a_grid_too(small: Small, tmp_path: Path) -> None:
+    records = [run(small(method="fedavg", set=f"fedavg.lr={rate}")) for rate in (0.25, 0.5)]
+    found = nectar.compare(
+        "fedavg",
+        grid={"fedavg.lr": [0.25, 0.5]},
+        seeds=1,
+        rounds=2,
+        output_dir=records[0].directory.parent,
+        progress=False,
+        **parse_set(SMALL),
+    )
+    assert isinstance(found, GridResult)
+    assert {label: cell.accuracies for label, cell in found.cells.items()} == {
+        f"lr={rate}": {"fedavg": {0: record.metrics()[-1]["test"]["accuracy"]}}
+        for rate, record in zip((0.25, 0.5), records, strict=True)
+    }
+    assert "lr=0.25" in found.table
+    assert found.failures == ()
