@@ -8,7 +8,7 @@ from common.settings.fedavg import FedAvgSettings
 
 
 class MaskingSettings(FedAvgSettings):
-    """Sites train as under FedAvg and send the update at random places, chosen anew each round.
+    """Sites train as under FedAvg and send the update at random places, drawn each round.
 
     The rate is the one at which FedSynth's paper compares; the training is FedAvg's.
     """

@@ -159,14 +159,14 @@ def test_the_sets_that_the_page_makes_are_ones_that_can_be_run(
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (made,) = (block for block in blocks if "load_breast_cancer" in block)
     exec(compile(made, "data.md", "exec"), {})
-    given = {"data-dir": str(tmp_path / "data")}
+    given, sites = {"data-dir": str(tmp_path / "data")}, "federation.sites=5"
     for name, columns in (("cancer", 30), ("wine", 13)):
-        config = load({**given, "config": str(tmp_path / f"{name}.yaml")})
+        config = load({**given, "config": str(tmp_path / f"{name}.yaml"), "set": sites})
         preflight.check(config)
         info = Division(config).run.info
         assert (info.shape, info.largest) == ((columns, 1, 1), pytest.approx(1))
         data = (load_breast_cancer if name == "cancer" else load_wine)()
         inside = (data.data >= np.array(info.low)) & (data.data <= np.array(info.high))
         assert inside.mean() > 0.99, "the published ranges are rounded"
-    waves_there = f"data.file={tmp_path / 'waves.npz'} data.kind=series"
+    waves_there = f"data.file={tmp_path / 'waves.npz'} data.kind=series {sites}"
     preflight.check(load({**given, "set": waves_there}))
