@@ -151,7 +151,7 @@ def test_it_is_carried_out_by_two_processes_that_keep_their_devices(
     ("does", "said"),
     [
         ("kill", "it was ended by SIGKILL, as the system does when memory is short"),
-        ("leave", "it ended with exit code 3"),
+        pytest.param("leave", "it ended with exit code 3", marks=pytest.mark.long),
     ],
 )
 def test_a_worker_that_dies_costs_its_device_that_round(

@@ -135,7 +135,7 @@ run({config!r})
 """
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.long)])
 def test_a_killed_process_resumes(small: Small, tmp_path: Path, how: str) -> None:
     whole = run(small(rounds=3, set=WARM))
     config = small(rounds=3, set=WARM) | {"output-dir": str(tmp_path / "killed")}

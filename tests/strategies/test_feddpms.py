@@ -106,7 +106,9 @@ def test_the_record_says_who_helped_whom_and_what_it_cost(small: Small) -> None:
     assert state["helped"] == {i: m["helper"] for i, m in fourth["matches"].items()}
 
 
-@pytest.mark.parametrize("weighting", ["augmented", "uniform"])
+@pytest.mark.parametrize(
+    "weighting", ["augmented", pytest.param("uniform", marks=pytest.mark.long)]
+)
 def test_without_a_class_large_enough_it_is_fedvae_to_the_bit(small: Small, weighting: str) -> None:
     text = f"{VAE} feddpms.smallest=100000 fedvae.weighting="
     given = "counts" if weighting == "augmented" else weighting
@@ -284,7 +286,9 @@ def test_another_model_is_refused_before_the_first_round(small: Small) -> None:
         run(small(method="feddpms", set="model.name=convnet"))
 
 
-@pytest.mark.parametrize("figure", [-1.0, 2.5, 9.0])
+@pytest.mark.parametrize(
+    "figure", [2.5, *(pytest.param(f, marks=pytest.mark.long) for f in (-1.0, 9.0))]
+)
 def test_a_number_of_synthetic_images_that_it_cannot_have_is_refused(
     small: Small, figure: float
 ) -> None:

@@ -115,8 +115,15 @@ def test_no_honest_control_variate_is_refused(small: Small, method: str, words: 
 # ---- means, soft labels, codecs ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wire", ["float32", "float16"])
-@pytest.mark.parametrize("value", [1e30, 60_000.0])
+@pytest.mark.parametrize(
+    ("value", "wire"),
+    [
+        (1e30, "float32"),
+        (60_000.0, "float16"),
+        pytest.param(1e30, "float16", marks=pytest.mark.long),
+        pytest.param(60_000.0, "float32", marks=pytest.mark.long),
+    ],
+)
 def test_means_and_soft_labels_are_those_of_images(small: Small, wire: str, value: float) -> None:
     words = f"{FIVE} wire.images={wire}"
     record = hostile(small, "fedmix", "means", filled(value), words, rounds=3, during=[1])
@@ -180,7 +187,9 @@ def test_a_decoder_and_latents_are_not_taken_as_they_come(
 AVERAGES = ["fedavg", "fednova", "scaffold", "feddyn", "masking", "flwr.serverapp.strategy:FedAvg"]
 
 
-@pytest.mark.parametrize(("factor", "during"), [(-10.0, range(1, 99)), (-95.0, [3])])
+@pytest.mark.parametrize(
+    ("factor", "during"), [(-10.0, range(1, 99)), pytest.param(-95.0, [3], marks=pytest.mark.long)]
+)
 def test_one_long_update_in_five_costs_its_site_and_no_more(
     small: Small, factor: float, during: Sequence[int]
 ) -> None:

@@ -81,7 +81,10 @@ def test_at_the_optimum_no_site_drifts(
         assert float(ended) == pytest.approx(2.0, abs=2e-3)
 
 
-@pytest.mark.parametrize("method", ["scaffold", "fedpvr", "feddyn"])
+@pytest.mark.parametrize(
+    "method",
+    ["scaffold", *(pytest.param(name, marks=pytest.mark.long) for name in ("fedpvr", "feddyn"))],
+)
 def test_weighted_by_counts_its_optimum_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
