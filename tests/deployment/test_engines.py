@@ -36,6 +36,7 @@ def the_record(directory: Path) -> Record:
     return Record(found)
 
 
+@pytest.mark.long
 def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_leaves_no_token(
     small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
