@@ -1,7 +1,7 @@
 """Where the methods stand: comparisons into one CSV, and from that a page's tables and plots.
 
 ``python -m benchmarks.standings docs/results/NAME.csv [GROUP=COMPARISON...]`` takes up the runs of comparisons, each
-the directory that ``nectar compare`` wrote, in the place of what the file had of the same row and seed; then it writes
+the directory that ``nectar compare`` wrote, instead of what the file had of the same row and seed; then it writes
 the tables between the marks of ``NAME.md`` and the plots into ``docs/images``. Without a comparison it only writes.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import math
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from common.errors import ConfigError
+from common.storage.csv_text import csv_text
 from common.storage.files import write_text
 from nectar.charts import Series, lines, save
 
@@ -74,7 +74,7 @@ PLOTS = (
 
 
 def read(path: Path) -> list[Run]:
-    """Read the runs of a CSV file; none where there is no file."""
+    """Read the runs of a CSV file; of one that is not there, nothing."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
@@ -110,7 +110,7 @@ def _run(group: str, row: str, line: Mapping[str, str]) -> Run:
 
 
 def merged(old: Sequence[Run], new: Iterable[Run]) -> list[Run]:
-    """Return all runs, a new one in the place of an old one of its row and seed; groups and rows stay together."""
+    """Return all runs, a new one instead of an old one of its row and seed; groups and rows stay together."""
     by_key = {(run.group, run.row, run.seed): run for run in [*old, *new]}
     groups = list(dict.fromkeys(group for group, _, _ in by_key))
     rows = list(dict.fromkeys((group, row) for group, row, _ in by_key))
@@ -120,12 +120,8 @@ def merged(old: Sequence[Run], new: Iterable[Run]) -> list[Run]:
 
 def as_csv(runs: Sequence[Run]) -> str:
     """Return the runs as CSV, four digits of a figure; NaN is empty."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [f.name for f in fields(Run)], lineterminator="\n")
-    writer.writeheader()
-    for run in runs:
-        writer.writerow({name: _cell(value) for name, value in asdict(run).items()})
-    return text.getvalue()
+    head = [f.name for f in fields(Run)]
+    return csv_text(head, ([_cell(value) for value in astuple(run)] for run in runs))
 
 
 def _cell(value: str | int | float) -> str:
@@ -194,7 +190,7 @@ def draw(runs: Sequence[Run], images: Path, name: str) -> None:
 
 
 def page(text: str, runs: Sequence[Run]) -> str:
-    """Return a page with its tables in the place of those that it has.
+    """Return a page with its tables instead of those that it has.
 
     Raises
     ------

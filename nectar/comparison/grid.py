@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from common.config.text import scalar
 from common.errors import ConfigError, NectarError
+from common.storage.csv_text import csv_text
 from common.storage.files import write_text
 from nectar.charts import Series, lines, save
 from nectar.comparison.comparison import Comparison, Plan
@@ -114,16 +114,15 @@ class GridResults:
 
     def csv(self) -> str:
         """Return a line a cell, row and seed."""
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow((*(a.key for a in self.axes), "row", "seed", "accuracy", "flags", "record"))
+        head = (*(a.key for a in self.axes), "row", "seed", "accuracy", "flags", "record")
+        found: list[tuple[Any, ...]] = []
         for cell, own in self.results.items():
             for row in own.rows:
                 for i, (seed, run) in enumerate(zip(row.seeds, row.runs, strict=True)):
                     final = "" if run is None or math.isnan(run.final) else run.final
                     record = "" if run is None else str(run.directory)
-                    writer.writerow((*cell.values, row.label, seed, final, row.flags(i), record))
-        return text.getvalue()
+                    found.append((*cell.values, row.label, seed, final, row.flags(i), record))
+        return csv_text(head, found)
 
     def pivot(self, cells: Sequence[Cell]) -> Table:
         """Return mean and spread of the accuracy: rows are methods, columns are ``cells``."""

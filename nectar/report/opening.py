@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from common.errors import NectarError
 from nectar.report.html import Markup, h
 from nectar.report.neighbours import Closest, real_images
-from nectar.report.privacy import guarantee
+from nectar.report.privacy import guarantee, shortfall
 from nectar.report.sections import seconds_in_rounds
 from nectar.report.text import MISSING, share, size, total
 from nectar.report.view import View, accuracy, judged_by
@@ -38,13 +36,13 @@ def card(view: View) -> Markup:
 def verdict(view: View) -> Markup:
     """Say whether the run is differentially private, and how near what was sent comes to a real image."""
     holds = guarantee(view)
-    if holds is not None and math.isfinite(holds.epsilon):
+    if holds is not None:
         said = (
             f"Differentially private: epsilon {holds.epsilon:.3g} at delta {holds.delta:g}, for one example more or "
             "less; what counts as public aside."
         )
         return h("p", said, class_="outcome good")
-    parts = ["Not differentially private."]
+    parts = [shortfall(view)]
     closest = _closest(view)
     if closest is not None:
         parts.append(_sentence(closest, "made" if view.facts and view.facts.carries else "sent"))

@@ -45,15 +45,28 @@ class Guarantee:
 
 
 def guarantee(view: View) -> Guarantee | None:
-    """Return what holds of a run; None where something is not covered, the noise was seeded, or no charge was told."""
+    """Return what holds of a run; None where something is not covered, or seeded, or its charge not told or infinite."""
     if view.config is None or not view.config.private:
         return None
     last = _last_charges(view)
     told = [each for each in last.values() if each["events"]]
     if not told or len(told) < len(last) or any(each["seeded"] for each in told):
         return None
-    epsilons = [math.inf if each["epsilon"] is None else float(each["epsilon"]) for each in told]
-    return Guarantee(max(epsilons), float(told[0]["delta"]))
+    if any(each["epsilon"] is None for each in told):
+        return None
+    return Guarantee(max(float(each["epsilon"]) for each in told), float(told[0]["delta"]))
+
+
+def shortfall(view: View) -> str:
+    """Say why nothing is guaranteed of a run of which nothing is."""
+    if view.config is None or not view.config.private:
+        return "Not differentially private."
+    if any(event["seeded"] for event in _last_charges(view).values() if event["events"]):
+        return "Not differentially private: the noise was drawn from the run's seed, as in every simulation."
+    return (
+        "Noise covers what was sent, but no epsilon can be stated here: what the sites were charged is in their own "
+        "privacy ledgers, or has no bound."
+    )
 
 
 def _last_charges(view: View) -> dict[str, Mapping[str, Any]]:

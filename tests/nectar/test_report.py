@@ -71,7 +71,7 @@ def test_a_run_counts_as_private_where_its_noise_was_the_systems(
     most = max(each["epsilon"] for each in last.values())
     private = f"Differentially private: epsilon {most:.3g} at delta 1e-05" in document.text
     assert private is not seeded
-    assert ("Not differentially private." in document.text) is seeded
+    assert ("Not differentially private: the noise was drawn" in document.text) is seeded
     assert (f"{most:.3g}epsilon" in document.text) is not seeded
 
 
