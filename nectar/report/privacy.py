@@ -45,7 +45,7 @@ class Guarantee:
 
 
 def guarantee(view: View) -> Guarantee | None:
-    """Return what holds of a run; None where something is not covered, or seeded, or its charge not told or infinite."""
+    """Return what holds of a run; None where something is uncovered, seeded, or charged untold or without bound."""
     if view.config is None or not view.config.private:
         return None
     last = _last_charges(view)
