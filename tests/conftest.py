@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -77,23 +78,39 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.numprocesses = 0
 
 
+TIERS = ("long", "faults", "extended")
+
+
+def _tier(item: pytest.Item) -> str | None:
+    """Return the rarest of the tiers that the test is marked for: ``-m long`` runs what is ``extended`` too."""
+    return next(filter(item.get_closest_marker, TIERS), None)
+
+
+def _mark_by_measure(items: list[pytest.Item]) -> None:
+    """Mark what ``tiers.toml`` names by its file, its function or its row."""
+    for tier, names in tomllib.loads(Path(__file__).with_name("tiers.toml").read_text()).items():
+        for item in items:
+            function = item.nodeid.partition("[")[0]
+            if not {item.nodeid, function, function.partition("::")[0]}.isdisjoint(names):
+                item.add_marker(tier)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked ``extended``, ``faults`` or ``long`` unless the command line speaks of it.
 
     To name a file speaks of what is ``extended`` in it; the others take hours. What is marked ``gpu`` is skipped where
     there is none.
     """
+    _mark_by_measure(items)
     if not torch.cuda.is_available():
         without = pytest.mark.skip(reason="torch finds no GPU here")
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(without)
-    unasked = [
-        name for name in ("extended", "faults", "long") if name not in config.option.markexpr
-    ]
+    unasked = [name for name in TIERS if name not in config.option.markexpr]
     if _files_are_named(config) and not config.option.markexpr:
         unasked.remove("extended")
-    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
+    left_out = [item for item in items if _tier(item) in unasked]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
