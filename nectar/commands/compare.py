@@ -93,6 +93,17 @@ def main(
         bool,
         flag("--dry-run", "say which runs are there, how long the others take, run nothing"),
     ] = False,
+    ray: Annotated[
+        str,
+        option(
+            "ADDRESS",
+            "carry the runs out on a Ray cluster: HOST:PORT of its head, or auto on a node",
+        ),
+    ] = "",
+    only: Annotated[
+        str,
+        option("K/N", "carry out the K-th of N shares of the runs, and write no tables"),
+    ] = "",
     small: Annotated[
         bool,
         flag(
@@ -120,6 +131,7 @@ def main(
         tune=tuple(tune or ()),
         tune_seeds=tune_seeds,
         grid=tuple(grid or ()),
+        ray=ray,
         small=small,
         search=search,
         typed=shlex.join(["nectar", *ctx.obj]),
@@ -135,6 +147,7 @@ def main(
     from nectar.comparison.comparison import Comparison
     from nectar.comparison.dry_run import dry_run as told_of
     from nectar.comparison.grid import GridComparison
+    from nectar.comparison.share import carry_out_share, parse_share, share_of
     from nectar.comparison.table_comparison import TableComparison
     from nectar.comparison.tables import Results, terminal
 
@@ -145,12 +158,17 @@ def main(
         if isinstance(request, GridRequest)
         else Comparison(request, _say)
     )
+    share = share_of(comparison.comparisons, parse_share(only)) if only else []
     if dry_run:
         print(told_of(comparison.comparisons))
         return 0
     interrupts = Interrupts()
     try:
         with interrupts:
+            if only:
+                logs = comparison.output / "logs"
+                failed = carry_out_share(comparison.comparisons, share, logs)
+                return _INCOMPLETE if failed else 0
             results = comparison.carry_out()
     except Interrupted as interrupted:
         _say(f"Interrupted ({interrupted.name}). The same command goes on from here.")

@@ -29,6 +29,7 @@ class Asked:
     jobs: int = 0
     alone: bool = False
     output: str | Path | None = None
+    ray: str = ""
     tune: tuple[str, ...] = ()
     tune_seeds: int = TUNE_SEEDS
     grid: tuple[str, ...] = ()
@@ -52,6 +53,8 @@ class Asked:
             raise ConfigError(f"--target={target!r} must be an accuracy, above 0, at most 1.")
         if self.alone and self.jobs > 1:
             raise ConfigError("--alone runs one at a time: leave out --jobs.")
+        if self.ray and self.alone:
+            raise ConfigError("--alone is of one machine, whose runs are seen: leave out --ray.")
 
     @property
     def all_words(self) -> list[str]:

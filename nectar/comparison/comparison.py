@@ -107,7 +107,9 @@ class Comparison:
         """Return what carries out the runs, one after the other or side by side."""
         request = self._request
         archive = Archive(self.records)
-        return RunScheduler(archive, self.records, logs, request.jobs, request.alone, self._say)
+        return RunScheduler(
+            archive, self.records, logs, request.jobs, request.alone, self._say, request.ray
+        )
 
     def planned(self, scheduler: RunScheduler) -> Plan:
         """Carry out the searches, and return what is to be run by what they chose."""

@@ -14,7 +14,8 @@ from common.config.text import parse_set
 from common.errors import ConfigError, FederationError
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.plan import Task
-from nectar.comparison.run_scheduler import most_jobs
+from nectar.comparison.run_scheduler import most_of_a_run
+from nectar.comparison.run_start import RunStarter
 from nectar.comparison.tables import size
 from nectar.records.archive import Archive
 from nectar.spans import spoken
@@ -62,7 +63,7 @@ def dry_run(comparisons: Sequence[Comparison]) -> str:
             "Searched rows stand with their first combination: what is chosen is not known yet."
         )
     if missing:
-        jobs = comparisons[0].jobs or most_jobs(missing)
+        jobs = comparisons[0].jobs or RunStarter().jobs(*most_of_a_run(missing))
         lines += _expected(missing, _measured(archive), jobs, records)
     return "\n".join(lines)
 

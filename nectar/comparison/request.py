@@ -41,6 +41,8 @@ class Request:
         Where the files go; None: below the output directory.
     alone : bool
         Whether only runs count whose seconds are their own.
+    ray : str
+        The Ray cluster whose nodes carry out the runs; empty: this machine does.
     typed : str
         The words that asked for it, as a shell takes them.
     """
@@ -54,6 +56,7 @@ class Request:
     jobs: int = 0
     output: Path | None = None
     alone: bool = False
+    ray: str = ""
     typed: str = ""
 
     def words(self, variant: Variant, seed: int) -> list[str]:
@@ -105,6 +108,7 @@ def parse(asked: Asked) -> Request:
         jobs=1 if asked.alone else asked.jobs,
         output=asked.folder,
         alone=asked.alone,
+        ray=asked.ray,
         typed=asked.typed,
     )
 

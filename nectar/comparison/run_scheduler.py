@@ -14,6 +14,7 @@ from common.learning.compute import torch_device
 from nectar.comparison.at_work import AtWork, sentence
 from nectar.comparison.live_processes import others
 from nectar.comparison.plan import Task
+from nectar.comparison.ray_start import RayStarter
 from nectar.comparison.run_start import GRACE, RunStarter, Started
 from nectar.engines import processes
 from nectar.engines.cores import available_cores
@@ -65,12 +66,22 @@ class RunScheduler:
         Whether only records count that were made alone.
     say : callable
         Told each step, in a sentence.
+    ray : str
+        The Ray cluster whose nodes carry them out; empty: this machine does.
     """
 
     def __init__(
-        self, archive: Archive, output_dir: Path, logs: Path, jobs: int, alone: bool, say: Say
+        self,
+        archive: Archive,
+        output_dir: Path,
+        logs: Path,
+        jobs: int,
+        alone: bool,
+        say: Say,
+        ray: str = "",
     ) -> None:
         self.archive = archive
+        self._output_dir, self._ray = output_dir, ray
         self._locks = output_dir / LOCKS
         self._logs = logs
         self._jobs = jobs
@@ -94,13 +105,15 @@ class RunScheduler:
         self._say(f"{len(unique)} runs, {self._done} of them there already.")
         if not pending:
             return
-        jobs = self._jobs or most_jobs(unique)
-        self._share = max(1, available_cores() // min(jobs, len(pending)))
         self._locks.mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
         begun = said = time.monotonic()
         there = self._done
-        with RunStarter() as starter:
+        with RayStarter(self._ray, self._output_dir) if self._ray else RunStarter() as starter:
+            cores, gpu = most_of_a_run(unique)
+            jobs = self._jobs or starter.jobs(cores, gpu)
+            own = max(1, available_cores() // min(jobs, len(pending)))
+            self._share = cores if self._ray else own
             try:
                 while pending or self._children:
                     for task in list(pending):
@@ -135,7 +148,7 @@ class RunScheduler:
         """Return the completed record of a task."""
         return self.archive.completed(task.identity, alone=self._alone)
 
-    def _begin(self, task: Task, starter: RunStarter) -> bool:
+    def _begin(self, task: Task, starter: RunStarter | RayStarter) -> bool:
         """Start a task, or take note that it cannot be or is done; False if another comparison is at it."""
         if task.identity.has_changed(task.config):
             # Its numbers would be another source's than those of its row's other runs.
@@ -156,7 +169,8 @@ class RunScheduler:
             self._finish(task, "made by another comparison")
             return True
         # What was begun beside others can no longer be one that ran alone.
-        before = None if self._alone else self.archive.unfinished(task.identity)
+        fresh = self._alone or not starter.continues
+        before = None if fresh else self.archive.unfinished(task.identity)
         log = self._logs / f"{task.file_name}.log"
         continued = before.directory if before else None
         process = _start(starter, task, continued, log, self._share)
@@ -206,19 +220,23 @@ class RunScheduler:
         self._children.clear()
 
 
-def most_jobs(tasks: Sequence[Task]) -> int:
-    """Return how many of ``tasks`` this machine's cores carry at a time; on a GPU one."""
-    if any(torch_device(task.config.compute.device).type == "cuda" for task in tasks):
-        return 1
-    return max(1, available_cores() // max(task.cores for task in tasks))
+def most_of_a_run(tasks: Sequence[Task]) -> tuple[int, bool]:
+    """Return the most cores that one of ``tasks`` computes on, and whether one of them is on a GPU."""
+    return max(task.cores for task in tasks), any(map(_on_gpu, tasks))
 
 
-def _start(starter: RunStarter, task: Task, resume: Path | None, log: Path, share: int) -> Started:
+def _on_gpu(task: Task) -> bool:
+    return torch_device(task.config.compute.device).type == "cuda"
+
+
+def _start(
+    starter: RunStarter | RayStarter, task: Task, resume: Path | None, log: Path, share: int
+) -> Started:
     """Start the run of a task, which may share out ``share`` cores among processes of its own."""
     words = [f"--note-record={_note_of(log)}", *task.words]
     words += [f"resume={resume}"] if resume else []
     _note_of(log).unlink(missing_ok=True)  # of an earlier run
-    return starter.start(words, log, threads=task.threads, cores=share)
+    return starter.start(words, log, threads=task.threads, cores=share, gpu=_on_gpu(task))
 
 
 def _note_of(log: Path) -> Path:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from nectar.comparison.live_processes import CHILD
 from nectar.engines import processes
-from nectar.engines.cores import GRANTED
+from nectar.engines.cores import GRANTED, available_cores
 from nectar.engines.forks.stub import CODE, PID, hand_over
 
 FORK_SERVER = "nectar.comparison.fork_server"
@@ -46,11 +46,20 @@ class RunStarter(ExitStack):
     Use as a context manager: after it the fork servers have ended, and what they had forked.
     """
 
+    #: whether a record that broke off goes on where it was
+    continues = True
+
     def __init__(self) -> None:
         super().__init__()
         self._servers: dict[int, _ForkServer] = {}
 
-    def start(self, words: Sequence[str], log: Path, *, threads: int, cores: int) -> Started:
+    def jobs(self, cores: int, gpu: bool) -> int:
+        """Return how many runs of ``cores`` cores this machine carries at a time; on a GPU one."""
+        return 1 if gpu else max(1, available_cores() // cores)
+
+    def start(
+        self, words: Sequence[str], log: Path, *, threads: int, cores: int, gpu: bool = False
+    ) -> Started:
         """Start ``nectar run`` with ``words``.
 
         Parameters
@@ -63,6 +72,8 @@ class RunStarter(ExitStack):
             With which it computes.
         cores : int
             What it may share out among processes of its own.
+        gpu : bool
+            Whether it computes on a GPU.
         """
         if sys.platform == "linux":
             server = self._servers.get(threads)

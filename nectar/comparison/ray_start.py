@@ -1,0 +1,183 @@
+"""Starting the runs of a comparison on a Ray cluster: each a task with its cores, whose record comes home as one file.
+
+Ray's nodes trust each other, and what they send is unpickled here: whoever reaches a cluster's ports runs code on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from common.errors import NectarError
+from common.storage.files import write_text
+from nectar.comparison.run_start import start_alone
+from nectar.engines.remote.unpacking import unpack
+from server_app.sending.packing import pack
+from server_app.sending.request import LATEST, Request
+
+#: words of a run that name places of this machine
+_NOTE, _OUTPUT = "--note-record=", "output-dir="
+
+#: bytes of a record, packed, that come home: they pass through two nodes' memory
+LIMIT = 4_000_000_000
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a run on another node came to: its exit code, its log, and its record as a name and an archive."""
+
+    code: int
+    log: bytes
+    record: str = ""
+    content: bytes = b""
+
+
+class RayStarter(ExitStack):
+    """Starts runs on a Ray cluster, as `RunStarter` does on this machine; use as a context manager.
+
+    Parameters
+    ----------
+    address : str
+        The cluster's, as `ray.init` takes it: ``HOST:PORT`` of its head, or ``auto`` on one of its nodes.
+    home : Path
+        The output directory, where the records come to lie.
+
+    Raises
+    ------
+    NectarError
+        If Ray is not installed, or no cluster answers there.
+    """
+
+    #: a record that broke off lies on this machine, and nothing of it travels
+    continues = False
+
+    def __init__(self, address: str, home: Path) -> None:
+        super().__init__()
+        if find_spec("ray") is None:
+            raise NectarError(
+                "--ray needs Ray, which is not installed: get it with `pip install 'flwr[simulation]'`, on every node."
+            )
+        import ray
+
+        try:
+            _knock(address)  # Ray itself tries for minutes
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise NectarError(
+                f"--ray={address}: no Ray cluster answers there ({reason}): start one with `ray start --head`, and "
+                "give HOST:PORT of its head."
+            ) from None
+        self.callback(ray.shutdown)
+        self._home = home
+
+    def jobs(self, cores: int, gpu: bool) -> int:
+        """Return how many runs of ``cores`` cores, and a GPU, the cluster's nodes carry at a time."""
+        import ray
+
+        found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+        nodes = [node["Resources"] for node in found if node["Alive"]]
+        fitting = [
+            min(int(own.get("CPU", 0) // cores), int(own.get("GPU", 0)) if gpu else 1 << 30)
+            for own in nodes
+        ]
+        if not sum(fitting):
+            raise NectarError(
+                f"--ray: no node has the {cores} cores{' and the GPU' * gpu} of a run: set compute.server_cores, "
+                "compute.client_cores or compute.workers lower, or add a node."
+            )
+        return sum(fitting)
+
+    def start(
+        self, words: Sequence[str], log: Path, *, threads: int, cores: int, gpu: bool
+    ) -> _OnRay:
+        """Start ``nectar run`` with ``words`` wherever the cluster has ``cores`` cores free, and a GPU."""
+        import ray
+
+        told = [word for word in words if not word.startswith((_NOTE, _OUTPUT))]
+        note = next(Path(word.removeprefix(_NOTE)) for word in words if word.startswith(_NOTE))
+        task = ray.remote(carry_out).options(
+            num_cpus=cores, num_gpus=int(gpu), max_retries=0, name=log.stem
+        )
+        return _OnRay(task.remote(told, threads, cores), log, note, self._home)
+
+
+def _knock(address: str) -> None:
+    """Raise OSError or ValueError where nothing listens at ``HOST:PORT``; other forms are Ray's own."""
+    host, colon, port = address.rpartition(":")
+    if colon and "/" not in address:
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+class _OnRay:
+    """A run that the cluster carries out."""
+
+    pid = 0  # of no process of this machine
+
+    def __init__(self, reference: Any, log: Path, note: Path, home: Path) -> None:
+        self._reference = reference
+        self._log, self._note, self._home = log, note, home
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return its exit code once it has ended and its record is here; 1 where its node was lost."""
+        import ray
+
+        if self.returncode is None and ray.wait([self._reference], timeout=0)[0]:
+            self.returncode = self._brought_home()
+        return self.returncode
+
+    def _brought_home(self) -> int:
+        import ray
+
+        try:
+            ended: Ended = ray.get(self._reference)
+            self._log.write_bytes(ended.log)
+            if ended.record:
+                place = self._home / ended.record
+                unpack(ended.content, place)
+                write_text(self._note, f"{place}\n")
+        except (ray.exceptions.RayError, NectarError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            write_text(self._log, f"{_lost(error)}: {reason}\n")
+            return 1
+        return ended.code
+
+    def send_signal(self, sig: int, /) -> None:
+        """Cancel it, gently unless the signal is SIGKILL."""
+        import ray
+
+        ray.cancel(self._reference, force=sig == signal.SIGKILL)
+
+
+def _lost(error: Exception) -> str:
+    import ray
+
+    gone = ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError
+    return "its node was lost" if isinstance(error, gone) else "it could not be carried out"
+
+
+def carry_out(words: Sequence[str], threads: int, cores: int) -> Ended:
+    """Be the task: carry the run out in a process of its own and a folder that goes with it."""
+    with tempfile.TemporaryDirectory(prefix="nectar-run-") as folder:
+        log, output = Path(folder, "log"), Path(folder, "runs")
+        process = start_alone([*words, f"{_OUTPUT}{output}"], log, threads=threads, cores=cores)
+        try:
+            code = process.wait()
+        except BaseException:  # the comparison was interrupted
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            raise
+        said = log.read_bytes()
+        if code:
+            return Ended(code, said)
+        packed = pack(output, Request(LATEST), LIMIT)
+        return Ended(code, said, packed.record, packed.content)

@@ -1,0 +1,136 @@
+"""A comparison's runs on two Ray nodes of this machine: the numbers of this process, and a lost node costs its runs."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from waiting import until
+
+from nectar.engines.simulation.workspace import MARK
+
+pytestmark = pytest.mark.long
+
+Nodes = tuple[str, subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """Start two nodes with a core each; give the address and the second one's process."""
+    folder = tmp_path_factory.mktemp("ray")
+    variables = os.environ | {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "240",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        MARK: str(folder),  # by which what they start is found
+    }
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *words: str) -> str:
+        log = folder / name
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus=1", "--block"]
+        with log.open("wb") as file:
+            started.append(
+                subprocess.Popen(
+                    [*command, *words],
+                    env=variables,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
+                )
+            )
+        until(lambda: "will now block forever" in log.read_text(), 300)
+        return log.read_text()
+
+    try:
+        head = ("--head", "--port=0", "--include-dashboard=false", f"--temp-dir=/tmp/{folder.name}")
+        said = start("head", *head)
+        found = re.search(r"--address='([^']+)'", said)
+        assert found, said
+        start("second", f"--address={found[1]}")
+        yield found[1], started[1]
+    finally:
+        for process in reversed(started):
+            end(process)
+
+
+def end(node: subprocess.Popen[bytes]) -> None:
+    """Kill a node with all that it started, by number: `ray stop` would end other people's too."""
+    everybody = [psutil.Process(node.pid), *psutil.Process(node.pid).children(recursive=True)]
+    for process in everybody:
+        if process.is_running():
+            process.kill()
+    node.wait()
+
+
+def compare(place: Path, *words: str) -> tuple[int, str]:
+    """Return the exit code and what was said."""
+    place.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "nectar", "compare", *words, f"output-dir={place}"]
+    done = subprocess.run(
+        [*command, "--output", str(place / "tables")], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def figures(place: Path) -> list[list[str]]:
+    """Return what was measured in each round, but for the seconds."""
+    with (place / "tables" / "rounds.csv").open(newline="") as file:
+        return [row[:8] for row in csv.reader(file)]
+
+
+def test_the_numbers_are_those_of_this_machine(nodes: Nodes, tmp_path: Path) -> None:
+    words = ("fedavg", "feddm:iterations=3", "rounds=1", "federation.sites=3", "--seeds", "2")
+    code, said = compare(tmp_path / "ray", *words, "--ray", nodes[0])
+    assert code == 0, said
+    assert compare(tmp_path / "here", *words)[0] == 0
+    assert figures(tmp_path / "ray") == figures(tmp_path / "here")
+    again = compare(tmp_path / "ray", *words)
+    assert "4 runs, 4 of them there already" in again[1]
+
+
+def test_a_lost_node_costs_its_run_alone_and_the_same_command_makes_it(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    words = ("fedavg:epochs=30", "feddm", "rounds=2", "federation.sites=3", "--seeds", "1")
+    address, second = nodes
+    killer = threading.Thread(target=kill_when_it_works, args=(second,))
+    killer.start()
+    code, said = compare(tmp_path, *words, "--ray", address)
+    killer.join()
+    assert code == 1
+    assert said.count("its node was lost") >= 1, said
+    assert said.count("FAILED") == 1, said
+    code, said = compare(tmp_path, *words, "--ray", address)
+    assert code == 0
+    assert "2 runs, 1 of them there already" in said
+
+
+def kill_when_it_works(node: subprocess.Popen[bytes]) -> None:
+    """Kill the node once a run of the comparison computes below it."""
+
+    def below() -> list[psutil.Process]:
+        return psutil.Process(node.pid).children(recursive=True)
+
+    until(lambda: any("nectar.comparison.run_process" in " ".join(words(p)) for p in below()), 300)
+    os.kill(node.pid, signal.SIGSTOP)  # or it would end its children in order
+    for process in below():
+        process.kill()
+    os.kill(node.pid, signal.SIGKILL)
+
+
+def words(process: psutil.Process) -> list[str]:
+    """Return a process's words; none of one that is gone."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []

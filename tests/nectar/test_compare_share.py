@@ -1,0 +1,66 @@
+"""`nectar compare --only K/N`: shares that are disjoint, complete and even."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from common.errors import ConfigError, NectarError
+from nectar import cli
+from nectar.comparison.asked import Asked
+from nectar.comparison.comparison import Comparison
+from nectar.comparison.ray_start import RayStarter
+from nectar.comparison.request import parse
+from nectar.comparison.share import parse_share, share_of
+
+
+def comparison(*tune: str) -> Comparison:
+    return Comparison(parse(Asked(("fedavg", "feddyn"), seeds=5, tune=tune)), print)
+
+
+@pytest.mark.parametrize("of", [1, 3, 4, 10, 11])
+def test_each_run_is_in_one_share_and_none_has_two_more_than_another(of: int) -> None:
+    asked = comparison()
+    shares = [share_of([asked, asked], (number, of)) for number in range(1, of + 1)]
+    assert sorted(t.name for s in shares for t in s) == sorted(t.name for t in asked.tasks)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_rows_that_are_searched_are_not_divided() -> None:
+    with pytest.raises(ConfigError, match="without --only"):
+        share_of([comparison("fedavg.lr=0.1,0.3")], (1, 2))
+
+
+@given(st.from_regex(r"[0-9]{1,3}/[0-9]{1,3}", fullmatch=True) | st.text(max_size=12))
+def test_a_share_is_read_or_refused_in_a_sentence(text: str) -> None:
+    number, slash, of = text.partition("/")
+    if slash and number.isdecimal() and of.isdecimal() and text.isascii() and text[:1] != "0":
+        assume(0 < int(number) <= int(of) and of[0] != "0")
+        assert parse_share(text) == (int(number), int(of))
+    else:
+        with pytest.raises(ConfigError, match="write K/N"):
+            parse_share(text)
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "1/3/5", "-1/3", "1/3\n", "\u0661/3"])
+def test_a_share_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="write K/N"):
+        parse_share(text)
+
+
+@pytest.mark.extended
+def test_a_share_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fedavg", "rounds=1", "federation.sites=2", f"output-dir={tmp_path}", "--seeds", "2"]
+    assert cli.main(["compare", *words, "--only", "2/2"]) == 0
+    assert "1 runs" in capsys.readouterr().out
+    assert not list(tmp_path.rglob("table.*"))
+    assert cli.main(["compare", *words]) == 0
+    assert "2 runs, 1 of them there already" in capsys.readouterr().out
+
+
+def test_where_no_cluster_answers_it_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(NectarError, match="no Ray cluster answers there"):
+        RayStarter("127.0.0.1:1", tmp_path)
