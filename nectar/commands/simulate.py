@@ -17,8 +17,9 @@ from nectar.class_list import with_class_list
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.job import Job, LaunchError, Resources, Scalar
+from nectar.engines.simulation.cluster import knock
 from nectar.engines.simulation.simulate import simulate
-from nectar.options import ConfigFile, Words, flag
+from nectar.options import ConfigFile, Words, flag, option
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words, typed
 
@@ -29,6 +30,7 @@ the run's outcome: 0 only if it completed.
 \b
 nectar simulate                        FedDM on digits, 10 sites
 nectar simulate fedavg compute.workers=2
+nectar simulate --cluster 10.0.0.1:6379
 """
 
 
@@ -36,6 +38,13 @@ def main(
     ctx: typer.Context,
     words: Words = None,
     config_file: ConfigFile = None,
+    cluster: Annotated[
+        str,
+        option(
+            "ADDRESS",
+            "let the devices work on a Ray cluster that is there: HOST:PORT of its head, or auto on a node",
+        ),
+    ] = "",
     plain: Annotated[
         bool, flag("--print", "print the plain flwr command that this stands for, run nothing")
     ] = False,
@@ -57,16 +66,18 @@ def main(
         the run could not be started.
     """
     asked_for = typed(ctx.obj) | parse_words(words or [], file=config_file)
-    job = job_of(with_class_list(with_recorded(asked_for)))
+    job = job_of(with_class_list(with_recorded(asked_for)), cluster)
     if not plain:
         _require_ray()
+        if cluster:
+            knock(cluster)
     print(job.plain_command(), flush=True)
     if plain:
         return 0
     return simulate(job, lambda: _check(job), verbose=verbose)
 
 
-def job_of(run_config: Mapping[str, Scalar]) -> Job:
+def job_of(run_config: Mapping[str, Scalar], cluster: str = "") -> Job:
     """Turn a run configuration into what Flower is to run: the configuration that it resolves to.
 
     All is stated that may hang on this process's environment or on a user's file, since the apps do not run here.
@@ -77,11 +88,16 @@ def job_of(run_config: Mapping[str, Scalar]) -> Job:
         The configuration is not valid.
     """
     config = load(run_config)
+    if cluster and config.compute.workers:
+        raise ConfigError(
+            f"compute.workers={config.compute.workers} bounds the devices of one machine; on a cluster its cores and "
+            "compute.client_cores do: leave out compute.workers, or --cluster"
+        )
     if _splits_devices(config):
         on_cpu = config.compute.model_dump() | {"device": "cpu"}
         config = replace(config, compute=ComputeSettings.model_validate(on_cpu))
     stated = {key: value for key, value in config.to_run_config().items() if value != ""}
-    return Job(app_folder(), stated, resources(config, available_cores()))
+    return Job(app_folder(), stated, resources(config, available_cores(), cluster))
 
 
 def _check(job: Job) -> None:
@@ -115,7 +131,7 @@ def _may_have_gpu() -> bool:
     return any(any(Path("/dev").glob(name)) for name in ("nvidia*", "kfd", "dxg"))
 
 
-def resources(config: Config, cores: int) -> Resources:
+def resources(config: Config, cores: int, cluster: str = "") -> Resources:
     """Choose how many devices work at a time and what each may use.
 
     Parameters
@@ -124,6 +140,8 @@ def resources(config: Config, cores: int) -> Resources:
         The run's configuration.
     cores
         Cores that this process may use.
+    cluster
+        The Ray cluster that the devices work on, if any.
     """
     compute = config.compute
     if compute.device.startswith("cuda") and compute.client_gpus == 0:
@@ -137,4 +155,5 @@ def resources(config: Config, cores: int) -> Resources:
         client_cores=compute.client_cores,
         client_gpus=compute.client_gpus,
         workers=compute.workers or min(fitting, config.federation.sites),
+        cluster=cluster,
     )

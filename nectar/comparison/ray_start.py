@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ from common.errors import NectarError
 from common.storage.files import write_text
 from nectar.comparison.run_start import start_alone
 from nectar.engines.remote.unpacking import unpack
+from nectar.engines.simulation.cluster import knock, no_cluster
 from server_app.sending.packing import pack
 from server_app.sending.request import LATEST, Request
 
@@ -67,15 +67,11 @@ class RayStarter(ExitStack):
             )
         import ray
 
+        knock(address)
         try:
-            _knock(address)  # Ray itself tries for minutes
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise NectarError(
-                f"--ray={address}: no Ray cluster answers there ({reason}): start one with `ray start --head`, and "
-                "give HOST:PORT of its head."
-            ) from None
+            raise no_cluster(address, error) from None
         self.callback(ray.shutdown)
         self._home = home
 
@@ -108,13 +104,6 @@ class RayStarter(ExitStack):
             num_cpus=cores, num_gpus=int(gpu), max_retries=0, name=log.stem
         )
         return _OnRay(task.remote(told, threads, cores), log, note, self._home)
-
-
-def _knock(address: str) -> None:
-    """Raise OSError or ValueError where nothing listens at ``HOST:PORT``; other forms are Ray's own."""
-    host, colon, port = address.rpartition(":")
-    if colon and "/" not in address:
-        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 class _OnRay:

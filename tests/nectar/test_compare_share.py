@@ -62,5 +62,5 @@ def test_a_share_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_where_no_cluster_answers_it_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(NectarError, match="no Ray cluster answers there"):
+    with pytest.raises(NectarError, match="No Ray cluster answers at "):
         RayStarter("127.0.0.1:1", tmp_path)

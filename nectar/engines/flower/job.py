@@ -10,6 +10,9 @@ from common.config.keys import TYPED
 from common.errors import NectarError
 from nectar.words import to_flwr
 
+RAY_ADDRESS = "RAY_ADDRESS"
+"""The variable that takes a process of Ray to a cluster that is there."""
+
 Scalar = str | int | float | bool
 
 
@@ -31,20 +34,24 @@ class Resources:
         Share of a GPU a device at work takes.
     workers
         Devices at work at a time.
+    cluster
+        The Ray cluster whose cores bound these instead; empty: a Ray of the run's own.
     """
 
     supernodes: int
     client_cores: int
     client_gpus: float
     workers: int
+    cluster: str = ""
 
     def federation_config(self) -> str:
         """Give Flower's ``--federation-config`` string."""
+        # Ray refuses to be told how many cores a cluster has that is there.
+        own = "" if self.cluster else f" init-args-num-cpus={self.workers * self.client_cores}"
         return (
             f"num-supernodes={self.supernodes} "
             f"client-resources-num-cpus={self.client_cores} "
-            f"client-resources-num-gpus={float(self.client_gpus)} "
-            f"init-args-num-cpus={self.workers * self.client_cores}"
+            f"client-resources-num-gpus={float(self.client_gpus)}{own}"
         )
 
 
@@ -80,10 +87,12 @@ class Job:
         PATH because Flower finds its own programs there.
         """
         words = ["flwr", "run", str(self.app), *self.options(TYPED), "--stream"]
+        cluster = self.resources.cluster
         return " ".join(
             [
                 f'env PATH={shlex.quote(str(scripts_directory()))}:"$PATH"',
                 "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
+                *([f"{RAY_ADDRESS}={shlex.quote(cluster)}"] if cluster else []),
                 shlex.join(words),
             ]
         )

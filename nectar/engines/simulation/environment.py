@@ -4,21 +4,23 @@ import os
 from pathlib import Path
 
 from common.code.imports import FOLDER
-from nectar.engines.flower.job import scripts_directory
+from nectar.engines.flower.job import RAY_ADDRESS, scripts_directory
 from nectar.engines.simulation import bytecode, workspace
 
 
-def environment(directory: Path) -> dict[str, str]:
+def environment(directory: Path, cluster: str = "") -> dict[str, str]:
     """Give the environment of the run's processes.
 
     The user's own, with Flower's home, Ray's temporary directory and the mark in the run's
     directory. PYTHONPATH stays (a method may be a user's own module) but is made absolute, the
     processes having another working directory; the app's code precedes it on the server and on the
-    devices alike. The folder in which the command was started is searched last. RAY_ADDRESS goes:
-    it would take the devices to some other cluster.
+    devices alike. The folder in which the command was started is searched last. RAY_ADDRESS is
+    ``cluster``, or goes: it would take the devices to a cluster that nobody named.
     """
     variables = dict(os.environ)
-    variables.pop("RAY_ADDRESS", None)
+    variables.pop(RAY_ADDRESS, None)
+    if cluster:
+        variables[RAY_ADDRESS] = cluster
     if path := variables.get("PYTHONPATH"):
         entries = [str(Path(entry).absolute()) for entry in path.split(os.pathsep)]
         variables["PYTHONPATH"] = os.pathsep.join(entries)

@@ -59,7 +59,7 @@ def simulate(
                 if sweep():
                     screen.say("Removed what an earlier, killed simulation had left behind.")
                 workspace = Workspace()
-                superlink = SuperLink(workspace.directory)
+                superlink = SuperLink(workspace.directory, job.resources.cluster)
                 with bytecode.shared(workspace.directory):
                     check()
                 outcome, record = _run(superlink, job, screen)

@@ -44,13 +44,15 @@ class SuperLink:
     ----------
     directory
         The run's temporary directory: working directory of everything, home of everything.
+    cluster
+        The Ray cluster on which devices work; empty: a Ray of its own.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, cluster: str = "") -> None:
         self._directory = directory
         self._app = directory / "app"
         self._tidying = threading.Thread(target=self._tidy, daemon=True)
-        self._place = Place(directory, environment(directory))
+        self._place = Place(directory, environment(directory, cluster))
         self._port = _free_port()
         self._superlink = self._start_superlink()
         self._superexec = self._place.start_warm("flower-superexec", self._superlink)

@@ -1,4 +1,4 @@
-"""A comparison's runs on two Ray nodes of this machine: the numbers of this process, and a lost node costs its runs."""
+"""Two Ray nodes of this machine: a comparison's runs on them, and a run's devices; one of them is killed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from federation import numbers
 from waiting import until
 
 from nectar.engines.simulation.workspace import MARK
+from server_app.record import Record
 
 pytestmark = pytest.mark.long
 
@@ -72,14 +74,17 @@ def end(node: subprocess.Popen[bytes]) -> None:
     node.wait()
 
 
+def nectar(*words: str) -> tuple[int, str]:
+    """Return the exit code and what was said."""
+    command = [sys.executable, "-m", "nectar", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
 def compare(place: Path, *words: str) -> tuple[int, str]:
     """Return the exit code and what was said."""
     place.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "nectar", "compare", *words, f"output-dir={place}"]
-    done = subprocess.run(
-        [*command, "--output", str(place / "tables")], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    return nectar("compare", *words, f"output-dir={place}", "--output", str(place / "tables"))
 
 
 def figures(place: Path) -> list[list[str]]:
@@ -113,6 +118,25 @@ def test_a_lost_node_costs_its_run_alone_and_the_same_command_makes_it(
     code, said = compare(tmp_path, *words, "--ray", address)
     assert code == 0
     assert "2 runs, 1 of them there already" in said
+
+
+@pytest.mark.parametrize(
+    "method", ["feddm", "scaffold"]
+)  # both remember: a device may go to another node
+def test_devices_on_two_nodes_give_the_numbers_of_one_process(
+    nodes: Nodes, tmp_path: Path, method: str
+) -> None:
+    words = (method, "rounds=2", "federation.sites=4")
+    code, said = nectar("simulate", *words, f"output-dir={tmp_path / 'two'}", "--cluster", nodes[0])
+    assert code == 0, said
+    assert nectar("run", *words, f"output-dir={tmp_path / 'one'}")[0] == 0
+    assert numbers(only(tmp_path / "two")) == numbers(only(tmp_path / "one"))
+
+
+def only(place: Path) -> Record:
+    """Return the record that lies there."""
+    (directory,) = (path.parent for path in place.glob("[!.]*/metrics.jsonl"))
+    return Record(directory)
 
 
 def kill_when_it_works(node: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,33 @@
+"""A Ray cluster that is there."""
+
+from __future__ import annotations
+
+import socket
+
+from nectar.engines.flower.job import LaunchError
+
+
+def knock(address: str) -> None:
+    """See whether anybody listens at ``HOST:PORT``, which Ray itself tries for minutes; other forms are Ray's own.
+
+    Raises
+    ------
+    LaunchError
+        If nobody does.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise no_cluster(address, error) from None
+
+
+def no_cluster(address: str, error: Exception) -> LaunchError:
+    """Return the sentence that there is no cluster."""
+    reason = str(error).strip().partition("\n")[0]
+    return LaunchError(
+        f"No Ray cluster answers at {address} ({reason}): start one with `ray start --head`, and give HOST:PORT of its "
+        "head."
+    )
