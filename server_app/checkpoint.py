@@ -26,7 +26,7 @@ _ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionEr
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands behind round ``server_round``.
+    """Where a run stands after round ``server_round``.
 
     ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``taken`` is the round last
     taken of each site's work.

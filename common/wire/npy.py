@@ -75,7 +75,7 @@ def read(data: bytes) -> NDArray:
             return np.empty(0, np.uint8).view(dtype).reshape(shape, order=order)
         return np.ndarray(shape, dtype, data, start, order=order)
     except (TypeError, ValueError):
-        raise PayloadError("its dtype or shape is none that an array can have") from None
+        raise PayloadError("no array can have its dtype or shape") from None
 
 
 @lru_cache(maxsize=1024)

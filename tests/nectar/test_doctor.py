@@ -204,7 +204,7 @@ def test_a_site_that_reaches_the_control_api_is_warned(doctor: Doctor, keys: Pat
         code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--site", "--keys", str(keys))
     assert code == 0
     assert "warn control api can be reached from this site" in said
-    assert f"warn keys {keys}/ca.key is none of a site's: delete it here" in said
+    assert f"warn keys {keys}/ca.key does not belong at a site: delete it here" in said
 
 
 def test_the_sites_proxy_is_not_the_operators_way(doctor: Doctor, keys: Path) -> None:
