@@ -126,10 +126,12 @@ class Event:
             If it is none.
         """
         if not isinstance(recorded, Mapping) or set(recorded) != {f.name for f in fields(cls)}:
-            raise ValueError(f"{str(recorded)[:80]} is no event: it lacks a field, or has another")
+            raise ValueError(
+                f"{str(recorded)[:80]} is not an event: it lacks a field, or has another"
+            )
         numbers = (recorded["noise_multiplier"], recorded["sample_rate"])
         if not isinstance(recorded["mechanism"], str) or not all(map(_is_number, numbers)):
-            raise ValueError(f"{str(recorded)[:80]} is no event: a field is of another kind")
+            raise ValueError(f"{str(recorded)[:80]} is not an event: a field is of another kind")
         return cls(**recorded)
 
 

@@ -253,7 +253,7 @@ def test_what_else_a_file_has_is_refused_as_ever(tmp_path: Path, extra: str) -> 
     ("content", "says"),
     [
         (Planted(), "cannot be read"),
-        ({"state_dict": {"w": torch.ones(1)}}, "it holds 'state_dict', which is no tensor"),
+        ({"state_dict": {"w": torch.ones(1)}}, "it holds 'state_dict', which is not a tensor"),
         ([torch.ones(1)], "it holds a list and no state_dict"),
     ],
 )
