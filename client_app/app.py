@@ -159,7 +159,7 @@ def _time_to_read(context: Context, asked: Mapping[str, Any] | None = None) -> D
 def _config(message: Message, name: str = "config") -> ConfigRecord:
     found = message.content.get(name)
     if not isinstance(found, ConfigRecord):
-        raise FederationError(f"the instruction's '{name}' is no configuration")
+        raise FederationError(f"the instruction's '{name}' is not a configuration")
     return found
 
 

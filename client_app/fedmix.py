@@ -19,7 +19,7 @@ from common.wire.weights import Weights
 
 
 class FedMixClient(DeviceClient):
-    """Keeps the means that it was sent, and draws one of them anew for each image of each step."""
+    """Keeps the means that it was sent, and draws another of them for each image of each step."""
 
     @phase(INTRODUCE, takes=sent_spec)
     def introduce(self, given: Bundle) -> Bundle:

@@ -47,7 +47,7 @@ class FedVAEClient(DeviceClient):
         return Weights.of(model, w.codec), kept
 
     def keep_decoder(self, weights: Weights) -> None:
-        """Remember a decoder in the place of the last one."""
+        """Remember a decoder instead of the last one."""
         self.remember(weights.tensors, _DECODER)
 
     def kept_decoder(self) -> Decoder:

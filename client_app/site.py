@@ -214,7 +214,7 @@ def _simulated_folder(run: Run, context: Context) -> Path | None:
         return None
     if not is_simulated(context):
         raise FederationError(
-            "images.sites simulates sites with folders of their own; this is no simulation: name the folder in the "
+            "images.sites simulates sites with folders of their own; this is not a simulation: name the folder in the "
             "node config, data='/abs/folder'"
         )
     index, number = partition_of(context)

@@ -73,7 +73,7 @@ def parse_words(
         if not equals:
             if position:
                 raise ConfigError(
-                    f"{word!r} is no key=value: only an experiment or a method, named first, has no '='."
+                    f"{word!r} is not key=value: only an experiment or a method, named first, has no '='."
                 )
             run_config["method" if word in METHODS else "experiment"] = word
         elif "." in key:

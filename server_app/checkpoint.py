@@ -26,7 +26,7 @@ _ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionEr
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands behind round ``server_round``.
+    """Where a run stands after round ``server_round``.
 
     ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``taken`` is the round last
     taken of each site's work.
@@ -137,7 +137,7 @@ class Checkpoint:
     def _of(cls, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> Checkpoint:
         server_round, accuracy = meta["round"], meta["validation-accuracy"]
         if type(server_round) is not int or server_round < 0:
-            raise ValueError("its round is no number of one")
+            raise ValueError("its round is not a round's number")
         state = {k.removeprefix("state."): t for k, t in tensors.items() if k.startswith("state.")}
         return cls(
             server_round=server_round,

@@ -104,7 +104,7 @@ def _state_dict(read: object) -> Tensors:
         raise ValueError(f"it holds a {type(read).__name__} and no state_dict")
     other = next((k for k, v in read.items() if not isinstance(v, torch.Tensor)), None)
     if other is not None:
-        raise ValueError(f"it holds {other!r}, which is no tensor, and so is no state_dict")
+        raise ValueError(f"it holds {other!r}, which is not a tensor, and so is not a state_dict")
     return {str(name): value.detach() for name, value in read.items()}
 
 

@@ -137,7 +137,7 @@ class FedDPMS(FedVAE):
         return upload
 
     def _require_noise(self, upload: Upload) -> None:
-        """Refuse a noise multiplier that no class of the site can have: the record's epsilon is reckoned from it."""
+        """Refuse a noise multiplier that no class of the site can have: the record's epsilon is computed from it."""
         payload, least = upload.payload, self._multiplier(1)
         if not isinstance(payload, Bundle) or MEANS not in payload.parts:
             return

@@ -58,7 +58,7 @@ class LatentExchange:
         return sorted(set(self.shared[site].labels.tolist()))
 
     def overall(self, site: str) -> LatentMeans:
-        """Return what ``site`` shared with the mean over all that all sites shared in the place of each vector."""
+        """Return what ``site`` shared with the mean over all that all sites shared instead of each vector."""
         told = self.shared[site]
         everything = torch.cat([means.vectors for means in self.shared.values()])
         return LatentMeans(everything.mean(0).repeat(len(told.labels), 1), told.labels, told.codec)

@@ -70,7 +70,7 @@ def shares_kept(lengths: Sequence[float], factor: float, *, known: int = 0) -> l
 
     To cut it to ``factor`` times the usual length would leave a flipped update that outweighs all others of a small
     federation, and a factor that lets every honest update pass is not small: sites that have learned all they can move
-    little, and one that has not is several times as far (docs/privacy.md has the figures).
+    little, and one that has not is several times as far (docs/robustness.md has the figures).
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ def _opened(settings: FedDGMSettings) -> torch.nn.Module:
     for name in _MODULES:
         if not ((code / f"{name}.py").is_file() or (code / name).is_dir()):
             raise ConfigError(
-                f"feddgm.stylegan_code={code} is no checkout of StyleGAN-XL's official repository: it has no {name}"
+                f"feddgm.stylegan_code={code} is not a checkout of StyleGAN-XL's official repository: it has no {name}"
             )
     content = checked("feddgm.stylegan", settings.stylegan, settings.generator_sha256)
     try:
@@ -163,7 +163,7 @@ def _space(
             settings.chunk,
         )
     except AttributeError as error:
-        raise _unusable(settings, "is no network of StyleGAN-XL's", error) from error
+        raise _unusable(settings, "is not a network of StyleGAN-XL's", error) from error
     except ValueError as error:
         raise ConfigError(
             f"feddgm.stylegan={settings.stylegan}: {error}; change feddgm.space or feddgm.stylegan_classes"

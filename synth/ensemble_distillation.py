@@ -141,7 +141,7 @@ class Losses:
 class Distillation:
     """Distils an ensemble into a student, an iteration at a time; what it keeps between two, ``state`` returns.
 
-    The generator begins anew in each iteration and is not kept. The pool is: an iteration adds batch C H W bytes, so
+    The generator begins again in each iteration and is not kept. The pool is: an iteration adds batch C H W bytes, so
     that 200 of the paper's add up to 157 MB for 3x32x32 and to 40 MB for 1x28x28, of which a pass over them takes a
     copy. All draws of an iteration come from a generator of its own, so that a distillation that was interrupted and
     restored ends with the same bits as one that was not. Layers of the student that draw by themselves, such as
@@ -154,7 +154,7 @@ class Distillation:
     ensemble : Ensemble
         Its teacher.
     generator : ImageGenerator
-        Makes the images; its weights are drawn anew in each iteration.
+        Makes the images; its weights are drawn again in each iteration.
     classes : int
         How many there are; the images' classes are uniform over them.
     normalise : callable

@@ -28,7 +28,7 @@ class Gaussian:
     clip
         C, the longest that a contribution may be.
     normal
-        shape -> standard normal noise of that shape, anew each time, on the sums' device.
+        shape -> standard normal noise of that shape, new each time, on the sums' device.
     """
 
     noise_multiplier: float

@@ -207,7 +207,7 @@ def check_model(model: ModelSettings) -> None:
         )
     if model.sha256 and not start:
         raise ConfigError(
-            "model.sha256 is of a file, and there is none: set model.start, or leave it out."
+            "model.sha256 names the contents of a file, but model.start is not set: set it, or leave model.sha256 out."
         )
 
 
@@ -310,7 +310,7 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
         )
     if data.label and not table:
         raise ConfigError(
-            f"data.label={data.label} names a column of a .csv file, and {FILE_KEY} is none: leave it out."
+            f"data.label={data.label} names a column of a .csv file, but {FILE_KEY} is not one: leave it out."
         )
     if data.kind == "images":
         for name in ("scale", "low", "high"):

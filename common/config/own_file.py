@@ -82,7 +82,9 @@ def _checked(named: Any) -> str:
     if not isinstance(named, str) or "\0" in named:
         raise ConfigError(f"--config must be a file, not {show(named)}.")
     if not from_home(named).is_file():
-        raise ConfigError(f"--config {named} is no file: give the path of a YAML file of settings.")
+        raise ConfigError(
+            f"--config {named} is not a file: give the path of a YAML file of settings."
+        )
     return named
 
 

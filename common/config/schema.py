@@ -237,7 +237,7 @@ def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> l
             continue
         guess = RENAMED.get(key) or nearest_key(key, known_keys(own))
         hint = f": did you mean {guess}?" if guess else ": `nectar config --help` lists all."
-        problems.append(f"{key} {where_phrase(leaf.where)} is no setting{hint}")
+        problems.append(f"{key} {where_phrase(leaf.where)} is not a setting{hint}")
     return problems
 
 

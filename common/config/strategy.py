@@ -58,7 +58,7 @@ def check_strategy(leaf: Leaf) -> type[Any]:
         raise ConfigError(f"method {where_phrase(leaf.where)}: {error}") from error
     if not (inspect.isclass(found) and issubclass(found, Strategy)) or inspect.isabstract(found):
         raise ConfigError(
-            f"method={leaf.value!r} {where_phrase(leaf.where)} is no Flower strategy and no method "
+            f"method={leaf.value!r} {where_phrase(leaf.where)} is neither a Flower strategy nor a method "
             "of your own: it must name a complete subclass of flwr.serverapp.strategy.Strategy, or a "
             "common.methods.Method."
         )
@@ -189,7 +189,7 @@ def _problem(name: str, leaf: Leaf, path: str, model: type[_Arguments]) -> str:
         )
     guess = nearest(name, settable)
     hint = f"did you mean {STRATEGY}.{guess}?" if guess else f"it takes {', '.join(settable)}."
-    return f"{given} is no argument of {path}: {hint}"
+    return f"{given} is not an argument of {path}: {hint}"
 
 
 def _missing(name: str, path: str, model: type[_Arguments]) -> str:

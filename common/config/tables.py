@@ -121,7 +121,7 @@ def read_table(name: str) -> Table:
             hint = (
                 f"did you mean {guess}?" if guess else "settings stand in base, small and columns."
             )
-            raise ConfigError(f"{key} in {source} is no part of a table: {hint}")
+            raise ConfigError(f"{key} in {source} is not a part of a table: {hint}")
     small = content.get(SMALL)
     return Table(
         name,

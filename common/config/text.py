@@ -86,7 +86,7 @@ def parse_set(text: str) -> dict[str, Scalar]:
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            raise ConfigError(f"{word!r} in set is no key=value, such as partition.alpha=0.01.")
+            raise ConfigError(f"{word!r} in set is not key=value, such as partition.alpha=0.01.")
         values[key] = scalar(value)
     return values
 

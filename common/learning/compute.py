@@ -29,7 +29,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 @cache
 def _keep_freed_memory() -> None:
-    """Let glibc reuse freed activations instead of handing them back and faulting every page in anew.
+    """Let glibc reuse freed activations instead of handing them back and faulting every page in again.
 
     By default each tensor above 32 MiB is mapped and unmapped: a third to a half of the time of training and
     evaluation on a CPU was spent in the kernel. Other systems' allocators are left alone.

@@ -184,7 +184,7 @@ class Run:
         return model.to(self.device)
 
     def model_with(self, weights: Weights) -> models.Classifier:
-        """Return the run's model with ``weights`` in the place of its initial ones, on this process's device.
+        """Return the run's model with ``weights`` instead of its initial ones, on this process's device.
 
         It is as one that `build_model` makes, and nobody else has a part of it. What ``weights`` lack is as it begins.
 

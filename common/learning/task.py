@@ -124,7 +124,7 @@ class NextToken(Task):
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy over the places that count, an example's times its ``weights`` [n].
 
-        Without such a place it is 0. The shapes hang on no value, so that it runs under ``torch.func.vmap``.
+        Without such a place it is 0. The shapes depend on no value, so that it runs under ``torch.func.vmap``.
         """
         places = F.cross_entropy(
             outputs.flatten(0, 1), targets.flatten(), ignore_index=PAD, reduction="none"

@@ -171,7 +171,7 @@ def train(
 ) -> Trained:
     """Train ``model`` in place on ``samples`` for ``settings.epochs`` passes, or for ``steps`` steps if given.
 
-    A pass is over ``examples`` of them, drawn anew each time and without replacement; 0: over all. Its batches are of
+    A pass is over ``examples`` of them, drawn again each time and without replacement; 0: over all. Its batches are of
     ``settings.batch`` and a rest, or, with ``even``, as many that differ by one at most. ``generator`` orders the
     batches, and its seed decides what augmentation and layers such as dropout draw, unless ``gradients`` has others.
     ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned

@@ -87,7 +87,7 @@ class Mould:
 
 
 def _empty(model: nn.Module) -> None:
-    """Put parameters without memory in the place of a model's own; one that layers share stays shared."""
+    """Replace a model's parameters by ones without memory; one that layers share stays shared."""
     made: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, value in module._parameters.items():

@@ -2,7 +2,7 @@
 
 **Adjacency.** Two data sets are neighbours if one has an example more (``add-remove``), or if one example was
 exchanged for another (``replace-one``). Labels, class counts and a mean's divisor m are public: what an absent example
-leaves behind is the label and the place, no more. Every event says under which of the two its noise was reckoned.
+leaves behind is the label and the place, no more. Every event says under which of the two its noise was computed.
 
 *From replace-one to add-remove.* Where m is public, a mechanism on m places is one on fewer examples too: an absent
 one's place holds a fixed example y that has nothing to do with the data. Then adding x exchanges y for x, so that
@@ -126,10 +126,12 @@ class Event:
             If it is none.
         """
         if not isinstance(recorded, Mapping) or set(recorded) != {f.name for f in fields(cls)}:
-            raise ValueError(f"{str(recorded)[:80]} is no event: it lacks a field, or has another")
+            raise ValueError(
+                f"{str(recorded)[:80]} is not an event: it lacks a field, or has another"
+            )
         numbers = (recorded["noise_multiplier"], recorded["sample_rate"])
         if not isinstance(recorded["mechanism"], str) or not all(map(_is_number, numbers)):
-            raise ValueError(f"{str(recorded)[:80]} is no event: a field is of another kind")
+            raise ValueError(f"{str(recorded)[:80]} is not an event: a field is of another kind")
         return cls(**recorded)
 
 

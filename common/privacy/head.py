@@ -18,11 +18,11 @@ class Head:
 
     def __post_init__(self) -> None:
         if type(self.length) is not int or self.length < 0 or not _SHA256.fullmatch(self.sha256):
-            raise ValueError(f"{self.length}, {str(self.sha256)[:80]!r} is no head of a ledger")
+            raise ValueError(f"{self.length}, {str(self.sha256)[:80]!r} is not a head of a ledger")
 
     @classmethod
     def read(cls, recorded: object) -> Head:
         """Return what ``asdict`` gave; ValueError if it is none."""
         if not isinstance(recorded, Mapping) or set(recorded) != {"length", "sha256"}:
-            raise ValueError(f"{str(recorded)[:80]} is no head of a ledger")
+            raise ValueError(f"{str(recorded)[:80]} is not a head of a ledger")
         return cls(recorded["length"], str(recorded["sha256"]))

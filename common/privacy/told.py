@@ -106,7 +106,7 @@ def own_of(text: str, site: str) -> Head | None:
     """Return the site's own of what ``all_written`` gave; ValueError if it is none of it."""
     found = json.loads(text)
     if not isinstance(found, Mapping):
-        raise ValueError("these are no heads of ledgers")
+        raise ValueError("these are not heads of ledgers")
     return Head.read(found[_digest(site)]) if _digest(site) in found else None
 
 

@@ -16,7 +16,7 @@ class ImageTrainingSettings(Section):
     steps: int = setting(0, "steps a round, however many images there are; 0: by epochs", ge=0)
     epochs: int = setting(
         500,
-        "passes a round over the images it trains on; steps takes their place, and 0 of both is no training",
+        "passes a round over the images it trains on; steps takes their place, and 0 of both trains nothing",
         source="FedDM",
         ge=0,
     )

@@ -338,7 +338,7 @@ class WireSettings(Section):
     weights: Literal["float32", "float16", "int8"] = setting(
         "float32",
         "a model's weights; int8: up, the update of each parameter in a byte, with a scale a tensor, and in float32 "
-        "all that is no parameter; down, float32",
+        "all that is not a parameter; down, float32",
     )
     error_feedback: Switch = setting(
         False,

@@ -63,8 +63,8 @@ def head_of(run: Run) -> Head:
             if torch.allclose(model.classify(h), expected, rtol=1e-3, atol=1e-5):
                 return Head(weight, bias, latent)
     raise ConfigError(
-        f"method={run.config.method} learns from linear last layers, and that of model.name={run.config.model.name} "
-        "is none: choose another model"
+        f"method={run.config.method} needs a linear last layer, which model.name={run.config.model.name} "
+        "does not have: choose another model"
     )
 
 

@@ -65,7 +65,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     except (SafetensorError, ValueError, OSError, RecursionError) as error:
         raise TensorFileError(str(error)) from None
     if not isinstance(meta, dict):
-        raise TensorFileError("its description is no table")
+        raise TensorFileError("its description is not a table")
     # Of a damaged head no key can be relied on: without a checksum is only what never had one.
     if head.keys() - {_PLAIN} and checksum != _checksum(tensors, text):
         raise TensorFileError("its checksum differs, so it was changed since it was written")
@@ -87,7 +87,7 @@ def meta_of(path: Path) -> dict[str, Any]:
     except (SafetensorError, ValueError, OSError, RecursionError) as error:
         raise TensorFileError(str(error)) from None
     if not isinstance(meta, dict):
-        raise TensorFileError("its description is no table")
+        raise TensorFileError("its description is not a table")
     return meta
 
 

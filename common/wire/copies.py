@@ -59,13 +59,10 @@ class Copies:
     def sentence(self) -> str:
         """Say it."""
         if not self.found:
-            return (
-                f"None of the {self.images:,} images sent equals, or nearly equals, a real one of its site (up to "
-                f"{NEAR:g} apart, root mean square of values 0 to 1), as the sites counted."
-            )
+            return f"Copies: 0 of {self.images:,} sent images are within {NEAR:g} RMS of a real one (self-reported)."
         return (
-            f"{self.equal:,} of the {self.images:,} images sent equal a real one of their site (up to {EQUAL:g} apart, "
-            f"root mean square of values 0 to 1), {self.near:,} more nearly do (up to {NEAR:g}), as the sites counted."
+            f"Copies: {self.equal:,} of {self.images:,} sent images equal a real one of their site (within {EQUAL:g} "
+            f"RMS), {self.near:,} more are within {NEAR:g} RMS (self-reported)."
         )
 
 

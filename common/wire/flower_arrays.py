@@ -18,7 +18,7 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
 
 def array_of(ndarray: np.ndarray[Any, Any]) -> Array:
-    """Return what travels in the place of an array."""
+    """Return what travels instead of an array."""
     # Array's constructor takes longer to see which of its forms is meant than all of this.
     array = Array.__new__(Array)
     array.__dict__.update(

@@ -53,7 +53,7 @@ class Sheet:
         """
         if len(shape) != 3 or shape[0] not in _MODES:
             raise PayloadError(
-                f"images of shape {shape} are no pictures: one or three channels were expected"
+                f"images of shape {shape} are not pictures: one or three channels were expected"
             )
         high, wide = (_whole_blocks(side) for side in shape[1:])
         below = max(1, _LONGEST // high)

@@ -59,7 +59,7 @@ def read(data: bytes) -> NDArray:
         If ``data`` is anything else than a header and exactly the values that it announces.
     """
     if not data.startswith(_MAGIC):
-        raise PayloadError("it is no array as numpy.save writes one")
+        raise PayloadError("it is not an array as numpy.save writes one")
     length = int.from_bytes(data[len(_MAGIC) : _START], "little")
     start = _START + length
     if start > MAX_HEADER_BYTES:
@@ -75,7 +75,7 @@ def read(data: bytes) -> NDArray:
             return np.empty(0, np.uint8).view(dtype).reshape(shape, order=order)
         return np.ndarray(shape, dtype, data, start, order=order)
     except (TypeError, ValueError):
-        raise PayloadError("its dtype or shape is none that an array can have") from None
+        raise PayloadError("no array can have its dtype or shape") from None
 
 
 @lru_cache(maxsize=1024)

@@ -126,7 +126,7 @@ class Weights:
         return Weights(Lent(chosen) if isinstance(self.tensors, Lent) else chosen, self.codec)
 
     def over(self, base: Weights) -> Weights:
-        """Return ``base`` with these tensors in the place of its own of the same names."""
+        """Return ``base`` with these tensors instead of its own of the same names."""
         return Weights({**base.tensors, **self.tensors}, self.codec)
 
     @property

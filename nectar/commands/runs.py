@@ -77,7 +77,7 @@ def _wanted(words: Sequence[str]) -> dict[str, str]:
         if key not in _FILTERS:
             guess = nearest(key, _FILTERS)
             hint = f"did you mean {guess}?" if guess else f"there are {', '.join(_FILTERS)}."
-            raise ConfigError(f"{key} is no filter of nectar runs: {hint}")
+            raise ConfigError(f"{key} is not a filter of nectar runs: {hint}")
         wanted[key] = value
     outcome = wanted.get("outcome", OUTCOMES[0])
     if outcome not in OUTCOMES:

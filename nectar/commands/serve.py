@@ -36,7 +36,7 @@ def main(
     words = [] if directory is None else [f"output-dir={directory}"]
     output = load(parse_words(words)).output_dir
     if not output.is_dir():
-        raise ConfigError(f"{output} is no directory: give the one in which the records lie.")
+        raise ConfigError(f"{output} is not a directory: give the one in which the records lie.")
     from nectar.report.live import LOOPBACK, LiveView
 
     try:

@@ -135,7 +135,7 @@ def _submit(connection: Link, order: Order) -> str:
 
 
 def _resumed(connection: Link, order: Order) -> Order:
-    """Learn from the server which settings the record was run with: every node is told them anew."""
+    """Learn from the server which settings the record was run with: every node is told them again."""
     import io
     import zipfile
 

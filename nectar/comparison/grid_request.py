@@ -127,7 +127,7 @@ def _axis(text: str, words: Sequence[str]) -> Axis:
         known = [*(each for each in RUN_KEYS if each not in _INSTEAD), *known_keys()]
         guess = home_of(key, known) or nearest(key, known)
         hint = f": did you mean {guess}?" if guess else ": `nectar config --help` lists all."
-        raise ConfigError(f"--grid {text}: {key} is no setting{hint}")
+        raise ConfigError(f"--grid {text}: {key} is not a setting{hint}")
     return Axis(key, choices)
 
 

@@ -16,7 +16,7 @@ TARGET_SHARE = 0.9
 FLAGS = {
     "?": "not run to its last round, or not at all; left out of means",
     "!": "replies of sites were rejected",
-    "*": "at or below chance, or its loss is no number",
+    "*": "at or below chance, or its loss is not a number",
     "~": "far from the row's other seeds: by 0.02 and by 4.5 times the median distance from the median",
 }
 """The marks at a seed's accuracy and what they say."""

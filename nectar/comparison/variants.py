@@ -130,7 +130,7 @@ def own_setting(method: str, setting: str, word: str) -> str:
     key, equals, _ = setting.partition("=")
     if not key or not equals:
         raise ConfigError(
-            f"{setting!r} in {word!r} is no key=value: a row's settings are METHOD:key=value,key=value."
+            f"{setting!r} in {word!r} is not key=value: a row's settings are METHOD:key=value,key=value."
         )
     if key in _OWN_TOO:
         return setting
@@ -151,7 +151,7 @@ def _refuse_slip(word: str) -> None:
             return
         hint = near(word.partition(":")[0], [*METHODS, *experiment_names()])
         raise ConfigError(
-            f"{word!r} is no method and no experiment{hint}: methods are {', '.join(METHODS)} and any Flower "
+            f"{word!r} is neither a method nor an experiment{hint}: methods are {', '.join(METHODS)} and any Flower "
             "strategy or method of your own as package.module:NAME; `nectar config --help` lists the experiments."
         )
     for name in (head.partition(":")[0], tail.partition(":")[0]):
@@ -159,6 +159,6 @@ def _refuse_slip(word: str) -> None:
         if (guess and name not in METHODS) or (name == head.partition(":")[0] and ":" in head):
             hint = f", the nearest is {guess}" if guess else ""
             raise ConfigError(
-                f"{name!r} in {word!r} is no method{hint}: there are {', '.join(METHODS)}, and any Flower strategy "
+                f"{name!r} in {word!r} is not a method{hint}: there are {', '.join(METHODS)}, and any Flower strategy "
                 "or method of your own as package.module:NAME."
             )

@@ -62,7 +62,7 @@ def source_of(model_name: str) -> Source:
         return Source("package", (*packages_distributions().get(top, [top])[:1],))
     file = Path(place)
     if file.suffix != ".py":
-        return Source("missing", reason=f"{name} is no Python source file")
+        return Source("missing", reason=f"{name} is not a Python source file")
     tops = _imported(file)
     foreign = sorted(tops - _AT_HAND - sys.stdlib_module_names)
     if foreign:

@@ -42,7 +42,7 @@ def output_folder(given: str, *, fresh: bool = False) -> Path:
 
 
 def output_page(given: str, named: str = "--output") -> Path:
-    """Return the HTML file that a report goes to; one that is there is written anew.
+    """Return the HTML file that a report goes to; one that is there is written again.
 
     Parameters
     ----------

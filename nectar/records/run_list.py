@@ -171,7 +171,7 @@ def _removable(output: Path, name: str) -> ListedRun:
     directory = output / directory.name
     run = None if directory.is_symlink() else read_run(directory)
     if run is None:
-        raise ConfigError(f"{name} is no run's record in {output}: `nectar runs` lists those.")
+        raise ConfigError(f"{name} is not a run's record in {output}: `nectar runs` lists those.")
     _refuse_written(run)
     return run
 

@@ -126,7 +126,9 @@ def _nothing(view: View) -> str:
     if view.facts is not None and view.facts.carries:
         return f"{view.spoken} sends {view.facts.carries}, no images: there is nothing to show."
     if view.info is not None and not view.info.has_values:
-        return "The data are text: what was sent in its place is no picture, and nothing was drawn."
+        return (
+            "The data are text: what was sent in its place is not a picture, and nothing was drawn."
+        )
     return "The record holds no images."
 
 

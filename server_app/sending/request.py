@@ -79,7 +79,7 @@ def checked_record(name: str) -> str:
     """
     if not _RECORD.fullmatch(name):
         raise ConfigError(
-            f"{name[:80]!r} is no record's id: give the name of its directory alone, or {LATEST}"
+            f"{name[:80]!r} is not a record's id: give the name of its directory alone, or {LATEST}"
         )
     return name
 

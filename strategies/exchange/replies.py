@@ -119,7 +119,7 @@ def reason_of(reply: Message) -> str:
 
 @contextmanager
 def any_failure_is_the_replys() -> Iterator[None]:
-    """Raise PayloadError in the place of whatever else is raised within, memory that is not there included."""
+    """Raise PayloadError instead of whatever else is raised within, memory that is not there included."""
     try:
         yield
     except PayloadError:

@@ -1,4 +1,4 @@
-"""An evaluation that rides on the next round's instructions: one exchange a round in the place of two.
+"""An evaluation that rides on the next round's instructions: one exchange a round instead of two.
 
 The weights that a round begins with are those that the round before ended with. Where a site is sent them anyway, it
 judges them before it trains; where it is not, or is sent something else, it gets a message of its own beside the

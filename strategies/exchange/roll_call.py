@@ -159,9 +159,9 @@ def absurd(site: Site, question: Question) -> str | None:
 def _whole(value: object) -> int:
     """Return a count as an integer; ValueError for anything else, infinities, NaN and truth values among them."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{str(value)[:40]} is no count")
+        raise ValueError(f"{str(value)[:40]} is not a count")
     if not math.isfinite(value) or value != int(value) or value < 0:
-        raise ValueError(f"{value:g} is no count")
+        raise ValueError(f"{value:g} is not a count")
     return int(value)
 
 

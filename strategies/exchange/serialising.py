@@ -35,7 +35,7 @@ class Serialiser:
         self._records: dict[int, ArrayRecord] = {}
 
     def record(self, payload: Payload) -> ArrayRecord:
-        """Return what travels in the place of ``payload``, the same object each time: nobody is to change it."""
+        """Return what travels instead of ``payload``, the same object each time: nobody is to change it."""
         if id(payload) not in self._records:
             self._records[id(payload)] = self._put_together(payload)
         return self._records[id(payload)]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Latents:
-    """Z, what is optimised in the place of a set of images: one tensor or several, each with a rate.
+    """Z, what is optimised instead of a set of images: one tensor or several, each with a rate.
 
     Attributes
     ----------

@@ -2,7 +2,7 @@
 
 A mapping network makes a style w of a code z and a class; synthesis layers, whose convolutions w modulates, make an
 image of a learned constant. As in StyleGAN-XL, which FedDGM uses, one chain of feature maps leads to the image, with no
-image at a lower resolution added to it: so what follows a layer hangs on that layer's features and on styles alone. No
+image at a lower resolution added to it: what follows a layer depends on that layer's features and on styles alone. No
 layer adds noise, so latents give the same image every time.
 """
 

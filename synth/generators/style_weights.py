@@ -67,7 +67,7 @@ def decoded(content: bytes, sha256: str) -> StyleNetwork:
         form = Form(**{**record["form"], "shape": tuple(record["form"]["shape"])})
         raw = base64.b64decode(record["weights"], validate=True)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"these are no generator's weights: {error!r}") from error
+        raise ValueError(f"these are not a generator's weights: {error!r}") from error
     with torch.device("meta"):  # a form takes memory only once there are weights for it
         network = StyleNetwork(form)
     network.load_state_dict(_tensors(network.state_dict(), raw), assign=True)

@@ -126,7 +126,7 @@ def test_what_is_missing_is_said_before_any_work(sites: str, tmp_path: Path) -> 
     missing = sites.replace("south", "west")
     with pytest.raises(DataError, match=r"there is no folder .*west"):
         check(load(keys | {"set": f"{TEXT} images.sites={missing} {ON_SITES}"}))
-    with pytest.raises(DataError, match="dataset=digits is no folder of images"):
+    with pytest.raises(DataError, match="dataset=digits is not a folder of images"):
         check(load({"set": f"images.sites={sites}"}))
 
 
@@ -140,7 +140,7 @@ def test_a_real_site_reads_no_folder_that_the_run_names(sites: str) -> None:
     assert site_of(Division(config).run, simulated) == "south"
     train, _ = site_samples(Division(config), "south", simulated)
     np.testing.assert_array_equal(train.labels.numpy(), np.full(15, 2))
-    with pytest.raises(FederationError, match="this is no simulation: name the folder"):
+    with pytest.raises(FederationError, match="this is not a simulation: name the folder"):
         site_of(Division(config).run, context(**{"num-partitions": 3}))
     with pytest.raises(FederationError, match="names 3 folders, and there are 2 nodes"):
         site_of(Division(config).run, context(**{"num-partitions": 2, "simulated": True}))

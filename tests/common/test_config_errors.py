@@ -33,7 +33,7 @@ def sentence(**run_config: object) -> str:
 )
 def test_an_unknown_key_is_answered_with_the_nearest(key: str, guess: str) -> None:
     said = sentence(set=f"{key}=1")
-    assert said == f"{key} on the command line is no setting: did you mean {guess}?"
+    assert said == f"{key} on the command line is not a setting: did you mean {guess}?"
 
 
 def test_a_key_like_no_other_is_answered_with_where_to_look() -> None:
@@ -189,8 +189,8 @@ def test_settings_that_cannot_hold_together_are_refused() -> None:
     ("content", "expected"),
     [
         ("base: {rounds: two}", "rounds='two' in {} must be a whole number, at least 1."),
-        ("base: {rouns: 2}", "rouns in {} is no setting: did you mean rounds?"),
-        ("base: {feddm: {icp: 2}}", "feddm.icp in {} is no setting: did you mean feddm.ipc?"),
+        ("base: {rouns: 2}", "rouns in {} is not a setting: did you mean rounds?"),
+        ("base: {feddm: {icp: 2}}", "feddm.icp in {} is not a setting: did you mean feddm.ipc?"),
         ("base: {feddm: 3}", "feddm in {} must hold settings, not 3."),
         ("base: {feddm.ipc: [3]}", "feddm.ipc=a list in {} must be a whole number, at least 1."),
         ("base: {rounds: 2, rounds: 3}", "{}, line 2, cannot be read: 'rounds' twice."),
@@ -198,10 +198,10 @@ def test_settings_that_cannot_hold_together_are_refused() -> None:
         ("base: {dataset: minst}", None),
         ("base: 3", "{} must hold settings or the name of an experiment, not 3."),
         ("base: {base: 3}", "base in {} must be a name, not 3."),
-        ("colums: []", "colums in {} is no part of a table: did you mean columns?"),
+        ("colums: []", "colums in {} is not a part of a table: did you mean columns?"),
         (
             "rounds: 2",
-            "rounds in {} is no part of a table: settings stand in base, small and columns.",
+            "rounds in {} is not a part of a table: settings stand in base, small and columns.",
         ),
         (
             "columns: {a: {}}",

@@ -67,7 +67,7 @@ def test_arguments_are_typed_and_construct_the_strategy() -> None:
 def test_a_wrong_argument_is_answered_with_the_nearest() -> None:
     said = sentence(ADAM, "strategy.bta_1=0.5")
     assert said == (
-        f"strategy.bta_1 on the command line is no argument of {ADAM}: "
+        f"strategy.bta_1 on the command line is not an argument of {ADAM}: "
         "did you mean strategy.beta_1?"
     )
 
@@ -100,8 +100,8 @@ def test_what_a_constructor_passes_on_is_accepted_and_private_names_are_not() ->
         load({"method": path, "set": "strategy.gain=2 strategy.label=null"}).strategy["label"]
         is None
     )
-    assert "no argument" in sentence(path, "strategy.gain=2 strategy._secret=3")
-    assert "no argument" in sentence(path, "strategy.gain=2 strategy.kwargs=3")
+    assert "not an argument" in sentence(path, "strategy.gain=2 strategy._secret=3")
+    assert "not an argument" in sentence(path, "strategy.gain=2 strategy.kwargs=3")
 
 
 def test_a_strategy_no_setting_can_construct_is_refused() -> None:
@@ -113,8 +113,8 @@ def test_an_argument_may_have_any_name_and_all_that_is_wrong_is_said() -> None:
     said = sentence(path, "strategy.model_config=often strategy._hidden=3 strategy.modelconfig=1")
     assert said.splitlines() == [
         "strategy.model_config='often' on the command line must be a number.",
-        f"strategy._hidden on the command line is no argument of {path}: it takes copy, model_config.",
-        f"strategy.modelconfig on the command line is no argument of {path}: did you mean "
+        f"strategy._hidden on the command line is not an argument of {path}: it takes copy, model_config.",
+        f"strategy.modelconfig on the command line is not an argument of {path}: did you mean "
         "strategy.model_config?",
         "Not shown: 1 more of this kind.",
     ]
@@ -122,16 +122,16 @@ def test_an_argument_may_have_any_name_and_all_that_is_wrong_is_said() -> None:
 
 
 def test_positional_only_arguments_cannot_be_given() -> None:
-    assert "no argument" in sentence(f"{HERE}:Untyped", "strategy.gain=2")
+    assert "not an argument" in sentence(f"{HERE}:Untyped", "strategy.gain=2")
 
 
 @pytest.mark.parametrize(
     ("path", "part"),
     [
         ("flwr.serverapp.strategy:FedAdm", "the nearest is FedAdam"),
-        ("flwr.serverapp.strategy:Strategy", "no Flower strategy"),
-        ("json:JSONEncoder", "no Flower strategy"),
-        ("json:dumps", "no Flower strategy"),
+        ("flwr.serverapp.strategy:Strategy", "neither a Flower strategy"),
+        ("json:JSONEncoder", "neither a Flower strategy"),
+        ("json:dumps", "neither a Flower strategy"),
         ("json:nothing", "json has no 'nothing'"),
         ("no_such_module:Strategy", "No module named 'no_such_module'"),
         (":", "cannot be imported"),

@@ -138,12 +138,12 @@ def test_a_base_that_does_not_exist_is_answered_with_the_nearest(conf: Path) -> 
 def test_a_mistake_in_a_base_is_reported_with_the_bases_file(conf: Path) -> None:
     (conf / "a.yaml").write_text("name: a\nbase: {feddm.icp: 3}")
     (conf / "b.yaml").write_text("name: b\nbase: a")
-    assert sentence(experiment="b").startswith("feddm.icp in conf/table/a.yaml is no setting")
+    assert sentence(experiment="b").startswith("feddm.icp in conf/table/a.yaml is not a setting")
 
 
 def test_only_a_table_has_a_base(conf: Path) -> None:
     (conf / "a.yaml").write_text("name: a")
     assert "base" in sentence(base="a")
-    assert "base on the command line is no setting" in sentence(set="base=a")
+    assert "base on the command line is not a setting" in sentence(set="base=a")
     (conf.parent / "dataset" / "digits.yaml").write_text("base: a")
-    assert "base in conf/dataset/digits.yaml is no setting" in sentence()
+    assert "base in conf/dataset/digits.yaml is not a setting" in sentence()

@@ -233,7 +233,7 @@ def test_settings_that_cannot_hold_are_refused(text: str, said: str) -> None:
 
 
 def test_a_folder_for_a_data_set_that_is_none() -> None:
-    with pytest.raises(NectarError, match="dataset=digits is no folder of images"):
+    with pytest.raises(NectarError, match="dataset=digits is not a folder of images"):
         Division(load_config({"set": "images.folder=/x"})).run.info  # noqa: B018
 
 

@@ -233,9 +233,9 @@ NINE = ("user_data", "9")
         (put(*C, "x", 1, 9, to=float("nan")), "pixel 9 of image 1 is nan"),
         (put(*C, "y", 1, to=62), "user 'c': the label 62 is not in 0 to 61"),
         (put(*C, "y", 1, to=-1), "the label -1 is not in 0 to 61"),
-        (put(*C, "y", 1, to=3.0), "user 'c': a label is no whole number"),
-        (put(*C, "y", 1, to="3"), "a label is no whole number"),
-        (put(*C, "y", to=[True, False]), "a label is no whole number"),
+        (put(*C, "y", 1, to=3.0), "user 'c': a label is not a whole number"),
+        (put(*C, "y", 1, to="3"), "a label is not a whole number"),
+        (put(*C, "y", to=[True, False]), "a label is not a whole number"),
     ],
 )
 def test_a_damaged_shard_of_femnist_is_refused_by_name(
@@ -256,13 +256,13 @@ def test_a_truncated_shard_is_refused_by_name(tmp_path: Path, content: bytes) ->
 def test_a_shard_that_is_no_object_is_refused(tmp_path: Path) -> None:
     write_femnist(tmp_path)
     (tmp_path / FEMNIST).write_text("[1]")
-    refused("femnist", tmp_path, "all_data_0.json is no JSON object")
+    refused("femnist", tmp_path, "all_data_0.json is not a JSON object")
 
 
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
-        (put(*NINE, "y", to=[[]]), "user '9': an entry of y is no object"),
+        (put(*NINE, "y", to=[[]]), "user '9': an entry of y is not an object"),
         (drop(*NINE, "y", 0, "count_tokens"), "user '9' has no 'count_tokens'"),
         (put(*NINE, "y", 0, "target_tokens", to=[]), "differs from its targets or their marks"),
         (put(*NINE, "x", 0, to="text"), "differs from its targets or their marks"),

@@ -302,7 +302,10 @@ def test_pictures_become_one_size_and_grey_ones_colour_among_coloured_ones(
         (lambda: [1, 2], "returned a list"),
         (lambda: Pictures(([], [])), "holds no image"),
         (lambda: Pictures((arrays()["train_images"], ["x"] * 30)), "is a str, not a whole number"),
-        (lambda: {"train_images": [[1], [1, 2]], "train_labels": [0]}, "is no array of numbers"),
+        (
+            lambda: {"train_images": [[1], [1, 2]], "train_labels": [0]},
+            "is not an array of numbers",
+        ),
         (3, "is a int: name a function"),
     ],
 )

@@ -296,7 +296,7 @@ def test_a_directory_that_cannot_be_written_is_a_sentence(
     "wrong", [None, {}, {"length": -1, "sha256": "0" * 64}, {"length": 1, "sha256": "0"}]
 )
 def test_what_is_no_head(wrong: object) -> None:
-    with pytest.raises(ValueError, match="no head"):
+    with pytest.raises(ValueError, match="not a head"):
         Head.read(wrong)
 
 

@@ -115,7 +115,7 @@ def test_what_is_no_table_is_refused_in_a_sentence_that_shows_no_cell(
     assert "\n" not in sentence
     assert len(sentence) < 400
     assert "SECRET" not in sentence
-    assert raised.value.told.startswith("data.file is no table that can be read")
+    assert raised.value.told.startswith("data.file is not a table that can be read")
 
 
 @pytest.mark.parametrize(

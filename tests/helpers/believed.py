@@ -1,4 +1,4 @@
-"""What of each part of a reply is believed, method by method: the table of docs/privacy.md, made from the code.
+"""What of each part of a reply is believed, method by method: the table of docs/robustness.md, made from the code.
 
     python tests/helpers/believed.py
 
@@ -20,7 +20,7 @@ from common.specs.fedssyn import INNER
 from strategies.base import strategy_class
 from strategies.bounds import Bound
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "robustness.md"
 BEGIN, END = "<!-- believed: made by tests/helpers/believed.py -->\n", "<!-- end of believed -->\n"
 
 _HEAD = "| method | part | what bounds it | who meets it next | where it stays |\n|---|---|---|---|---|\n"

@@ -236,7 +236,7 @@ def rewritten(backup: Path, target: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("cut short", "no backup of `nectar backup`, or it was cut short"),
+        ("cut short", "not a backup of `nectar backup`, or it was cut short"),
         ("changed", "keys/ca.crt is not what was put into it"),
         ("lacks", "the backup is damaged: it lacks keys/ca.crt"),
         ("climbs", "'keys/../../out' has no place in it"),

@@ -42,7 +42,7 @@ def test_an_error_is_its_sentences_on_stderr_and_exit_code_2(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "nectar: feddm.icp on the command line is no setting: did you mean feddm.ipc?",
+        "nectar: feddm.icp on the command line is not a setting: did you mean feddm.ipc?",
         "nectar: rounds='two' on the command line must be a whole number, at least 1.",
     ]
 

@@ -72,7 +72,7 @@ def test_each_combination_is_a_comparison_and_the_last_axis_is_fastest() -> None
         ("--grid=seed=0,1", "no grid goes over seed; --seeds repeats each run"),
         ("--grid=method=feddm,fedavg", "no grid goes over method; methods are the rows"),
         ("--grid=output_dir=/a,/b", "no grid goes over output-dir; all runs share it"),
-        ("--grid=alpha=0.1,1", "alpha is no setting: did you mean partition.alpha?"),
+        ("--grid=alpha=0.1,1", "alpha is not a setting: did you mean partition.alpha?"),
         ("--grid=rounds", "write KEY=v1,v2"),
         ("--grid=rounds=1,,2", "a value is missing"),
         ("--grid=rounds=1,1", "a value stands twice"),

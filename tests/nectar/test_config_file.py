@@ -114,7 +114,7 @@ def test_its_paths_start_where_typed_ones_do(file: Callable[[str], Path], tmp_pa
     [
         (
             "feddm:\n  ipk: 3\n",
-            r"feddm\.ipk in .*mine\.yaml is no setting: did you mean feddm\.ipc",
+            r"feddm\.ipk in .*mine\.yaml is not a setting: did you mean feddm\.ipc",
         ),
         ("rounds: two\n", r"rounds='two' in .*mine\.yaml must be a whole number"),
         ("rounds: 2\nrounds: 3\n", r"mine\.yaml, line 2, cannot be read: 'rounds' twice"),
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused(file: Callable[[str], Path], tmp_path: Path) 
         ConfigError, match=r"two experiments, feddm-mnist and digits-alpha001 \(base in"
     ):
         resolved("feddm-mnist", "--config", "mine.yaml")
-    with pytest.raises(ConfigError, match=r"--config .*there\.yaml is no file"):
+    with pytest.raises(ConfigError, match=r"--config .*there\.yaml is not a file"):
         resolved("--config", "there.yaml")
 
 
@@ -171,7 +171,7 @@ def test_every_command_that_takes_settings_takes_it(
         ["doctor"],
     ):
         assert nectar([*command, "--config", "mine.yaml"]) == 2, command
-        assert "mine.yaml is no setting: did you mean feddm.ipc?" in capsys.readouterr().err
+        assert "mine.yaml is not a setting: did you mean feddm.ipc?" in capsys.readouterr().err
 
 
 def test_a_comparison_gives_its_runs_the_resolved_configuration(

@@ -204,7 +204,7 @@ def test_a_site_that_reaches_the_control_api_is_warned(doctor: Doctor, keys: Pat
         code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--site", "--keys", str(keys))
     assert code == 0
     assert "warn control api can be reached from this site" in said
-    assert f"warn keys {keys}/ca.key is none of a site's: delete it here" in said
+    assert f"warn keys {keys}/ca.key does not belong at a site: delete it here" in said
 
 
 def test_the_sites_proxy_is_not_the_operators_way(doctor: Doctor, keys: Path) -> None:
@@ -444,7 +444,7 @@ def test_a_sites_ledger_is_looked_into(doctor: Doctor, own: Path, tmp_path: Path
         ("device='gpu'", "", "device='gpu': choose auto, cpu, cuda or cuda:N"),
         ("site='a b'", "", "the site name 'a b' is not allowed"),
         ("partition-id=0 num-partitions=2", "", "images of the site's own (data) and a partition"),
-        ("simulated=true", "", "such a node vetoes nothing, leave it out"),
+        ("simulated=true", "", "such a node refuses nothing, leave it out"),
         ("allow-methods=fedavg", "", "allow-methods=fedavg: write a text in quotes"),
         ("max-ipc = 5", "", "Flower passes over 'max-ipc' in the node config"),
         ("max-ipc=5 max-ipc=50", "", "names max-ipc twice"),

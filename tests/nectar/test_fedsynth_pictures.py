@@ -305,7 +305,7 @@ def test_what_was_sent_in_place_of_text_is_no_picture(asked: Callable[..., Any])
     assert not record.last_sets.exists()
     document = written(record)
     check(document)
-    assert "The data are text: what was sent in its place is no picture" in document.text
+    assert "The data are text: what was sent in its place is not a picture" in document.text
     assert not document.all("img")
 
 

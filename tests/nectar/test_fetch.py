@@ -257,7 +257,7 @@ def test_a_server_cannot_choose_where_its_record_comes_to(
     head, content = joined(lines_of(packed)).whole()
     monkeypatch.setattr(fetching, "ask", lambda *rest: (head, content))
     connection: Any = None
-    with pytest.raises(ConfigError, match="no record's id"):
+    with pytest.raises(ConfigError, match="not a record's id"):
         fetching.fetch(connection, Path(), Request("latest"), tmp_path / "a" / "b")
     assert not (tmp_path / "evil").exists()
 
@@ -420,7 +420,7 @@ def test_what_was_left_out_comes_later(tmp_path: Path) -> None:
 
 
 def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match="no archive"):
+    with pytest.raises(FetchError, match="not an archive"):
         unpack(b"PK nonsense", tmp_path / "record")
 
 

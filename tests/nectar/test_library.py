@@ -302,7 +302,7 @@ def test_a_comparisons_words_are_the_commands(monkeypatch: pytest.MonkeyPatch) -
     assert seen == [f"nectar compare {typed}"]
     with pytest.raises(ConfigError, match=r"^nothing to compare"):
         nectar.compare()
-    with pytest.raises(ConfigError, match="'fedavgg' is no method and no experiment"):
+    with pytest.raises(ConfigError, match="'fedavgg' is neither a method nor an experiment"):
         nectar.compare("fedavgg")
 
 

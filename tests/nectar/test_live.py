@@ -187,7 +187,7 @@ def test_a_place_or_a_port_that_cannot_be_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", str(tmp_path / "none")]) == 2
-    assert "none is no directory" in capsys.readouterr().err
+    assert "none is not a directory" in capsys.readouterr().err
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))
         taken.listen()

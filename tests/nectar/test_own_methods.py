@@ -158,11 +158,11 @@ def test_its_parts_are_import_paths_however_they_were_given() -> None:
         ({"method": "damping:CLASH"}, "calls itself 'fedavg', which is taken"),
         ({"method": "damping:LOUD"}, "calls itself 'Loud!', which cannot name a section"),
         ({"method": "damping:NO_SETTINGS"}, "must inherit common.settings.base.Settings"),
-        ({"method": "damping:setting"}, "no Flower strategy and no method of your own"),
+        ({"method": "damping:setting"}, "neither a Flower strategy nor a method of your own"),
         ({"method": "damping:METHOD", "set": "damped.prat=1"}, "did you mean damped.part"),
         ({"method": "damping:METHOD", "set": "damped.part=2"}, "damped.part=2 .* at most 1"),
         ({"method": "damping:METHOD", "set": "strategy.eta=2"}, "needs a Flower strategy"),
-        ({"method": "fedavg", "set": "damped.part=1"}, "damped.part .* is no setting"),
+        ({"method": "fedavg", "set": "damped.part=1"}, "damped.part .* is not a setting"),
     ],
 )
 def test_what_cannot_be_one_is_told(keys: dict[str, str], sentence: str) -> None:

@@ -97,8 +97,8 @@ def test_what_may_not_go_is_refused_and_nothing_goes(
         str(elsewhere.directory): "does not lie in",
         "..": "does not lie in",
         ".": "does not lie in",
-        "link": "is no run's record in",
-        "compare-1a2b": "is no run's record in",
+        "link": "is not a run's record in",
+        "compare-1a2b": "is not a run's record in",
         first.id: "is named twice",
     }.items():
         words = ["runs", f"output-dir={output}", "--remove", first.id, name, "--yes"]
@@ -142,7 +142,7 @@ def test_what_a_killed_removal_left_is_no_record_and_is_swept(output: Path) -> N
         (["seed=1", "seed=2"], "seed is given twice"),
         (["some-id"], "ids stand after --remove"),
         (["--remove"], "takes the ids of records"),
-        (["--remove", "a", "method=fedavg"], "no filter"),
+        (["--remove", "a", "method=fedavg"], "not a filter"),
         (["--yes"], "ids stand after --remove"),
     ],
 )

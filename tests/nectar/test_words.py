@@ -56,8 +56,8 @@ def test_a_methods_name_in_first_place_is_the_method(method: str) -> None:
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["method=fedavg", "digits"], "'digits' is no key=value"),
-        (["a", "b"], "'b' is no key=value"),
+        (["method=fedavg", "digits"], "'digits' is not key=value"),
+        (["a", "b"], "'b' is not key=value"),
         (["a", "experiment=b"], "two experiments, a and b"),
         (["feddyn", "method=fedavg"], "two methods, feddyn and fedavg: name one"),
         (["rounds=3", "seed=1", "rounds=4"], "rounds is given twice, rounds=3 and rounds=4"),

@@ -85,7 +85,7 @@ def test_it_is_told_first(small: Small, caplog: pytest.LogCaptureFixture) -> Non
     (at,) = (i for i, s in enumerate(said) if s.startswith("REAL IMAGES, round 1: "))
     assert said[at + 1].startswith("round 1/2:")
     text = page([View(PastRun.open(record.directory))])
-    assert 0 < text.index("images sent equal a real one of their site") < text.index("Completed:")
+    assert 0 < text.index("sent images equal a real one of their site") < text.index("Completed:")
 
 
 def test_from_noise_it_says_that_there_are_none_once(
@@ -94,17 +94,17 @@ def test_from_noise_it_says_that_there_are_none_once(
     with caplog.at_level(logging.INFO, "flwr"):
         record = run(small(rounds=2, set="feddm.start=noise"))
     assert not total(record).found
-    said = [r.getMessage() for r in caplog.records if "images sent" in r.getMessage()]
+    said = [r.getMessage() for r in caplog.records if "sent images" in r.getMessage()]
     assert len(said) == 1
-    assert said[0].startswith("None of the ")
+    assert said[0].startswith("Copies: 0 of ")
     text = page([View(PastRun.open(record.directory))])
-    assert text.index(f"None of the {total(record).images} images sent") < text.index("Completed:")
+    assert text.index(f"Copies: 0 of {total(record).images} sent images") < text.index("Completed:")
 
 
 def test_where_no_images_are_sent_nothing_is_counted(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
     assert "copies" not in PastRun.open(record.directory).provenance
-    assert "images sent" not in page([View(PastRun.open(record.directory))])
+    assert "Copies: " not in page([View(PastRun.open(record.directory))])
 
 
 def test_a_site_that_claims_nonsense_ends_nothing(small: Small) -> None:

@@ -75,7 +75,7 @@ def counts(number: float) -> Any:
         ("feddm", with_arrays(nan), "values that are not finite"),
         ("feddm", with_arrays(wrong_shape), "synthetic images are float32 of shape"),
         ("feddm", with_arrays(wrong_label), "a label is 10 where 0 to 9 are allowed"),
-        ("feddm", unreadable, "array 0 of the reply cannot be read: it is no array"),
+        ("feddm", unreadable, "array 0 of the reply cannot be read: it is not an array"),
         ("feddm", no_count, "num-examples is None"),
         ("fedavg", with_arrays(nan), "the weight '.*' holds .* values that are not finite"),
         ("fedavg", with_arrays(wrong_shape), "where float32 of shape"),

@@ -32,7 +32,7 @@ def saved(array: np.ndarray[Any, Any], *, pickles: bool = False) -> bytes:
 DEEP = b"[" * 100_000
 
 PULLED = [
-    (rewritten("ArrayChunk", npz), "array 0 .* is no array as numpy.save writes one"),
+    (rewritten("ArrayChunk", npz), "array 0 .* is not an array as numpy.save writes one"),
     (rewritten("ArrayChunk", lambda body: body[:-1]), "announces .* bytes .* came with it"),
     (
         rewritten("ArrayChunk", lambda body: saved(np.array([{}]), pickles=True)),

@@ -253,7 +253,7 @@ def test_what_else_a_file_has_is_refused_as_ever(tmp_path: Path, extra: str) -> 
     ("content", "says"),
     [
         (Planted(), "cannot be read"),
-        ({"state_dict": {"w": torch.ones(1)}}, "it holds 'state_dict', which is no tensor"),
+        ({"state_dict": {"w": torch.ones(1)}}, "it holds 'state_dict', which is not a tensor"),
         ([torch.ones(1)], "it holds a list and no state_dict"),
     ],
 )
@@ -272,7 +272,7 @@ def test_a_checksum_is_held_against_the_file(tmp_path: Path) -> None:
     assert starting_weights(of(path, f"{NARROW} model.sha256={right}"))
     with pytest.raises(ConfigError, match=rf"has SHA-256 {right}, and model.sha256=(ab)+ asks"):
         starting_weights(of(path, f"{NARROW} model.sha256={'ab' * 32}"))
-    with pytest.raises(ConfigError, match=r"model.sha256 is of a file, and there is none"):
+    with pytest.raises(ConfigError, match=r"model.sha256 names the contents of a file"):
         load({"method": "fedavg", "set": f"model.sha256={right}"})
     with pytest.raises(ConfigError, match="64 hexadecimal digits"):
         of(path, f"{NARROW} model.sha256=abc")

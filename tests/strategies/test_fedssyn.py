@@ -260,7 +260,7 @@ def test_the_central_bound_trains_on_all_synthetic_images_and_asks_nobody(small:
         ("fedssyn.source=gan", "one of diffusion, vae, distilled, real, none"),
         (
             "fedssyn.images=local",
-            r"no setting: did you mean fedssyn\.source .*local is .*shared=off",
+            r"not a setting: did you mean fedssyn\.source .*local is .*shared=off",
         ),
         ("fedssyn.generator=beta-vae", r"did you mean fedssyn\.source \(beta-vae is vae\)"),
         ("fedssyn.source=distilled fedssyn.distilled_by=fedm", "such as feddm"),

@@ -200,7 +200,10 @@ def test_no_device_opens_it(small: Small, bomb: tuple[Standin, Path]) -> None:
     ("change", "said"),
     [
         ("feddgm.stylegan=/nowhere/cifar10.pkl", "stylegan=/nowhere/cifar10.pkl is not there"),
-        ("feddgm.stylegan_code=/nowhere", "=/nowhere is no checkout of StyleGAN-XL's official rep"),
+        (
+            "feddgm.stylegan_code=/nowhere",
+            "=/nowhere is not a checkout of StyleGAN-XL's official rep",
+        ),
         ("feddgm.space=4", "has the spaces F_0 to F_3, and no F_4; change feddgm.space"),
         ("feddgm.stylegan_classes=1,2", "stylegan_classes names 2 classes, and the run has 10"),
         ("feddgm.stylegan_classes=1,2,3,4,5,6,7,8,9,10", "has classes from 0 to 9"),
@@ -244,7 +247,7 @@ def test_a_network_that_makes_no_numbers_is_refused(small: Small, tmp_path: Path
     [
         ({"D": 1}, "cannot be opened (KeyError: 'G_ema')"),
         ({"G_ema": 1}, "holds a int as its G_ema, and no network"),
-        ({"G_ema": torch.nn.Linear(2, 2)}, "is no network of StyleGAN-XL's (AttributeError"),
+        ({"G_ema": torch.nn.Linear(2, 2)}, "is not a network of StyleGAN-XL's (AttributeError"),
     ],
 )
 def test_a_pickle_of_something_else_is_refused(
@@ -320,5 +323,5 @@ def test_a_pickle_in_its_place_is_read_as_text_and_never_run(small: Small, tmp_p
     file.write_bytes(pickle.dumps(Bomb(mark)))
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     said = refusal(small, f"feddgm.generator={file} feddgm.generator_sha256={sha256}")
-    assert "holds no generator: these are no generator's weights" in said
+    assert "holds no generator: these are not a generator's weights" in said
     assert not mark.exists()

@@ -83,18 +83,18 @@ def crowded(**records: ConfigRecord) -> Answer:
 
 
 NONSENSE = {
-    "infinite": (sizes(num_examples=float("inf")), "inf is no count"),
-    "not a number": (sizes(num_examples=float("nan")), "nan is no count"),
+    "infinite": (sizes(num_examples=float("inf")), "inf is not a count"),
+    "not a number": (sizes(num_examples=float("nan")), "nan is not a count"),
     "huge": (
         sizes(num_examples=1e300),
         r"1e\+300 images .* federation.max_examples allows 10000000",
     ),
     "a thousand million": (sizes(num_examples=10**9), "1000000000 images where"),
-    "half": (sizes(num_examples=10.5), "10.5 is no count"),
-    "negative": (sizes(num_examples=-3), "-3 is no count"),
+    "half": (sizes(num_examples=10.5), "10.5 is not a count"),
+    "negative": (sizes(num_examples=-3), "-3 is not a count"),
     "none": (sizes(num_examples=0), "holds no images"),
-    "a list": (sizes(num_examples=[3, 4]), "is no count"),
-    "partitions": (sizes(num_partitions=float("inf")), "inf is no count"),
+    "a list": (sizes(num_examples=[3, 4]), "is not a count"),
+    "partitions": (sizes(num_partitions=float("inf")), "inf is not a count"),
     "other partitions": (sizes(num_partitions=7), "the nodes disagree on num-partitions"),
     "a partition after the last": (about(partition_id=3), "partition 3 of 3"),
     "a partition of infinite number": (
@@ -137,10 +137,10 @@ def test_a_site_that_answers_nonsense_is_left_out_by_name(
     ("counts", "said"),
     [
         ([1e300] * 10, r"add up to 1e\+301"),
-        ([float("inf")] * 10, "inf is no count"),
+        ([float("inf")] * 10, "inf is not a count"),
         ([1] * 9, "no counts of 10 classes"),
         ([10**8] * 10, "counts of classes that add up to 1000000000"),
-        ([-1] * 10, "-1 is no count"),
+        ([-1] * 10, "-1 is not a count"),
     ],
 )
 def test_counts_of_classes_are_held_against_the_number_of_images(

@@ -74,9 +74,9 @@ def test_one_wrong_bit_is_found(at: int) -> None:
 
 def test_what_is_no_record_is_refused() -> None:
     for content in (b"", b"{", b"\xff", b"[]", b"{}", b'{"form": {}, "weights": ""}'):
-        with pytest.raises(ValueError, match="these are no generator's weights"):
+        with pytest.raises(ValueError, match="these are not a generator's weights"):
             decoded(content, sha256(content))
-    assert "these are no generator's weights" in refusal({**record(), "weights": "no base64!"})
+    assert "these are not a generator's weights" in refusal({**record(), "weights": "no base64!"})
     assert "at least 1" in refusal({**record(), "form": {**record()["form"], "width": 0}})
 
 

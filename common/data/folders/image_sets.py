@@ -32,7 +32,7 @@ from common.settings.images import ImagesSettings
 
 log = logging.getLogger("flwr")
 
-_DECODER = 1  # another number makes every store be built anew
+_DECODER = 1  # another number makes every store be built again
 
 
 def read_central(

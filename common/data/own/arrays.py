@@ -184,7 +184,7 @@ def numbers(value: Any, what: str) -> NDArray[np.generic]:
         array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
         array = np.asarray(array)
     except (ValueError, TypeError) as error:
-        raise DataError(f"{what} is no array of numbers ({str(error)[:100]})") from None
+        raise DataError(f"{what} is not an array of numbers ({str(error)[:100]})") from None
     if array.dtype.kind not in "buif":
         raise DataError(
             f"{what} must be an array of numbers, not of {array.dtype}: write categories and dates as numbers before"

@@ -82,7 +82,7 @@ def _sample(sample: Any, place: int, what: str) -> tuple[Any, int]:
     try:
         image, label = sample
     except (TypeError, ValueError):
-        raise DataError(f"{what}: sample {place} is no pair of an image and its label") from None
+        raise DataError(f"{what}: sample {place} is not a pair of an image and its label") from None
     try:
         return image, operator.index(label.item() if hasattr(label, "item") else label)
     except (TypeError, ValueError, RuntimeError):

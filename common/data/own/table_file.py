@@ -52,7 +52,7 @@ def read_table(path: Path, label: str) -> dict[str, Any]:
         # the server named the file, and the names of its columns are the site's
         raise DataError(
             str(error),
-            told="data.file is no table that can be read with this data.label: this site's log says why",
+            told="data.file is not a table that can be read with this data.label: this site's log says why",
         ) from error
 
 

@@ -107,8 +107,8 @@ def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
     if name in _KNOWN:
         if images is not None and (images.folder or images.classes or images.sites):
             raise DataError(
-                f"dataset={name} is no folder of images: leave images.folder, images.classes and images.sites out, or "
-                "choose dataset=images for folders of your own"
+                f"dataset={name} is not a folder of images: leave images.folder, images.classes and images.sites out, "
+                "or choose dataset=images for folders of your own"
             )
         return _KNOWN[name]
     if kind_of(name):

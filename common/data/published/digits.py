@@ -21,7 +21,7 @@ _SIDE = 8
 def read_digits() -> tuple[Split, Split]:
     """Return 1,437 training and 360 test images, raw uint8 values 0..16, split once and for all.
 
-    The split is stratified and hangs on each image's place alone (a hash of it orders each class),
+    The split is stratified and depends on each image's place alone (a hash of it orders each class),
     neither on a run's seed nor on a library's random stream, so that every figure ever published
     on it speaks of the same 360 images.
     """

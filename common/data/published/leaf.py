@@ -16,7 +16,7 @@ from common.samples.dataset import Labels, Split
 
 FOLDER = "leaf"
 _PUBLISHER = "https://github.com/TalwalkarLab/leaf"
-_READER = 1  # another number makes every store be built anew
+_READER = 1  # another number makes every store be built again
 _PARTS: tuple[Literal["train", "test"], ...] = ("train", "test")
 
 Paths = Sequence[Path]

@@ -86,7 +86,7 @@ def _images(user: User) -> Images:
 def _labels(user: User) -> Labels:
     labels = _numbers(user.y)
     if labels is None or labels.dtype.kind != "i" or labels.shape != (len(user.y),):
-        raise DataError(f"{user.place}: a label is no whole number; {REMEDY}")
+        raise DataError(f"{user.place}: a label is not a whole number; {REMEDY}")
     wrong = (labels < 0) | (labels >= _CLASSES)
     if wrong.any():
         raise DataError(

@@ -85,7 +85,7 @@ def read_object(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is truncated or damaged ({error}); {REMEDY}") from error
     if not isinstance(content, dict):
-        raise DataError(f"{path} is no JSON object; {REMEDY}")
+        raise DataError(f"{path} is not a JSON object; {REMEDY}")
     return content
 
 

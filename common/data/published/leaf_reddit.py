@@ -74,7 +74,7 @@ def _sequences(user: User, vocabulary: Mapping[str, int]) -> tuple[Tokens, Token
     counted: list[Any] = []
     for comment, about in zip(user.x, user.y, strict=True):
         if not isinstance(about, dict):
-            raise DataError(f"{user.place}: an entry of y is no object; {REMEDY}")
+            raise DataError(f"{user.place}: an entry of y is not an object; {REMEDY}")
         tokens = entry(about, "target_tokens", list, user.place)
         marks = entry(about, "count_tokens", list, user.place)
         if not isinstance(comment, list) or not len(comment) == len(tokens) == len(marks):

@@ -102,7 +102,7 @@ class Client:
         Raises
         ------
         LogBroken
-            The connection broke; the log begins anew when it is asked for again.
+            The connection broke; the log begins again when it is asked for again.
         """
         process = processes.start(
             [str(self.program), "log", run, self.connection, "--stream"],

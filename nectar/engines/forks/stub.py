@@ -1,4 +1,4 @@
-"""What a SuperNode starts in the place of `flwr-clientapp`: hands its words on to the site's program, and waits.
+"""What a SuperNode starts instead of `flwr-clientapp`: hands its words on to the site's program, and waits.
 
 ``python -I -S stub.py SOCKET PROGRAM``, the words in the environment, where no other user reads them. Every message
 starts one, so it imports nothing but what Python has built in.

@@ -75,7 +75,7 @@ def unpack(
                 )
             _place(archive, members, target, without if changed else ())
     except zipfile.BadZipFile as error:
-        raise FetchError(f"what came is no archive ({error})") from None
+        raise FetchError(f"what came is not an archive ({error})") from None
     except (NotImplementedError, RuntimeError, ValueError, zlib.error, EOFError) as error:
         raise FetchError(f"what came is an archive that cannot be read ({error})") from None
     except OSError as error:
@@ -92,7 +92,7 @@ def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
         named = all(NAME.fullmatch(part) for part in member.filename.split("/"))
         if kind != stat.S_IFREG or not named or member.compress_type not in _METHODS:
             raise FetchError(
-                f"what came holds {member.filename[:100]!r}, which is no file of a record: nothing is unpacked"
+                f"what came holds {member.filename[:100]!r}, which is not a file of a record: nothing is unpacked"
             )
     if len({member.filename for member in members}) != len(members):
         raise FetchError("what came holds a file twice: nothing is unpacked")

@@ -2,7 +2,7 @@
 
 ``python -P -m nectar.engines.site [--pin BUNDLE] PROGRAMS -- OPTIONS OF flower-supernode``
 
-It is started anew by the command, because that has imported modules of the app, whose code a fork gets from its
+It is started again by the command, because that has imported modules of the app, whose code a fork gets from its
 bundle; and without the working directory on its path, as Flower's own `flwr-clientapp` is.
 """
 

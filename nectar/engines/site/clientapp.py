@@ -142,7 +142,7 @@ def preload(pin: Pin | None) -> None:
 
 def run(pin: Pin | None, fleet: Fleet | None) -> None:
     """Be `flwr-clientapp`; ends as that does, by SystemExit."""
-    # a fresh process would draw this state anew; torch's is fixed, and Python sees to its own
+    # a fresh process would draw this state again; torch's is fixed, and Python sees to its own
     importlib.import_module("numpy").random.seed()
     if pin is not None:
         _use(pin)
@@ -172,7 +172,7 @@ def _use(pin: Pin) -> None:
 
 
 def _replace(module: ModuleType, name: str, function: Callable[..., object]) -> None:
-    """Put a function in the place of one that Flower calls by this name; AttributeError where it does so no more."""
+    """Replace a function that Flower calls by this name; AttributeError where it does so no more."""
     getattr(module, name)
     setattr(module, name, function)
 

@@ -39,7 +39,7 @@ def keys(directory: Path, host: str | None, *, site: bool) -> Iterator[Check]:
         for name in ("ca.key", "server.key"):
             if (directory / name).exists():
                 yield Check(
-                    "keys", "warn", f"{directory / name} is none of a site's: delete it here"
+                    "keys", "warn", f"{directory / name} does not belong at a site: delete it here"
                 )
     certificate = directory / "server.pem"
     if host is not None and certificate.is_file():

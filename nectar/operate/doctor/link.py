@@ -48,7 +48,7 @@ class Answer:
 
 
 def link(connection: Connection, flower: str, *, site: bool) -> Iterator[Check]:
-    """Look at the connection, from the wire up; what hangs on a step that failed is not looked at.
+    """Look at the connection, from the wire up; what depends on a step that failed is not looked at.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def room(about: str, directory: Path) -> Check:
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        return Check(about, "fail", f"{there} is no directory: name another place")
+        return Check(about, "fail", f"{there} is not a directory: name another place")
     try:
         with tempfile.NamedTemporaryFile(dir=there, prefix=".nectar-doctor-") as file:
             file.write(b"x")

@@ -81,7 +81,7 @@ def held_against(node: Node, run_config: Mapping[str, str | int | float | bool])
     """
     if "simulated" in node:
         raise FederationError(
-            "the node config says simulated, which is none of an owner's keys: such a node vetoes nothing, leave it out"
+            "the node config says simulated, which is not an owner's key: such a node refuses nothing, leave it out"
         )
     site = importlib.import_module(_SITE)
     context = _context(node, run_config)

@@ -116,7 +116,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificates(read(path))[0]
     except ValueError:
-        raise KeysError(f"{path} is no certificate in PEM form") from None
+        raise KeysError(f"{path} is not a certificate in PEM form") from None
 
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -130,9 +130,9 @@ def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(read(path), password=None)
     except (ValueError, TypeError):
-        raise KeysError(f"{path} is no private key in PEM form without a passphrase") from None
+        raise KeysError(f"{path} is not a private key in PEM form without a passphrase") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise KeysError(f"{path} is no key on an elliptic curve: make one with `nectar keys`")
+        raise KeysError(f"{path} is not a key on an elliptic curve: make one with `nectar keys`")
     return key
 
 
@@ -203,7 +203,7 @@ def _general_name(host: str) -> x509.GeneralName:
             "https:// and without a port"
         )
     if re.fullmatch(r"[0-9.]+", host):
-        raise KeysError(f"{host} is no address: four numbers from 0 to 255 make one")
+        raise KeysError(f"{host} is not an address: four numbers from 0 to 255 make one")
     return x509.DNSName(host)
 
 

@@ -80,7 +80,7 @@ def read_public(path: Path) -> ec.EllipticCurvePublicKey:
     try:
         key = serialization.load_ssh_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
-        raise KeysError(f"{path} is no public key of OpenSSH's form") from None
+        raise KeysError(f"{path} is not a public key of OpenSSH's form") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _CURVES:
         raise KeysError(
             f"{path} is of a kind that Flower does not take: make the pair with `nectar keys node`"
@@ -100,7 +100,7 @@ def read_private(path: Path) -> ec.EllipticCurvePrivateKey:
         key = serialization.load_ssh_private_key(read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise KeysError(
-            f"{path} is no private key of OpenSSH's form without a passphrase"
+            f"{path} is not a private key of OpenSSH's form without a passphrase"
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise KeysError(

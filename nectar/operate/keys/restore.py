@@ -135,7 +135,7 @@ def _unpack(source: BinaryIO, folder: Path) -> str:
                         f"the backup is damaged: {entry.name} is not what was put into it"
                     )
     except (tarfile.TarError, EOFError):
-        raise KeysError("that is no backup of `nectar backup`, or it was cut short") from None
+        raise KeysError("that is not a backup of `nectar backup`, or it was cut short") from None
     if sums:
         raise KeysError(f"the backup is damaged: it lacks {next(iter(sums))}")
     return str(about["made"])
@@ -149,7 +149,7 @@ def _about(archive: tarfile.TarFile, entry: tarfile.TarInfo | None) -> dict[str,
         if about["format"] != FORMAT or DATABASE not in sums or not isinstance(sums, dict):
             raise ValueError(about["format"])
     except (ValueError, KeyError, TypeError):
-        raise KeysError("that is no backup of `nectar backup`, or of a later release") from None
+        raise KeysError("that is not a backup of `nectar backup`, or of a later release") from None
     return dict(about)
 
 

@@ -12,7 +12,7 @@ PLAIN: dict[str, Facts] = {
     "central": Facts(
         "central training",
         (
-            "This is no federated learning: the server trained on the union of the partitions, the bound that "
+            "This is not federated learning: the server trained on the union of the partitions, the bound that "
             "federations are measured against.",
         ),
         ("The data lay in one place.",),
