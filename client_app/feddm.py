@@ -87,7 +87,7 @@ class FedDMClient(DeviceClient):
             image_momentum=settings.image_momentum,
             rho=settings.rho,
             syn_batch=settings.syn_batch,
-            augment=settings.augment,
+            augment=settings.dsa,
             real_precision=getattr(torch, settings.real_precision),
             before_step=counted(settings.iterations, self.deadline.check),
         )

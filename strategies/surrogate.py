@@ -53,7 +53,7 @@ class SurrogateServer(Strategy):
         self.settings = settings = run.settings(SurrogateServerSettings)
         self._expects = self.expects()
         self._models = GlobalModels(run, settings)
-        self.needs_class_counts = settings.weighting == "counts"
+        self.needs_class_counts = settings.image_weighting == "counts"
         self._last: dict[str, SyntheticImages] = {}
         self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
 
@@ -105,7 +105,7 @@ class SurrogateServer(Strategy):
         sets = [self.images_of(u) for u in uploads]
         images = torch.cat([s.images for s in sets])
         labels = torch.cat([s.labels for s in sets])
-        if self.settings.weighting == "uniform":
+        if self.settings.image_weighting == "uniform":
             return images, labels, torch.ones(len(labels))
         each = torch.cat(
             [self._by_counts(u.site, s.labels) for u, s in zip(uploads, sets, strict=True)]

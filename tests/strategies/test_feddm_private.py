@@ -253,7 +253,10 @@ def test_a_figure_past_the_mechanism_is_noticed(
         (f"{private('feature')} feddm.start=mix:4", "begin as means of real ones"),
         (f"{private('gradient')} feddm.start=mean", "begin as means of real ones"),
         (private("feature", 1.0, ""), "set feddm.counts_noise above 0"),
-        (private("feature", 1.0, "feddm.counts_noise=5 feddm.weighting=counts"), "privacy.counts"),
+        (
+            private("feature", 1.0, "feddm.counts_noise=5 feddm.image_weighting=counts"),
+            "privacy.counts",
+        ),
         ("feddm.mechanism=gradient", "privacy.noise_multiplier is 0"),
         (
             f"{private('gradient')} evaluation.on=sites data.site_holdout=0.1",

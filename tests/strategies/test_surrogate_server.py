@@ -67,7 +67,7 @@ def test_no_server_work_leaves_the_weights() -> None:
 
 def test_soft_labels_weigh_by_the_counts_of_their_classes() -> None:
     """One-hot they weigh as hard ones; half of each of two classes of 6 and 2 examples, as half of either."""
-    server = FedDM(Division(load({"set": "model.width=8 feddm.weighting=counts"})).run)
+    server = FedDM(Division(load({"set": "model.width=8 feddm.image_weighting=counts"})).run)
     site = Site("partition-0", 1, examples=8, class_counts=(6, 2, *[0] * 8))
     hard = torch.tensor([0, 0, 1])
     one_hot = torch.nn.functional.one_hot(hard, 10).float()
@@ -79,7 +79,7 @@ def test_soft_labels_weigh_by_the_counts_of_their_classes() -> None:
 
 def test_a_share_that_is_almost_nothing_makes_no_weight_that_is_no_number() -> None:
     """6 examples over a share of 1e-45 are 6e45, which float32 has not: the image would count infinitely."""
-    server = FedDM(Division(load({"set": "model.width=8 feddm.weighting=counts"})).run)
+    server = FedDM(Division(load({"set": "model.width=8 feddm.image_weighting=counts"})).run)
     site = Site("partition-0", 1, examples=8, class_counts=(6, 2, *[0] * 8))
     labels = torch.nn.functional.one_hot(torch.tensor([1, 1]), 10).float()
     labels[0, 0] = 1e-45
@@ -125,7 +125,7 @@ def test_of_soft_labels_too_there_are_as_many_a_class_as_the_spec_says() -> None
 
 @pytest.mark.parametrize("weighting", ["uniform", "counts"])
 def test_a_round_of_soft_labels_learns(weighting: str) -> None:
-    words = f"model.width=8 feddm.weighting={weighting} image_training.epochs=2"
+    words = f"model.width=8 feddm.image_weighting={weighting} image_training.epochs=2"
     run = Division(load({"set": words})).run
     weights = Weights.of(run.build_model())
     site = Site("partition-0", 1, examples=20, class_counts=(2,) * 10)
