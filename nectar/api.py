@@ -318,13 +318,15 @@ def compare(
     NectarError
         In the sentences of the command line, if the comparison cannot be.
     """
-    lines = [named("method", row) if is_named(row) else row for row in rows]
-    for row in lines:
+    lines: list[str] = []
+    for one in rows:
+        row = named("method", one) if is_named(one) else one
         if not isinstance(row, str):
             raise ConfigError(
                 f"{row!r:.60} is not a row: nectar.compare takes each as an argument of its own, such as "
                 "nectar.compare('feddm', 'fedavg')."
             )
+        lines.append(row)
     told: dict[str, Any] = {
         "seeds": seeds,
         "target": target,
