@@ -1,6 +1,4 @@
-"""What a record, which may come from anywhere, has imported here: Flower's, what the command line names, and what a
-run of one's own has imported on this machine.
-"""
+"""What a record has imported here: Flower's, what the command line names, what the user's own runs have imported."""
 
 from __future__ import annotations
 

@@ -86,9 +86,9 @@ def test_a_report_says_what_the_run_did(small: Small) -> None:
     labels = [svg["aria-label"].partition(": ")[2] for svg in document.all("svg")]
     assert labels == [
         "accuracy by round",
-        "accuracy by megabytes sent",
+        "accuracy by bytes sent",
         "loss by round",
-        "loss by megabytes sent",
+        "loss by bytes sent",
     ]
     sets = PastRun.open(record.directory).synthetic()[1]
     for site, images in sets.items():
