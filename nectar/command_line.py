@@ -181,7 +181,7 @@ class Commands(Actions):
         """Write the commands in their groups, without importing them."""
         for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl(list(commands.items()), col_max=10)
+                formatter.write_dl(list(commands.items()), col_max=13)
 
 
 def told(error: click.ClickException) -> str:
