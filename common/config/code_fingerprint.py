@@ -32,6 +32,8 @@ _NOT_IN_NUMBERS = (
     "server_app.screen",
     "server_app.sending",
     "server_app.tracking",
+    # what a person holds: no app imports it, a script that runs itself does
+    "nectar",
 )
 
 #: what this process has read, which is what it has imported

@@ -13,7 +13,7 @@ from small import SMALL
 
 import nectar
 from common.code.import_closure import MADE
-from common.config.code_fingerprint import code_fingerprint
+from common.config.code_fingerprint import code_fingerprint, code_modules
 from common.config.loading import load
 from common.config.text import parse_set
 from common.errors import ConfigError
@@ -84,6 +84,21 @@ def test_a_notebook_s_definitions_are_what_its_run_is_known_by(notebook: Cells) 
     assert digest("# a remark", "after = nectar_has_run = len('x')") == first
     assert digest("WIDTH = 5") != first
     assert digest("def net(shape, classes):\n    return nn.Linear(4, 2)") != first
+
+
+def test_a_script_s_run_is_known_by_its_file_and_not_by_what_draws_reports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script, main = tmp_path / "script.py", ModuleType("__main__")
+    script.write_text("import nectar\ndef net(shape, classes): ...")
+    main.__dict__["__file__"] = str(script)
+    exec(script.read_text(), main.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.delitem(MADE, "__main__", raising=False)
+    named("model.name", main.net)
+    modules = code_modules(load({"set": "model.name=__main__:net"}))
+    assert modules["__main__"] == script
+    assert not [module for module in modules if module.partition(".")[0] == "nectar"]
 
 
 def test_a_prompt_that_keeps_no_text_is_told_so(notebook: Cells) -> None:
