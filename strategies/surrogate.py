@@ -132,8 +132,10 @@ class SurrogateServer(Strategy):
 
     def notes(self) -> Mapping[str, Any]:
         """Name the classes of which nobody sent an image in this round, where there are such."""
-        hard = [s.labels for s in self._last.values() if not s.labels.is_floating_point()]
-        sent = set(torch.cat(hard).tolist()) if hard else range(len(self.run.info.classes))
+        if not self._last:
+            return {}
+        each = (s.labels for s in self._last.values())
+        sent = {c for ls in each for c in (ls.argmax(1) if ls.is_floating_point() else ls).tolist()}
         names = [name for one, name in enumerate(self.run.info.classes) if one not in sent]
         return {"not_sent": names} if names else {}
 

@@ -130,5 +130,8 @@ def test_a_round_of_soft_labels_learns(weighting: str) -> None:
     weights = Weights.of(run.build_model())
     site = Site("partition-0", 1, examples=20, class_counts=(2,) * 10)
     images = SyntheticImages(torch.randn(4, 1, 8, 8), torch.rand(4, 10).softmax(1))
-    learned = FedDM(run).update(1, weights, [Upload(site, images, 20, {})])
+    server = FedDM(run)
+    learned = server.update(1, weights, [Upload(site, images, 20, {})])
+    shown = {run.info.classes[c] for c in images.labels.argmax(1).tolist()}
+    assert set(server.notes()["not_sent"]) == set(run.info.classes) - shown
     assert not all(torch.equal(t, learned.tensors[n]) for n, t in weights.tensors.items())
