@@ -22,7 +22,7 @@ from common.wire.bundle import Bundle
 from common.wire.latent_means import LatentMeans
 from common.wire.weights import Weights
 from synth.aggregation_free import class_means, directions, mixed_weights, softened, towards_others
-from synth.matching_parts import Matching
+from synth.matching_parts import Extra, Matching, Shown
 
 
 class FedAFClient(FedDMClient):
@@ -46,22 +46,24 @@ class FedAFClient(FedDMClient):
         rows[means.labels.to(rows.device)] = means.vectors.to(rows.device)
         return rows
 
-    def _matching(self, settings: FedDMSettings) -> Matching:
-        """Return FedDM's at mixed weights, of mean embeddings alone, with L_CDC from when the others are known."""
+    def matching(self, settings: FedDMSettings) -> Matching:
+        """Return FedDM's at mixed weights, of mean embeddings alone."""
         own = self.settings(FedAFSettings)
         draw = mixed_weights(own.gamma, self._fresh()) if own.gamma < 1 else _at_the_centre
-        matching = replace(super()._matching(settings), weights=draw, logits=False)
-        if self._others is None or not own.local_strength:
-            return matching
-        others = self._others
+        return replace(super().matching(settings), weights=draw, logits=False)
 
-        def apart(
-            logits: Tensor, labels: Tensor, averages: Tensor, draws: torch.Generator
-        ) -> Tensor:
-            along = directions(own.directions, len(others), draws)
-            return own.local_strength * towards_others(logits, labels, others, along, averages)
+    def extra(self) -> Extra | None:
+        """Return L_CDC, from when the others are known."""
+        own, others = self.settings(FedAFSettings), self._others
+        if others is None or not own.local_strength:
+            return None
 
-        return replace(matching, beside=apart)
+        def apart(shown: Shown) -> Tensor:
+            along = directions(own.directions, len(others), shown.draws)
+            gap = towards_others(shown.logits, shown.labels, others, along, shown.averages)
+            return own.local_strength * gap
+
+        return apart
 
     def _fresh(self) -> Callable[[], Tensor]:
         """Return what gives the parameters of the run's network as it begins, others each time, flat."""

@@ -21,7 +21,7 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from synth.distribution_matching import distil
 from synth.half_size import OfHalfSize, halved
-from synth.matching_parts import Matching
+from synth.matching_parts import Extra, Matching
 from synth.poisson_classes import PoissonClasses
 from synth.private_matching import distil_privately, rows_see_each_other
 from synth.starts import mean_start, mix_start, noise_start, real_start, smooth_start
@@ -66,22 +66,28 @@ class FedDMClient(DeviceClient):
             self.samples.labels,
             start,
             labels,
-            self._matching(settings),
+            self.matching(settings),
             settings.real_batch,
             rng,
+            extra=self.extra(),
         )
         if len(distilled.losses):
             self.report(matching_loss=float(distilled.losses[-1]))
         return distilled.images, distilled.labels
 
-    def _matching(self, settings: FedDMSettings) -> Matching:
+    def extra(self) -> Extra | None:
+        """Return a further term of the distillation's loss, a scalar of what an iteration shows; here none."""
+        return None
+
+    def matching(self, settings: FedDMSettings) -> Matching:
+        """Return how images are matched."""
         return Matching(
             iterations=settings.iterations,
             image_lr=settings.image_lr,
             image_momentum=settings.image_momentum,
             rho=settings.rho,
             syn_batch=settings.syn_batch,
-            augment=settings.augment,
+            augment=settings.dsa,
             real_precision=getattr(torch, settings.real_precision),
             before_step=counted(settings.iterations, self.deadline.check),
         )
@@ -94,6 +100,11 @@ class FedDMClient(DeviceClient):
         """Return the images and their labels by the mechanism that is set, and report nothing of them."""
         settings, privacy = self.settings(FedDMSettings), self.run.config.privacy
         assert settings.mechanism != "none"
+        if self.extra() is not None:
+            raise FederationError(
+                f"{self.run.config.section}.mechanism={settings.mechanism} bounds what the matching tells of an "
+                "example, and not what a further term of the loss does: set it to none"
+            )
         model = self._embedder(w).train()
         if model.couples_samples or rows_see_each_other(model, self._shape):
             raise FederationError(
@@ -113,7 +124,7 @@ class FedDMClient(DeviceClient):
             self._inputs,
             batches,
             start,
-            self._matching(settings),
+            self.matching(settings),
             mechanism=settings.mechanism,
             gaussian=self.draws.gaussian("matching-noise", privacy.noise_multiplier, privacy.clip),
             sample=lambda rates: self.draws.sample(f"matching-sample {next(samples)}", rates),

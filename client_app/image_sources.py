@@ -24,7 +24,7 @@ from common.specs.fedssyn import (
 )
 from common.wire.codec import Payload, Spec
 from common.wire.levels import LEVELS
-from common.wire.numbers import Numbers
+from common.wire.tensors import Tensors
 
 
 class Source(Protocol):
@@ -57,8 +57,8 @@ class Drawn:
         """Return all."""
         return self._client.samples
 
-    def _draw(self, asked: Numbers) -> Images | None:
-        settings, size = settings_of(self._client.run), asked.values[SIZE]
+    def _draw(self, asked: Tensors) -> Images | None:
+        settings, size = settings_of(self._client.run), int(asked[SIZE])
         if settings.size and size != settings.size:
             raise FederationError(
                 f"the server asks for {size} images where fedssyn.size={settings.size}"
@@ -106,7 +106,7 @@ class Given:
         """Return those that were not given away."""
         return self._client.samples.at(self._division()[1])
 
-    def _give(self, asked: Numbers) -> Images:
+    def _give(self, asked: Tensors) -> Images:
         client = self._client
         info, device, positions = client.run.info, client.run.device, self._division()[0]
         mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))

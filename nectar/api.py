@@ -15,9 +15,11 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from common.code.imports import HERE
 from common.config.tables import TABLE
 from common.config.text import scalar_text
 from common.errors import ConfigError
+from common.methods import Method
 from nectar.class_list import with_class_list
 from nectar.comparison.asked import Asked
 from nectar.comparison.comparison import Comparison
@@ -29,6 +31,7 @@ from nectar.comparison.table_request import parse_table
 from nectar.comparison.tables import Results, terminal
 from nectar.engines.interrupt import Interrupted, Interrupts
 from nectar.engines.local_run import run_here
+from nectar.objects import KEYS, is_named, named
 from nectar.records.named_record import record_at
 from nectar.records.past_run import PastRun
 from nectar.records.record_imports import judge_of
@@ -38,9 +41,11 @@ from nectar.words import parse_words, typed
 
 T = TypeVar("T")
 
+Row = str | Method | type
+
 
 def run(
-    method: str = "",
+    method: str | Method | type = "",
     /,
     *,
     progress: bool = True,
@@ -51,8 +56,9 @@ def run(
 
     Parameters
     ----------
-    method : str, optional
-        A method's name, or a Flower strategy as ``package.module:Class``; left out, the configuration's.
+    method : str, Method or type, optional
+        A method's name, an import path, or what one leads to: a method of your own, the class of a Flower strategy;
+        left out, the configuration's.
     progress : bool
         Whether a line is printed for each round.
     on_round : callable, optional
@@ -61,6 +67,8 @@ def run(
     **settings
         What stands as ``key=value`` on the command line: ``dataset``, ``rounds``, ``seed``, ``experiment``,
         ``output_dir``, ``data_dir``, ``resume``; a section's as ``feddm={"ipc": 5}`` or ``**{"feddm.ipc": 5}``.
+        ``model`` and ``dataset`` take functions and classes of your own too; those of a script or a notebook keep
+        the run in this process.
 
     Returns
     -------
@@ -72,6 +80,8 @@ def run(
     NectarError
         In the sentences of the command line, if the run cannot start (before any work is done) or stops.
     """
+    if is_named(method):
+        method = named("method", method)
     if not isinstance(method, str):
         raise ConfigError(f"{method!r:.60} is not a method: name one, such as nectar.run('feddm').")
     if on_round is not None and not callable(on_round):
@@ -252,16 +262,16 @@ class TableResult:
 
 @overload
 def compare(
-    *rows: str, table: None = None, grid: None = None, **options: Any
+    *rows: Row, table: None = None, grid: None = None, **options: Any
 ) -> ComparisonResult: ...
 @overload
-def compare(*rows: str, table: str, grid: None = None, **options: Any) -> TableResult: ...
+def compare(*rows: Row, table: str, grid: None = None, **options: Any) -> TableResult: ...
 @overload
 def compare(
-    *rows: str, table: None = None, grid: Mapping[str, Sequence[Any]], **options: Any
+    *rows: Row, table: None = None, grid: Mapping[str, Sequence[Any]], **options: Any
 ) -> GridResult: ...
 def compare(
-    *rows: str,
+    *rows: Row,
     table: str | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
     small: bool = False,
@@ -283,9 +293,9 @@ def compare(
 
     Parameters
     ----------
-    *rows : str
+    *rows : str, Method or type
         As on the command line: ``"feddm"``, ``"feddm:start=real"``, ``"mine=feddm:ipc=5"``; of a table its rows and
-        columns, all of them if none is named.
+        columns, all of them if none is named. A method or class of a module of your own stands for its import path.
     table : str, optional
         A paper's table.
     grid : mapping of str to sequence, optional
@@ -309,12 +319,15 @@ def compare(
     NectarError
         In the sentences of the command line, if the comparison cannot be.
     """
-    for row in rows:
+    lines: list[str] = []
+    for one in rows:
+        row = named("method", one) if is_named(one) else one
         if not isinstance(row, str):
             raise ConfigError(
                 f"{row!r:.60} is not a row: nectar.compare takes each as an argument of its own, such as "
                 "nectar.compare('feddm', 'fedavg')."
             )
+        lines.append(row)
     told: dict[str, Any] = {
         "seeds": seeds,
         "target": target,
@@ -327,8 +340,13 @@ def compare(
         "search": search,
     }
     given = {name: value for name, value in told.items() if value is not None}
-    named = {} if table is None else {TABLE: table}
-    words = (*rows, *_words(named | settings))
+    tabled = {} if table is None else {TABLE: table}
+    words = (*lines, *_words(tabled | settings))
+    if any(f"{HERE}:" in word for word in words):
+        raise ConfigError(
+            "a comparison runs in processes of its own, where nothing of this script or notebook is: put what it names "
+            "into a module."
+        )
     searches = (tune,) if isinstance(tune, str) else tuple(tune)
     axes = tuple(f"{k}={','.join(_text(k, v) for v in own)}" for k, own in (grid or {}).items())
     line = _typed(words, given, {"--tune": searches, "--grid": axes})
@@ -392,6 +410,8 @@ def _words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _text(key: str, value: Any) -> str:
+    if is_named(value) and key in (*KEYS, "model"):
+        return named(key, value)
     if isinstance(value, str | Path):
         # Behind a dot the command line reads YAML, where the text "3" is not the number 3.
         return scalar_text(str(value)) if "." in key else str(value)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,13 +94,29 @@ class Series:
     error: Sequence[float] | None = None
 
 
+UNIT = "{unit}"
+"""What stands in an axis's label for a unit of bytes."""
+
+
+def _in_units(series: Sequence[Series]) -> tuple[list[Series], str]:
+    """Return series whose x are bytes in powers of 1000, the largest that the farthest comes to, and its name."""
+    most = max((x for one in series for x in one.x if math.isfinite(x)), default=0.0)
+    units = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0}
+    unit = next((name for name, amount in units.items() if most >= amount), "bytes")
+    return [replace(one, x=[x / units[unit] for x in one.x]) for one in series], unit
+
+
 def lines(
     series: Sequence[Series], *, title: str, x_label: str, y_label: str, log_x: bool = False
 ) -> Figure:
     """Draw ``series`` into one chart with a legend below it.
 
     Each line has a colour, a marker and a dash of its own. On a logarithmic axis what is not above zero is left out.
+    Where ``x_label`` has the word ``UNIT``, x are bytes, and are drawn in the largest unit that they come to.
     """
+    if UNIT in x_label:
+        series, unit = _in_units(series)
+        x_label = x_label.replace(UNIT, unit)
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

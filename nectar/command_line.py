@@ -23,6 +23,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "compare": "run methods over seeds, what is not there yet, side by side",
         "config": "print the resolved configuration; explain methods and settings",
         "methods": "list the methods: what sites send, and what data each takes",
+        "tables": "list the papers' tables and the experiments in each",
+        "init-method": "write the files of a method of your own that runs",
         "data": "prepare a data set, count its classes by site, check a folder",
     },
     "Look at what it did": {
@@ -160,7 +162,9 @@ class Commands(Actions):
         """Return the command of that name, None if there is none."""
         if cmd_name not in SUMMARIES:
             return None
-        return command_of(cmd_name, importlib.import_module(f"nectar.commands.{cmd_name}"))
+        return command_of(
+            cmd_name, importlib.import_module(f"nectar.commands.{cmd_name.replace('-', '_')}")
+        )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -177,7 +181,7 @@ class Commands(Actions):
         """Write the commands in their groups, without importing them."""
         for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl(list(commands.items()), col_max=10)
+                formatter.write_dl(list(commands.items()), col_max=13)
 
 
 def told(error: click.ClickException) -> str:

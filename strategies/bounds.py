@@ -6,7 +6,6 @@ by what an honest site can have, who meets them next and where they stay.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
 from common.wire.bundle import leaves
 from common.wire.codec import CarriesExamples
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.values import ROUNDED
 from common.wire.weights import Weights
 from strategies.exchange.judging import Led
 from strategies.exchange.replies import Upload
@@ -32,9 +31,6 @@ _SETTINGS = {
     "synthetic-images": "images",
     "synthetic-batches": "images",
 }
-
-#: how far rounding may take a value beyond its bound: float16 keeps eleven bits
-_ROUNDED = 2e-3
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ def form(by: str, reaches: str, stays: str, *, codec: str = "") -> Bound:
 
 
 def images(run: Run, reaches: str, stays: str, *, means: bool = False) -> Bound:
-    """Return the bound of normalised images, whose soft labels lie in [0, 1] and sum to 1.
+    """Return the bound of normalised images.
 
     Parameters
     ----------
@@ -99,8 +95,6 @@ def images(run: Run, reaches: str, stays: str, *, means: bool = False) -> Bound:
 
     def require(_: Weights, __: Upload, sent: CarriesExamples) -> None:
         _require_in_range(sent.examples, run.info, factor, times)
-        if isinstance(sent, SyntheticImages) and sent.labels.is_floating_point():
-            require_shares(sent.labels)
 
     by = (
         "the range of real images"
@@ -114,18 +108,9 @@ def _require_in_range(values: Tensor, info: DatasetInfo, factor: float, times: s
     if not factor:
         return
     allowed, found = factor * info.largest, float(values.abs().max())
-    if found > allowed * (1 + _ROUNDED):
+    if found > allowed * (1 + ROUNDED):
         raise PayloadError(
             f"its images hold a value of {found:.2g} where {times}the range of {info.name}, {allowed:.3g}, is allowed"
-        )
-
-
-def require_shares(labels: Tensor) -> None:
-    """PayloadError unless each row of soft labels [n, classes] lies in [0, 1] and sums to 1."""
-    sums, rounded = labels.sum(-1), _ROUNDED * math.sqrt(labels.shape[-1])
-    if float(labels.min()) < -_ROUNDED or float((sums - 1).abs().max()) > rounded:
-        raise PayloadError(
-            "its soft labels are not shares of the classes: each must lie in [0, 1], and those of an image sum to 1"
         )
 
 
@@ -134,7 +119,7 @@ def vectors(longest: float, why: str, reaches: str, stays: str) -> Bound:
 
     def require(_: Weights, __: Upload, sent: Any) -> None:
         found = float(sent.vectors.double().norm(dim=1).max()) if len(sent.vectors) else 0.0
-        if found > longest * (1 + _ROUNDED):
+        if found > longest * (1 + ROUNDED):
             raise PayloadError(
                 f"a vector of it is {found:.3g} long, and {why} make {longest:.3g} the most"
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +11,15 @@ from common.errors import PayloadError
 from common.learning.run import Run
 from common.learning.training import Objective
 from common.settings.fedaf import FedAFSettings
-from common.sites import Site
 from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, reply_spec
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload
+from common.wire.codec import Payload, Spec
 from common.wire.latent_means import LatentMeans
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.synthetic_images import SyntheticImages
+from common.wire.values import require_shares
 from common.wire.weights import Weights
-from strategies.base import Instruction, State
-from strategies.bounds import Bound, require_shares
+from strategies.base import State
+from strategies.bounds import Bound
 from strategies.exchange.judging import Led
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
@@ -40,19 +39,14 @@ class FedAF(FedDM):
         self._others: LatentMeans | None = None
         self._shares: LatentMeans | None = None
 
-    def instructions(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Send w_r, and V from the second round; expect images, V_k and R_k."""
-        parts: dict[str, Payload] = {WEIGHTS: weights}
-        if self._others is not None:
-            parts[OTHERS] = self._others
-        plan = super().instructions(server_round, weights, sites)
-        return {site: self._around(asked, Bundle(parts)) for site, asked in plan.items()}
+    def sends(self, weights: Weights) -> Payload:
+        """Return w_r, and V from the second round."""
+        others = {} if self._others is None else {OTHERS: self._others}
+        return Bundle({WEIGHTS: weights, **others})
 
-    def _around(self, asked: Instruction, sent: Bundle) -> Instruction:
-        assert isinstance(asked.expects, SyntheticImagesSpec)
-        return replace(asked, payload=sent, expects=reply_spec(self.run, asked.expects))
+    def expects(self) -> Spec:
+        """Return the form of images, V_k and R_k."""
+        return reply_spec(self.run, super().expects())
 
     def bounds(self) -> Mapping[str, Bound]:
         """Believe images in range, mean logits as long as the others', and shares that sum to 1."""
@@ -137,4 +131,4 @@ def _length_of_a_row(_: Weights, __: Upload, sent: LatentMeans) -> Led:
 
 
 def _shares_alone(_: Weights, __: Upload, sent: LatentMeans) -> None:
-    require_shares(sent.vectors)
+    require_shares("its soft labels", sent.vectors)

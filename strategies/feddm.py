@@ -18,10 +18,13 @@ class FedDM(SurrogateServer):
 
     @property
     def fewest(self) -> int:
-        """ipc, which says nothing of how many a site has; a class that begins as real images may have fewer."""
+        """ipc, which says nothing of how many a site has; a class that begins as real images may have fewer.
+
+        So may one of the largest shares: whoever softens may be wrong about some.
+        """
         settings = self.run.config.settings
         real = not isinstance(settings, FedDMSettings) or settings.start == "real"
-        return 1 if real else self.settings.ipc
+        return 1 if real or self.soft else self.settings.ipc
 
     @property
     def half(self) -> bool:

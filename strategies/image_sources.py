@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
+import torch
+
 from common.errors import ConfigError
 from common.sites import Site
 from common.specs.fedssyn import (
@@ -21,7 +23,7 @@ from common.specs.fedssyn import (
 )
 from common.specs.generation import require_buildable
 from common.wire.bundle import Bundle
-from common.wire.numbers import Numbers
+from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
 from strategies.bounds import Bound, form
@@ -209,7 +211,9 @@ class Distilled:
 
 def _counted(around: Strategy, size: int) -> Instruction:
     """Return what asks for ``size`` images of a byte a value."""
-    return Instruction(SYNTHESIZE, Numbers({SIZE: size}), made_spec(pixels_spec(around.run, size)))
+    return Instruction(
+        SYNTHESIZE, Tensors({SIZE: torch.tensor(size)}), made_spec(pixels_spec(around.run, size))
+    )
 
 
 _BYTES = {IMAGES: form("bytes, as many as were asked for", _REACHES, _STAYS)}

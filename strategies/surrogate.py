@@ -15,6 +15,7 @@ from common.samples.inputs import Samples
 from common.settings.surrogate import SurrogateServerSettings
 from common.sites import Site
 from common.specs.images import images_spec
+from common.wire.codec import Payload, Spec
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
@@ -27,11 +28,15 @@ from strategies.image_training import learned_from
 class SurrogateServer(Strategy):
     """Train the global model on the union of the received sets, as ``image_training`` says.
 
-    Subclasses say which phase their devices run. FedDM, Algorithm 1, server part: SGD with eta_s on
+    Subclasses say which phase their devices run, and may say what else is sent either way (``sends``, ``expects``,
+    ``images_of``) and what is minimised (``objective``). FedDM, Algorithm 1, server part: SGD with eta_s on
     sum_k f^_{r,k} (Eq. 5), and after every step a projection into B_rho(w_r) (Eq. 3), image_training's ball.
     """
 
     phase: str
+
+    soft = False
+    """Whether labels are shares of the classes, float32 [n, classes], instead of classes."""
 
     @property
     def fewest(self) -> int:
@@ -46,18 +51,28 @@ class SurrogateServer(Strategy):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self.settings = settings = run.settings(SurrogateServerSettings)
-        self._expects = images_spec(run, settings.ipc, fewest=self.fewest, half=self.half)
+        self._expects = self.expects()
         self._models = GlobalModels(run, settings)
-        self.needs_class_counts = settings.weighting == "counts"
+        self.needs_class_counts = settings.image_weighting == "counts"
         self._last: dict[str, SyntheticImages] = {}
         self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Send the weights w_r, expect at most ipc images a class."""
-        instruction = Instruction(self.phase, weights, self._expects)
+        """Ask every site for what ``expects`` says, and give it what ``sends`` does."""
+        instruction = Instruction(self.phase, self.sends(weights), self._expects)
         return {site.name: instruction for site in sites}
+
+    def sends(self, weights: Weights) -> Payload:
+        """Return what the sites are sent in a round: w_r."""
+        return weights
+
+    def expects(self) -> Spec:
+        """Return the form of a reply: at most ipc images a class. Asked once, when the server is made."""
+        return images_spec(
+            self.run, self.settings.ipc, soft=self.soft, fewest=self.fewest, half=self.half
+        )
 
     def bounds(self) -> Mapping[str, Bound]:
         """Believe images in range: a single one of absurd values decides what the server learns."""
@@ -90,7 +105,7 @@ class SurrogateServer(Strategy):
         sets = [self.images_of(u) for u in uploads]
         images = torch.cat([s.images for s in sets])
         labels = torch.cat([s.labels for s in sets])
-        if self.settings.weighting == "uniform":
+        if self.settings.image_weighting == "uniform":
             return images, labels, torch.ones(len(labels))
         each = torch.cat(
             [self._by_counts(u.site, s.labels) for u, s in zip(uploads, sets, strict=True)]
@@ -104,8 +119,10 @@ class SurrogateServer(Strategy):
         """
         counts = torch.tensor(site.class_counts, dtype=torch.float32)
         if labels.is_floating_point():
-            sent = labels.sum(0)
-            return labels @ torch.where(sent > 0, counts / sent, 0.0)
+            # In double: the count over a share as small as float32 has any is no float32 any more.
+            shares = labels.double()
+            sent = shares.sum(0)
+            return (shares @ torch.where(sent > 0, counts.double() / sent, 0.0)).float()
         held = torch.bincount(labels, minlength=len(counts))
         return counts[labels] / held[labels]
 
@@ -115,8 +132,10 @@ class SurrogateServer(Strategy):
 
     def notes(self) -> Mapping[str, Any]:
         """Name the classes of which nobody sent an image in this round, where there are such."""
-        hard = [s.labels for s in self._last.values() if not s.labels.is_floating_point()]
-        sent = set(torch.cat(hard).tolist()) if hard else range(len(self.run.info.classes))
+        if not self._last:
+            return {}
+        each = (s.labels for s in self._last.values())
+        sent = {c for ls in each for c in (ls.argmax(1) if ls.is_floating_point() else ls).tolist()}
         names = [name for one, name in enumerate(self.run.info.classes) if one not in sent]
         return {"not_sent": names} if names else {}
 

@@ -22,7 +22,9 @@ from synth.class_batches import ClassBatches
 from synth.descent import SGD
 from synth.matching_parts import (
     Embedder,
+    Extra,
     Matching,
+    Shown,
     features,
     flat_copy,
     pieces,
@@ -121,6 +123,8 @@ def distil(
     matching: Matching,
     real_batch: int,
     generator: torch.Generator,
+    *,
+    extra: Extra | None = None,
 ) -> Distilled:
     """Distil a device's data into synthetic images by matching features around given weights.
 
@@ -151,6 +155,8 @@ def distil(
         |B_c|, drawn without replacement; a class with fewer gives all it has.
     generator
         The source of every draw.
+    extra
+        What is minimised beside Eq. 9.
 
     Returns
     -------
@@ -165,7 +171,7 @@ def distil(
         iteration on.
     """
     _check(labels, start, start_labels, real_batch, generator)
-    matcher = _Matcher.prepare(model, inputs, labels, start_labels, matching, real_batch)
+    matcher = _Matcher.prepare(model, inputs, labels, start_labels, matching, real_batch, extra)
     by_class = start_labels.argsort(stable=True)
     images = start[by_class].detach().clone().requires_grad_()
     optimizer = SGD([images], matching.image_lr, momentum=matching.image_momentum)
@@ -192,6 +198,7 @@ class _Matcher:
     real: ClassBatches
     syn: ClassBatches
     matching: Matching
+    extra: Extra | None
 
     @classmethod
     def prepare(
@@ -202,6 +209,7 @@ class _Matcher:
         start_labels: Tensor,
         matching: Matching,
         real_batch: int,
+        extra: Extra | None,
     ) -> _Matcher:
         """Copy the model and plan the batches, for a synthetic set ordered by class."""
         private, flat = flat_copy(model)
@@ -215,6 +223,7 @@ class _Matcher:
             real=ClassBatches.plan(labels[held], real_batch, dtype=flat.dtype),
             syn=ClassBatches.plan(start_labels.sort().values, matching.syn_batch, dtype=flat.dtype),
             matching=matching,
+            extra=extra,
         )
 
     def loss(self, images: Tensor, draw: Draw | None, generator: torch.Generator) -> Tensor:
@@ -237,13 +246,14 @@ class _Matcher:
                 self.model, real_piece, pieces, self.real, how.real_precision, logits=how.logits
             )
         shown = transformed(images, draw)
-        if how.beside is None:
+        if self.extra is None:
             means = _synthetic_means(self.model, shown, self.syn, logits=how.logits)
             return _distance(target, means)
         averages = self.syn.averages
         h, z = self._rows(shown)
         means = averages @ (torch.cat((h, z), 1) if how.logits else h)
-        return _distance(target, means) + how.beside(z, self.syn.labels, averages, generator)
+        seen = Shown(shown, h, z, self.syn.labels, averages, generator)
+        return _distance(target, means) + self.extra(seen)
 
     def _rows(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the synthetic images' embeddings and logits, a class at a time where samples couple."""

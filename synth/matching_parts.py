@@ -66,9 +66,6 @@ class Matching:
         from P_w.
     logits
         Whether mean logits are matched beside mean embeddings.
-    beside
-        What is minimised beside Eq. 9, a scalar of the synthetic images' logits [m, K], their classes [m] and the rows
-        [C, m] that average over a class.
     """
 
     iterations: int
@@ -81,7 +78,6 @@ class Matching:
     before_step: Callable[[], None] | None = None
     weights: Callable[[Tensor, torch.Generator, Tensor], object] | None = None
     logits: bool = True
-    beside: Callable[[Tensor, Tensor, Tensor, torch.Generator], Tensor] | None = None
 
     def steps(self, generator: torch.Generator) -> Iterator[Draw | None]:
         """Yield the augmentation of each iteration as it begins; all are drawn before the first."""
@@ -93,6 +89,38 @@ class Matching:
             if self.before_step is not None:
                 self.before_step()
             yield draw
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What an iteration shows of the synthetic images, for a further term of its loss; gradients reach ``images``.
+
+    Attributes
+    ----------
+    images
+        The batch, [m, C, H, W] in the normalised space, after the iteration's augmentation.
+    embeddings
+        h, [m, d].
+    logits
+        z, [m, K].
+    labels
+        Their classes, int64 [m], ascending.
+    averages
+        [C, m]: the row of a class has 1 / m_c at its images.
+    draws
+        The source of the distillation's draws.
+    """
+
+    images: Tensor
+    embeddings: Tensor
+    logits: Tensor
+    labels: Tensor
+    averages: Tensor
+    draws: torch.Generator
+
+
+Extra = Callable[[Shown], Tensor]
+"""A further term of a distillation's loss: a scalar."""
 
 
 def features(

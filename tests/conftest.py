@@ -126,6 +126,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What runs keep for their user is kept for this session alone."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _interrupts_are_heard() -> None:
     """A shell makes its background jobs ignore SIGINT, and what they start inherits that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,6 +20,9 @@ from pathlib import Path
 
 from common.code.fingerprint import PACKAGES, ROOT
 
+MADE: dict[str, Path] = {}
+"""Files of source by module, of what Python finds without a file of that name: the running program."""
+
 
 @dataclass(frozen=True)
 class Import:
@@ -67,6 +70,8 @@ class Sources:
         return self._found[module]
 
     def _sought(self, module: str) -> Path | None:
+        if module in MADE:
+            return MADE[module]
         top, _, rest = module.partition(".")
         home = self.root if top in PACKAGES else _home(top)
         if home is None:

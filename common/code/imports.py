@@ -10,6 +10,9 @@ from typing import Any
 
 from common.errors import ConfigError
 
+HERE = "__main__"
+"""The running program: a script, or a notebook, whose own definitions are found in its process alone."""
+
 FOLDER = "NECTAR_MODULES"
 """The variable with a folder that is searched last: where the command was started whose processes run elsewhere."""
 

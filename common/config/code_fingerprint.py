@@ -32,6 +32,8 @@ _NOT_IN_NUMBERS = (
     "server_app.screen",
     "server_app.sending",
     "server_app.tracking",
+    # what a person holds: no app imports it, a script that runs itself does
+    "nectar",
 )
 
 #: what this process has read, which is what it has imported
@@ -67,10 +69,10 @@ def _fingerprint(modules: Mapping[str, Path], sources: Sources) -> str:
 
 def code_modules(config: Config, sources: Sources = _LOADED) -> dict[str, Path]:
     """Return the files that the fingerprint of a run's code is over, by module."""
-    return sources.closure([*APPS, *_parts(config)], apart=_decides_nothing)
+    return sources.closure([*APPS, *parts_of(config)], apart=_decides_nothing)
 
 
-def _parts(config: Config) -> list[str]:
+def parts_of(config: Config) -> list[str]:
     """Return the modules that a run's configuration names."""
     methods = [resolve(name) for name in (config.method, *config.inner)]
     model = MODELS[config.model.name].path if config.model.name in MODELS else config.model.name

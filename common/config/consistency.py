@@ -43,9 +43,6 @@ _HEAD_ALONE = (
     "local",
 )
 
-#: payloads of numbers that lie in no range of a picture's
-_NO_PICTURES = ("synthetic batches", "weights and noisy latent means")
-
 
 def check_federation(federation: FederationSettings) -> None:
     """Refuse a quorum that the sites asked in a round can never make.
@@ -139,7 +136,7 @@ def check_wire(wire: WireSettings, method: str, sent: Disclosure | None) -> None
     ConfigError
         If sites send batches or vectors that no picture shows, or send no coded update.
     """
-    if wire.pictures and sent is not None and sent.payload in _NO_PICTURES:
+    if wire.pictures and sent is not None and sent.numbers:
         raise ConfigError(
             f"wire.images={wire.images} cannot hold under method={method}, whose sites send {sent.payload}: these are "
             "no pictures, and would not be what was learned; set wire.images to float32, float16 or uint8."
@@ -357,12 +354,12 @@ def check_taken(
             "float32 or float16."
         )
     for name, settings in sections.items():
-        for key, off in (("augment", "none"), ("side", "full")):
+        for key, off in (("augment", "none"), ("dsa", ""), ("side", "full")):
             value = getattr(settings, key, off)
-            if value not in (off, ""):
+            if value != off:
                 raise ConfigError(
                     f"{name}.{key}={value} changes pictures, and {named} is {KINDS[kind]}: leave it out, or set it to "
-                    f"{off if type(settings).model_fields[key].default == off else 'nothing'}."
+                    f"{off or 'nothing'}."
                 )
 
 

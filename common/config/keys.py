@@ -37,7 +37,7 @@ RUN_KEYS = (
 )
 """The run config's keys: those of pyproject.toml, and ``config``."""
 
-SHORT = {"track": "track.by"}
+SHORT = {"track": "track.by", "model": "model.name"}
 """Settings that may be typed by their section's name alone."""
 
 STRATEGY = "strategy"

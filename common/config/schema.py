@@ -211,6 +211,8 @@ def _taken_over(
 
 #: settings that had another name before the first release, by that name
 RENAMED = {
+    **{f"{method}.augment": f"{method}.dsa" for method in ("feddm", "fedaf")},
+    **{f"{method}.weighting": f"{method}.image_weighting" for method in ("feddm", "fedaf", "real")},
     "federation.clients": "federation.sites",
     "real.rho": "image_training.ball",
     "fedssyn.images": "fedssyn.source (shuffled is diffusion, real-shuffled is real, local is fedssyn.shared=off, and "

@@ -16,8 +16,12 @@ class Disclosure:
     Parameters
     ----------
     payload : str
-        The kind of thing that is sent: ``weights``, ``part of an update``, ``synthetic images``, ``synthetic
-        batches``, ``real images``, ``weights and means of images``, or what a method of the user's own sends.
+        What is sent, in the words of a sentence such as "sites send synthetic images".
+    images : bool
+        Whether images are among it, or what looks like one.
+    numbers : bool
+        Whether examples are sent as numbers in no picture's range, such as latents, so that ``wire.images`` cannot be
+        a picture's.
     began_as : Origin
         What it was made from: noise, the device's real examples or the means of its classes; empty where it was
         trained or computed, and began as nothing of its own.
@@ -35,17 +39,14 @@ class Disclosure:
     """
 
     payload: str
+    images: bool = False
+    numbers: bool = False
     began_as: Origin = ""
     unchanged: bool = False
     labels: bool = False
     class_counts: bool = False
     update: bool = False
     differentially_private: bool = False
-
-    @property
-    def images(self) -> bool:
-        """Whether it is images that are sent."""
-        return self.payload in ("synthetic images", "real images", "weights and means of images")
 
     @property
     def examples(self) -> bool:
@@ -55,7 +56,11 @@ class Disclosure:
     @classmethod
     def read(cls, recorded: Any) -> Disclosure | None:
         """Return what a record states, or None where it states nothing that this release understands."""
-        if not isinstance(recorded, Mapping) or set(recorded) != {f.name for f in fields(cls)}:
+        known = {f.name for f in fields(cls)}
+        if (
+            not isinstance(recorded, Mapping)
+            or not {"payload", "began_as"} <= set(recorded) <= known
+        ):
             return None
         switches = {k: v for k, v in recorded.items() if k not in ("payload", "began_as")}
         understood = (

@@ -74,7 +74,7 @@ class FedDMSettings(SurrogateServerSettings):
         "images averaged 2 x 2, and blown up bilinearly for networks, at the server and where they are compared",
         source="the paper's are of full size",
     )
-    augment: str = setting(
+    dsa: str = setting(
         "",
         "differentiable augmentation, one draw for real and synthetic images; empty: off",
         allowed=f"any of {', '.join(TRANSFORMS)} joined by _",
@@ -100,7 +100,7 @@ class FedDMSettings(SurrogateServerSettings):
         allowed="0, or a number from 0.01 to 10000",
     )
 
-    @field_validator("augment")
+    @field_validator("dsa")
     @classmethod
     def _known_transforms(cls, value: str) -> str:
         return known_transforms(value)
@@ -119,10 +119,11 @@ class FedDMSettings(SurrogateServerSettings):
         }
         return Disclosure(
             "synthetic images",
+            images=True,
             began_as=origins.get(self.start, "real examples"),
             unchanged=self.start == "real" and self.iterations == 0,
             labels=True,
-            class_counts=self.weighting == "counts",
+            class_counts=self.image_weighting == "counts",
             differentially_private=self.mechanism != "none",
         )
 
@@ -146,4 +147,4 @@ class FedDMSettings(SurrogateServerSettings):
                 "private: set {section}.counts_noise above 0, such as 10, or privacy.counts=public where these are no "
                 "secret"
             )
-        return ""
+        return super().unprotected(privacy)

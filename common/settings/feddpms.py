@@ -82,4 +82,4 @@ class FedDPMSSettings(FedVAESettings):
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""
-        return Disclosure("weights and noisy latent means", labels=True, update=True)
+        return Disclosure("weights and noisy latent means", numbers=True, labels=True, update=True)

@@ -29,4 +29,4 @@ class FedMixSettings(FedAvgSettings):
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""
-        return Disclosure("weights and means of images", labels=True, update=True)
+        return Disclosure("weights and means of images", images=True, labels=True, update=True)

@@ -109,6 +109,7 @@ class FedSynthSettings(FedAvgSettings):
         """State what leaves a device: batches that stand for its update, with labels that follow its classes."""
         return Disclosure(
             "synthetic batches",
+            numbers=True,
             began_as="class means" if self.start == "statistics" else "noise",
             labels=not (self.labels == "fixed" and self.start == "shared"),
             update=True,

@@ -59,7 +59,7 @@ def _by_generator(settings: FedssynSettings, privacy: PrivacySettings) -> str:
     return ""
 
 
-_DRAWN = Disclosure("synthetic images", began_as="noise", labels=True)
+_DRAWN = Disclosure("synthetic images", images=True, began_as="noise", labels=True)
 
 SOURCES: Mapping[str, ImageSource] = {
     "diffusion": ImageSource(_DRAWN, unprotected=_by_generator, noise=True),
@@ -71,7 +71,9 @@ SOURCES: Mapping[str, ImageSource] = {
         as_bytes=False,
     ),
     "real": ImageSource(
-        Disclosure("real images", began_as="real examples", unchanged=True, labels=True),
+        Disclosure(
+            "real images", images=True, began_as="real examples", unchanged=True, labels=True
+        ),
         unprotected=lambda settings, privacy: (
             "source=real gives real images away: set source=diffusion with a noise_multiplier, or source=none"
         ),

@@ -14,8 +14,9 @@ class RealSettings(SurrogateServerSettings):
         """State what leaves a device."""
         return Disclosure(
             "real images",
+            images=True,
             began_as="real examples",
             unchanged=True,
             labels=True,
-            class_counts=self.weighting == "counts",
+            class_counts=self.image_weighting == "counts",
         )

@@ -16,7 +16,7 @@ class UnionTrainingSettings(Settings):
         ge=1,
         amount="ipc",
     )
-    weighting: Literal["uniform", "counts"] = setting(
+    image_weighting: Literal["uniform", "counts"] = setting(
         "uniform", "weight of a received image: one (Eq. 10), or the real images it stands for"
     )
     keep: int = setting(1, "rounds whose sets the server trains on; 0: all so far", ge=0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from common.learning.run import Run
 from common.wire.bundle import BundleSpec
+from common.wire.codec import Spec
 from common.wire.latent_means import LatentMeansSpec
-from common.wire.synthetic_images import SyntheticImagesSpec
 
 #: parts of an instruction: the weights, and from the second round V
 WEIGHTS, OTHERS = "weights", "others"
@@ -25,7 +25,7 @@ def sent_spec(run: Run) -> BundleSpec:
     return BundleSpec({WEIGHTS: run.spec, OTHERS: means_spec(run)}, optional=frozenset({OTHERS}))
 
 
-def reply_spec(run: Run, images: SyntheticImagesSpec) -> BundleSpec:
+def reply_spec(run: Run, images: Spec) -> BundleSpec:
     """Return the form of what a site sends, its images as ``images`` says."""
     each = means_spec(run)
     return BundleSpec({IMAGES: images, LOGITS: each, SHARES: each})

@@ -12,9 +12,9 @@ from common.settings.fedssyn import FedssynSettings
 from common.specs.images import picture_constants, sent_images
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import Payload, Spec
-from common.wire.numbers import NumbersSpec
 from common.wire.pixels import Pixels, PixelsSpec
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.tensors import TensorSpec, TensorsSpec
 from common.wire.weights import Weights
 
 Images = Pixels | SyntheticImages
@@ -104,9 +104,10 @@ def share_spec(run: Run) -> Spec:
     return pixels_spec(run, most)
 
 
-def asked_spec(run: Run) -> NumbersSpec:
+def asked_spec(run: Run) -> TensorsSpec:
     """Return the form of what a site is asked for."""
-    return NumbersSpec({SIZE: (1, run.config.federation.max_examples)})
+    most = run.config.federation.max_examples
+    return TensorsSpec({SIZE: TensorSpec((), 1, most, torch.int64)})
 
 
 def made_spec(images: Spec) -> BundleSpec:

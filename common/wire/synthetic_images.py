@@ -26,7 +26,7 @@ from common.wire.compression import Arrival, NDArray
 from common.wire.jpeg import Sheet, read_picture
 from common.wire.jpeg_file import quality_of
 from common.wire.levels import Constants, images_of, levels_of
-from common.wire.values import CODECS, dequantise, quantise
+from common.wire.values import CODECS, dequantise, quantise, require_shares
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class SyntheticImagesSpec:
     """What a receiver of synthetic images accepts.
 
     ``shape`` is (C, H, W); ``ipc`` is the most images of one class, which bounds the set and with it the server's
-    memory; ``soft`` says whether labels are class probabilities; ``fewest`` is the least number of images of a class
-    that is sent at all, where labels are classes. ``mean`` and ``std``, a channel each in units of the brightest value,
-    are the data set's public constants, without which none come as a JPEG picture.
+    memory; ``soft`` says whether labels are shares of the classes, none below 0, together 1; ``fewest`` is the least
+    number of images of a class that is sent at all. An image with a soft label is of the class of its largest share,
+    and all of a set may be of one: whoever softens may be wrong about some. ``mean`` and ``std``, a channel each in
+    units of the brightest value, are the data set's public constants, without which none come as a JPEG picture.
     """
 
     shape: tuple[int, ...]
@@ -193,6 +194,8 @@ def _decode_labels(labels: Arrival, n: int, spec: SyntheticImagesSpec) -> Tensor
             )
         soft = torch.from_numpy(np.array(labels.values()))
         require_finite("the set of soft labels", soft)
+        require_shares("the soft labels", soft)
+        _require_numbers(torch.bincount(soft.argmax(1)), n, spec)
         return soft
     if labels.dtype.kind not in "iu" or labels.shape != (n,):
         raise PayloadError(
@@ -204,14 +207,18 @@ def _decode_labels(labels: Arrival, n: int, spec: SyntheticImagesSpec) -> Tensor
         raise PayloadError(
             f"a label is {low if low < 0 else high} where 0 to {spec.classes - 1} are allowed"
         )
-    sent = torch.bincount(hard)
+    _require_numbers(torch.bincount(hard), spec.ipc, spec)
+    return hard
+
+
+def _require_numbers(sent: Tensor, allowed: int, spec: SyntheticImagesSpec) -> None:
+    """Refuse more than ``allowed`` images of a class, or fewer than ``fewest`` of one that is sent at all."""
     most, least = int(sent.max()), int(sent[sent > 0].min())
-    if most > spec.ipc:
+    if most > allowed:
         raise PayloadError(
-            f"{most} images of one class were sent where at most {spec.ipc} are allowed"
+            f"{most} images of one class were sent where at most {allowed} are allowed"
         )
     if least < spec.fewest:
         raise PayloadError(
             f"{least} images of one class were sent where at least {spec.fewest} are expected"
         )
-    return hard

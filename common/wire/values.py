@@ -16,6 +16,9 @@ from common.wire.compression import Arrival, NDArray
 FLOAT_CODECS = ("float32", "float16")
 CODECS = (*FLOAT_CODECS, "uint8")
 
+ROUNDED = 2e-3
+"""How far rounding may take a value beyond its bound, as a share of it: float16 keeps eleven bits, bfloat16 eight."""
+
 
 def pack(name: str, values: Tensor, codec: str) -> NDArray:
     """Return floating ``values``, on any device, as an array of the dtype ``codec``, float32 or float16.
@@ -66,6 +69,19 @@ def unpack_classes(name: str, array: Arrival, shape: tuple[int, ...], classes: i
             f"a label is {low if low < 0 else high} where 0 to {classes - 1} are allowed"
         )
     return torch.from_numpy(values.astype(np.int64))
+
+
+def require_shares(name: str, rows: Tensor) -> None:
+    """PayloadError unless each row of ``rows`` [n, classes] is of shares: none below 0, together 1.
+
+    Float16 and bfloat16 take each share, and so their sum, at most 2 in 1000 away from what it was.
+    """
+    if rows.numel() and not (
+        float(rows.min()) >= 0 and float((rows.sum(-1) - 1).abs().max()) <= ROUNDED
+    ):
+        raise PayloadError(
+            f"{name} are not shares of the classes: none may be below 0, and those of a row must sum to 1"
+        )
 
 
 def quantise(values: Tensor, axis: int) -> tuple[list[list[float]], NDArray]:

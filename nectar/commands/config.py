@@ -15,7 +15,7 @@ from common.config.own_parts import chosen_method
 from common.config.problems import COMMAND_LINE, unknown
 from common.config.schema import section_classes
 from common.config.strategy import check_strategy, describe_arguments
-from common.config.tables import ENDING, TABLE, experiments, read_table, title
+from common.config.tables import ENDING, TABLE, title
 from common.config.text import dotted, scalar_text
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.datasets import FORMS
@@ -23,6 +23,7 @@ from common.settings.describe import Description, describe
 from common.settings.section import Section
 from common.settings.sections import SECTIONS, RunSettings
 from nectar.class_list import with_class_list
+from nectar.commands.tables import listing
 from nectar.options import ConfigFile, Words
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words
@@ -41,9 +42,6 @@ _RUN = "run"
 #: of the column of names; a longer one pushes its own line to the right
 _WIDEST = 26
 _WRAPPER = textwrap.TextWrapper(80, initial_indent=" " * 6, subsequent_indent=" " * 6)
-_CELLS = textwrap.TextWrapper(
-    80, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
-)
 _PATHS = (
     Description(
         "experiment",
@@ -99,22 +97,11 @@ def _catalogue() -> str:
         "\n".join([f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in group.items())])
         for title, group in groups.items()
     ]
-    return "\n\n".join([*blocks, _tables()])
-
-
-def _tables() -> str:
-    """List every table, and below it its experiments."""
-    lines = [
+    head = (
         f"Tables (`nectar compare {TABLE}=NAME`), and the experiments in each ([{ENDING}]: also with that ending, at "
         "two-core size):"
-    ]
-    small = experiments()
-    for name in names(TABLE):
-        table = read_table(name)
-        cells = [*(column.cell for column in table.columns), *table.others]
-        mark = f" [{ENDING}]" if any(small[cell] for cell in cells) else ""
-        lines += [f"  {name}{mark}: {title(TABLE, name)}", *_CELLS.wrap(", ".join(cells))]
-    return "\n".join(lines)
+    )
+    return "\n\n".join([*blocks, f"{head}\n{listing()}"])
 
 
 def _explain(name: str) -> str:

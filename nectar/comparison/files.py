@@ -14,7 +14,7 @@ from common.config.resolved import Config
 from common.config.text import dotted
 from common.storage.csv_text import plain
 from common.storage.files import write_json, write_text
-from nectar.charts import Series, boxes, lines, save
+from nectar.charts import UNIT, Series, boxes, lines, save
 from nectar.comparison.latex import latex_of
 from nectar.comparison.rows import Row, describe, mean
 from nectar.comparison.tables import Results, footnotes, markdown, tables
@@ -188,7 +188,7 @@ def _plot(directory: Path, results: Results) -> None:
     band = "accuracy (band: all seeds)"
     charts = {
         "accuracy-rounds": ("round", False, _by_round),
-        "accuracy-bytes": ("MB sent so far, up and down, all sites", True, _by_bytes),
+        "accuracy-bytes": (f"{UNIT} sent so far, up and down, all sites", True, _by_bytes),
     }
     for name, (x_label, log_x, x_of) in charts.items():
         series = [_series(row, results.rounds, x_of) for row in results.rows if row.whole]
@@ -238,4 +238,4 @@ def _by_round(row: Row, number: int) -> float:
 
 def _by_bytes(row: Row, number: int) -> float:
     sent = [sum(o.up + o.down for o in run.rounds if o.round <= number) for run in row.whole]
-    return mean(sent) / 1e6
+    return mean(sent)

@@ -9,6 +9,7 @@ from common.sites import Site
 from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
 from nectar.engines.preflight import check
+from nectar.records.trusted_parts import note_parts
 from server_app.app import serve
 from server_app.record import Record
 from server_app.tracking.telling import OnRound
@@ -49,5 +50,6 @@ def run_here(
     config = load(run_config)
     app = client_app()
     check(config)
+    note_parts(config)
     with local_federation(app, config, progress) as grid:
         return serve(grid, config, begun, members, on_round=on_round)

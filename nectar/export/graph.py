@@ -97,6 +97,7 @@ def _write_onnx(program: ExportedProgram, path: Path) -> None:
         path,
         input_names=["pixels"],
         output_names=["logits"],
+        dynamic_shapes={"pixels": {0: "n"}},  # the axis's name, which is a symbol's otherwise
         external_data=False,
         verbose=False,
         dynamo=True,

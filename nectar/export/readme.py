@@ -166,9 +166,9 @@ def nature_of_images(config: Config) -> str:
     disclosed = settings.disclosure()
     if disclosed is None:
         return unknown(method)
-    if disclosed.payload == "real images":
+    if disclosed.images and disclosed.unchanged:
         return "THESE ARE REAL IMAGES of the sites' own data, sent as they are: treat them as that data."
-    if disclosed.payload != "synthetic images":
+    if not disclosed.images or not disclosed.began_as:
         facts = facts_of(method, disclosed, settings.model_dump().get)
         return unknown(method) if facts is None else " ".join(facts.sent)
     if disclosed.began_as == "real examples":

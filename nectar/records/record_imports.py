@@ -1,4 +1,4 @@
-"""What a record, which may come from anywhere, has imported here: Flower's, and what the command line names."""
+"""What a record has imported here: Flower's, what the command line names, what the user's own runs have imported."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from common.code.fingerprint import PACKAGES
 from common.config.own_parts import PART, Judge
 from common.errors import ConfigError
+from nectar.records.trusted_parts import is_trusted
 
 OPTION = "--allow-imports"
 """The option with modules that a record's method, model or data set may be in."""
@@ -34,7 +35,8 @@ def judge_of(named: str, option: str = f"{OPTION} ") -> Judge:
 
     def judge(key: str, path: str) -> None:
         module = path.partition(":")[0]
-        if not any(_within(module, one) for one in ("flwr", *_OWN.get(key, ()), *allowed)):
+        known = any(_within(module, one) for one in ("flwr", *_OWN.get(key, ()), *allowed))
+        if not known and not is_trusted(path):
             raise NotNamed(
                 f"the record names {path!r:.100} as {key}, and a record can come from anywhere, so nothing of it was "
                 f"imported: if you trust that module, add {option}{module:.98}"

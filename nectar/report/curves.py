@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from nectar.charts import Series, inline_svg, lines
+from nectar.charts import UNIT, Series, inline_svg, lines
 from nectar.report.html import Markup, h
 from nectar.report.text import number, total
 from nectar.report.view import View, groups, judged_by
 
 _SHOWN = {"test": "test", "validation": "validation", "sites": "sites' own data"}
-_UP = "MB sent by all sites so far"
+_UP = f"{UNIT} sent by all sites so far"
 #: totals further apart than this are drawn on a logarithmic axis
 _FAR_APART = 8
 
@@ -36,7 +36,7 @@ def of_groups(views: Sequence[View]) -> Markup:
     """Draw the groups' means with the band from the lowest to the highest seed."""
     of = judged_by(views)
     named = groups(views)
-    totals = [mb for view in views for mb in sent_so_far(view)[-1:] if mb > 0]
+    totals = [up for view in views for up in sent_so_far(view)[-1:] if up > 0]
     log_x = bool(totals) and max(totals) > _FAR_APART * min(totals)
     charts = []
     for figure in ("accuracy", "loss"):
@@ -51,8 +51,8 @@ def of_groups(views: Sequence[View]) -> Markup:
 
 
 def sent_so_far(view: View) -> list[float]:
-    """Return the megabytes that all sites had sent after each line."""
-    ups = [total(line.get("bytes", {}).get("up", {})) / 1e6 for line in view.lines]
+    """Return the bytes that all sites had sent after each line."""
+    ups = [total(line.get("bytes", {}).get("up", {})) for line in view.lines]
     return list(accumulate(ups))
 
 
@@ -62,8 +62,8 @@ def _mean(
     """Average over the seeds, in the rounds that all of them reached."""
     tracks = [
         {
-            line["round"]: (mb if against_bytes else float(line["round"]), value)
-            for line, mb, value in zip(
+            line["round"]: (up if against_bytes else float(line["round"]), value)
+            for line, up, value in zip(
                 view.lines, sent_so_far(view), _values(view.lines, of, figure), strict=True
             )
             if not math.isnan(value)
@@ -92,7 +92,7 @@ def _chart(
 ) -> Markup | None:
     if not series:
         return None
-    against = "round" if axis == "round" else "megabytes sent"
+    against = "round" if axis == "round" else "bytes sent"
     label = f"{where}: {figure} by {against}"
     drawn = lines(
         series,

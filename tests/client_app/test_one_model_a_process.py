@@ -23,7 +23,7 @@ from common.wire import codec, npy
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.flower_arrays import array_of, record_of
 from common.wire.lent import Lent
-from common.wire.numbers import Numbers, NumbersSpec
+from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
 from common.wire.weights import Weights, WeightsSpec
 
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
@@ -266,16 +266,19 @@ def test_arrays_that_may_be_written_to_are_decoded_each_time() -> None:
 
 
 def test_the_parts_of_a_bundle_that_differ_by_site_are_each_sites() -> None:
-    weights, numbers_spec = Weights({"a": torch.zeros(2)}), NumbersSpec({"n": (0, 9)})
-    spec = BundleSpec({"w": WeightsSpec(("a",), ((2,),), (torch.float32,)), "n": numbers_spec})
+    weights = Weights({"a": torch.zeros(2)})
+    number = TensorsSpec({"n": TensorSpec((), 0, 9, torch.int64)})
+    spec = BundleSpec({"w": WeightsSpec(("a",), ((2,),), (torch.float32,)), "n": number})
     arrivals = Arrivals()
     one, other = (
-        arrivals.decode(views(*Bundle({"w": weights, "n": Numbers({"n": x})}).encode()), spec)
+        arrivals.decode(
+            views(*Bundle({"w": weights, "n": Tensors({"n": torch.tensor(x)})}).encode()), spec
+        )
         for x in (1, 2)
     )
     shared = [b.parts["w"].read_only["a"].data_ptr() for b in (one, other)]
     assert shared[0] == shared[1]
-    assert [b.parts["n"].values["n"] for b in (one, other)] == [1, 2]
+    assert [int(b.part("n", Tensors)["n"]) for b in (one, other)] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload
-from common.wire.numbers import Numbers
 from common.wire.pixels import Pixels
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.synthetic_images import SyntheticImages
+from common.wire.tensors import Tensors
 
 MEAN, STD = (0.5,), (0.25,)
 INFO = DatasetInfo("tiny", (1, 2, 2), ("a", "b"), MEAN, STD, 255.0)
@@ -129,14 +129,16 @@ def test_of_a_bundle_the_images_alone_are_shown_and_may_be_withheld_altogether(
     tmp_path: Path,
 ) -> None:
     owner(tmp_path, deletes(0, 1, 2))
-    got = kept(Review(tmp_path), Bundle({"size": Numbers({"n": 1}), "images": pixels()}))
+    got = kept(
+        Review(tmp_path), Bundle({"size": Tensors({"n": torch.tensor(1)}), "images": pixels()})
+    )
     assert isinstance(got, Bundle)
     assert list(got.parts) == ["size"]
 
 
 def test_so_are_those_of_a_bundle_inside_another(tmp_path: Path) -> None:
     owner(tmp_path, deletes(0, 2))
-    inside = Bundle({"size": Numbers({"n": 1}), "images": pixels()})
+    inside = Bundle({"size": Tensors({"n": torch.tensor(1)}), "images": pixels()})
     got = kept(Review(tmp_path), Bundle({"made": inside}))
     assert isinstance(got, Bundle)
     left = got.part("made", Bundle)

@@ -73,8 +73,8 @@ def test_a_key_like_no_other_is_answered_with_where_to_look() -> None:
             "compute.device='gpu' on the command line must be auto, cpu, cuda or cuda:N.",
         ),
         (
-            "feddm.augment=flip_crp",
-            "feddm.augment='flip_crp' on the command line must be "
+            "feddm.dsa=flip_crp",
+            "feddm.dsa='flip_crp' on the command line must be "
             "any of color, crop, cutout, flip, scale, rotate joined by _: unknown or repeated transform.",
         ),
     ],

@@ -12,6 +12,8 @@ from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.base import setting
 from common.settings.fedavg import FedAvgSettings
+from common.settings.feddm import FedDMSettings
+from common.settings.sections import PrivacySettings
 
 
 class VariantSettings(FedAvgSettings):
@@ -45,10 +47,14 @@ class NestedSettings(VariantSettings):
     """A variant of the variant."""
 
 
+class BothSettings(FedDMSettings, FedAvgSettings):
+    """Of sites that distil and train."""
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     own = METHODS["fedavg"]
-    for cls in (VariantSettings, NestedSettings, NarrowSettings):
+    for cls in (VariantSettings, NestedSettings, NarrowSettings, BothSettings):
         name = cls.__name__.removesuffix("Settings").lower()
         monkeypatch.setitem(METHODS, name, Method(name, own.strategy, own.client, cls))
 
@@ -131,3 +137,18 @@ def test_the_method_in_use_refuses_what_it_took_over_in_its_own_words(
     given: str, said: str
 ) -> None:
     assert sentence("narrow", given) == said
+
+
+def test_a_method_that_distils_and_trains_has_the_settings_of_both() -> None:
+    """No name means two things: what the data set's file says of either holds, and each is set for itself."""
+    assert not FedDMSettings.model_fields.keys() & FedAvgSettings.model_fields.keys()
+    both = load({"method": "both", "set": "both.dsa=flip both.augment=flip_crop both.ipc=3"})
+    feddm, fedavg = (load({"method": one}).settings.model_dump() for one in ("feddm", "fedavg"))
+    stated = {"dsa": "flip", "augment": "flip_crop", "ipc": 3}
+    assert both.settings.model_dump() == fedavg | feddm | stated
+
+
+def test_it_is_private_where_both_are() -> None:
+    both = BothSettings(mechanism="feature", start="noise", counts_noise=1.0)
+    said = both.unprotected(PrivacySettings(noise_multiplier=1.0, counts="one"))
+    assert said.startswith("the steps of a site follow its number of examples")

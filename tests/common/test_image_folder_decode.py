@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile
 
 from common.data.folders import pictures
-from common.data.folders.decode import Unreadable, read_image
+from common.data.folders.decode import Unreadable, read_image, reads_heif
+from common.data.folders.folder import _candidates
 from common.errors import DataError
 from common.settings.images import ImagesSettings
 
@@ -176,3 +180,52 @@ def test_a_cut_file_is_unreadable_whatever_its_format(
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(Unreadable):
         decode(path)
+
+
+@pytest.fixture
+def heif(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Stand in for pillow-heif: a module that opens files that begin with its own six bytes, two grey pixels."""
+
+    class Opened(ImageFile.ImageFile):
+        format = "HEIF"
+
+        def _open(self) -> None:
+            self._mode, self._size = "L", (2, 2)
+            self.tile = [ImageFile._Tile("raw", (0, 0, 2, 2), 6, ("L", 0, 1))]
+
+    module, called = ModuleType("pillow_heif"), []
+
+    def register() -> None:
+        called.append("registered")
+        Image.register_open("HEIF", Opened, lambda prefix: prefix.startswith(b"a heic"))
+
+    module.__dict__["register_heif_opener"] = register
+    monkeypatch.setitem(sys.modules, "pillow_heif", module)
+    reads_heif.cache_clear()
+    yield called
+    reads_heif.cache_clear()
+    Image.OPEN.pop("HEIF", None)
+    Image.ID[:] = [one for one in Image.ID if one != "HEIF"]
+
+
+def test_heic_is_read_where_its_reader_is_installed(heif: list[str], tmp_path: Path) -> None:
+    (tmp_path / "x.HEIC").write_bytes(b"a heic" + bytes([1, 2, 3, 4]))
+    (tmp_path / "x.png").write_bytes(b"a heic" + bytes([1, 2, 3, 4]))
+    assert decode(tmp_path / "x.HEIC", channels=1).tolist() == [[[1, 2], [3, 4]]]
+    assert heif == ["registered"]
+    with pytest.raises(Unreadable, match="not an image of a known format"):
+        decode(tmp_path / "x.png", channels=1)
+
+
+def test_heic_without_its_reader_is_said_to_need_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    reads_heif.cache_clear()
+    (tmp_path / "x.heic").write_bytes(b"a heic")
+    assert [why for _, why in _candidates(tmp_path / "x.heic")] == [
+        "HEIC: pip install pillow-heif reads it"
+    ]
+    with pytest.raises(Unreadable, match="not an image of a known format"):
+        decode(tmp_path / "x.heic")
+    reads_heif.cache_clear()

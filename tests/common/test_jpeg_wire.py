@@ -154,7 +154,7 @@ def test_who_decodes_and_encodes_anew_sends_a_file_of_its_own() -> None:
 
 def test_soft_labels_come_along() -> None:
     spec = SyntheticImagesSpec((3, 12, 9), 4, 3, soft=True, mean=MEAN, std=STD)
-    labels = torch.rand(8, 4)
+    labels = torch.rand(8, 4).softmax(1)
     payload = SyntheticImages(sent().images, labels, "jpeg:60", MEAN, STD)
     assert torch.equal(SyntheticImages.decode(payload.encode(), spec).labels, labels)
 

@@ -1,16 +1,13 @@
-"""Images of one byte a value, and whole numbers, on the wire: what was sent arrives, and what cannot be is refused."""
+"""Images of one byte a value on the wire: what was sent arrives, and what cannot be is refused."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from common.errors import PayloadError
-from common.wire.numbers import Numbers, NumbersSpec
 from common.wire.pixels import Pixels, PixelsSpec
 
 MEAN, STD = (0.25, 0.5), (0.5, 0.25)
@@ -58,27 +55,3 @@ def test_a_models_inputs_are_normalised_by_channel() -> None:
 def test_images_that_are_not_as_agreed_are_refused(spoil, said: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(PayloadError, match=said):
         Pixels.decode(spoil(made().encode()), SPEC)
-
-
-@given(st.integers(-3, 12), st.integers(0, 5), st.integers(0, 6))
-def test_a_number_arrives_where_its_bounds_allow_it(value: int, least: int, room: int) -> None:
-    spec = NumbersSpec({"size": (least, least + room)})
-    arrays = Numbers({"size": value}).encode()
-    if least <= value <= least + room:
-        assert Numbers.decode(arrays, spec).values == {"size": value}
-    else:
-        with pytest.raises(PayloadError, match=f"size is {value} where {least} to {least + room}"):
-            Numbers.decode(arrays, spec)
-
-
-@pytest.mark.parametrize("values", [{}, {"size": 3, "more": 1}, {"other": 3}])
-def test_other_names_are_refused(values: dict[str, int]) -> None:
-    with pytest.raises(PayloadError, match="size"):
-        Numbers.decode(Numbers(values).encode(), NumbersSpec({"size": (1, 9)}))
-
-
-@pytest.mark.parametrize("value", [True, 3.0, "3", None])
-def test_what_is_no_whole_number_is_refused(value: object) -> None:
-    arrays = Numbers({"size": value}).encode()  # type: ignore[dict-item]
-    with pytest.raises(PayloadError, match="size is"):
-        Numbers.decode(arrays, NumbersSpec({"size": (0, 9)}))

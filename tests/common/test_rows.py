@@ -362,7 +362,7 @@ def test_values_from_which_no_model_learns_are_refused_before_training(tmp_path:
         ("model.name=conv1d", "model.name=conv1d takes series"),
         ("data.file=/x.csv data.label=a wire.images=uint8", "is a coding of pictures"),
         ("data.file=/x.csv data.label=a wire.images=jpeg:80", "is a coding of pictures"),
-        ("data.file=/x.csv data.label=a feddm.augment=flip", "feddm.augment=flip changes pictures"),
+        ("data.file=/x.csv data.label=a feddm.dsa=flip", "feddm.dsa=flip changes pictures"),
         ("data.file=/x.csv data.label=a feddm.side=half", "feddm.side=half changes pictures"),
         ("data.file=/x.csv data.label=a image_training.augment=dsa", "changes pictures"),
         ("data.file=/x.csv data.label=a feddm.global_models=resnet18", "takes images"),

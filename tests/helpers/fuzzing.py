@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 import time
 import traceback
@@ -53,10 +54,10 @@ from common.wire.codec import Payload, Spec
 from common.wire.int8_update import Int8Update, Int8UpdateSpec
 from common.wire.latent_means import LatentMeans, LatentMeansSpec
 from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
-from common.wire.numbers import Numbers, NumbersSpec
 from common.wire.pixels import Pixels, PixelsSpec
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
 from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec
 from common.wire.weights import Weights, WeightsSpec
 from nectar.engines.local_grid import LocalGrid
@@ -99,6 +100,26 @@ class Kind:
     compression: str = "none"
 
 
+_NUMBER = TensorSpec((), 1, 9, torch.int64)
+_TENSORS = {
+    "means": TensorSpec((5, 3), -math.inf, math.inf),
+    "shares": TensorSpec((5,), 0, 0.1, torch.float16),
+    "held": TensorSpec((5,), 0, 1, torch.bool),
+    "levels": TensorSpec((2, 0, 3), 0, 255, torch.uint8),
+    "size": _NUMBER,
+}
+
+
+def _tensors() -> dict[str, torch.Tensor]:
+    return {
+        "means": torch.randn(5, 3),
+        "shares": torch.full((5,), 0.1, dtype=torch.float16),
+        "held": torch.tensor([True, False, True, True, False]),
+        "levels": torch.zeros(2, 0, 3, dtype=torch.uint8),
+        "size": torch.tensor(9),
+    }
+
+
 def _kinds() -> list[Kind]:
     torch.manual_seed(0)
     model = build("convnet", (1, 8, 8), 10, depth=1, width=4)
@@ -121,7 +142,9 @@ def _kinds() -> list[Kind]:
     made: list[tuple[str, Payload, Spec]] = [
         ("of three", ClassList((4, 0, 2)), ClassListSpec(5, 4)),
         ("of none", ClassList(()), ClassListSpec(5, 4)),
-        ("of one", Numbers({"size": 5}), NumbersSpec({"size": (1, 9)})),
+        ("of one", Tensors({"size": torch.tensor(5)}), TensorsSpec({"size": _NUMBER})),
+        ("of many", Tensors(_tensors()), TensorsSpec(_TENSORS)),
+        ("of none", Tensors({}), TensorsSpec({})),
     ]
     bytewise = PixelsSpec((1, 4, 4), 5, 9, (0.5,), (0.25,))
     pixels = Pixels(
@@ -162,7 +185,7 @@ def _kinds() -> list[Kind]:
             (codec, SyntheticImages(drawn, labels, codec, *at), shown),
             (
                 codec,
-                SyntheticImages(drawn, torch.rand(9, 5), codec, *at),
+                SyntheticImages(drawn, torch.rand(9, 5).softmax(1), codec, *at),
                 replace(shown, soft=True),
             ),
             (
@@ -177,7 +200,7 @@ def _kinds() -> list[Kind]:
         step = torch.tensor(0.1)
         made += [
             (codec, SyntheticImages(drawn, labels, codec), images),
-            (codec, SyntheticImages(drawn, torch.rand(9, 5), codec), soft),
+            (codec, SyntheticImages(drawn, torch.rand(9, 5).softmax(1), codec), soft),
             (codec, SyntheticBatches(inputs, classes, None, codec), fixed),
             (codec, SyntheticBatches(inputs, torch.randn(2, 3, 5), step, codec), trained),
             (
@@ -264,12 +287,15 @@ def faults(payload: Payload, spec: Any) -> list[str]:
             need(payload.values.dtype == torch.uint8, "images of another type")
             need(payload.labels.shape == (len(payload.values),), "labels of another shape")
             within(payload.labels, spec.classes)
-        case Numbers(), NumbersSpec():
-            need(set(payload.values) == set(spec.bounds), "other names")
-            for name, (least, most_of_it) in spec.bounds.items():
-                value = payload.values[name]
-                need(type(value) is int, "no whole number")
-                need(least <= value <= most_of_it, f"{name} out of its bounds")
+        case Tensors(), TensorsSpec():
+            need(list(payload.tensors) == list(spec.tensors), "other names")
+            for name, form in spec.tensors.items():
+                tensor = payload[name]
+                need((tuple(tensor.shape), tensor.dtype) == (form.shape, form.dtype), "another one")
+                finite(tensor, name)
+                numbers = tensor.double().numpy()
+                inside = (numbers >= form.least - 1e-6) & (numbers <= form.most + 1e-6)
+                need(bool(inside.all()), f"{name} out of its bounds")
         case ClassList(), ClassListSpec():
             within(torch.tensor(payload.classes, dtype=torch.int64), spec.classes)
             need(len(set(payload.classes)) == len(payload.classes) <= spec.most, "other classes")
@@ -282,6 +308,11 @@ def faults(payload: Payload, spec: Any) -> list[str]:
             if spec.soft:
                 need(tuple(payload.labels.shape) == (n, spec.classes), "labels of another shape")
                 finite(payload.labels, "a label")
+                shares = payload.labels.double().numpy()
+                need(bool((shares >= 0).all()), "a share below 0")
+                need(bool((abs(shares.sum(1) - 1) < 0.01).all()), "shares that are not the whole")
+                of_one = Counter(shares.argmax(1).tolist())
+                need(min(of_one.values()) >= spec.fewest, "too few of one class")
             else:
                 need(tuple(payload.labels.shape) == (n,), "labels of another shape")
                 within(payload.labels, spec.classes)

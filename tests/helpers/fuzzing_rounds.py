@@ -75,7 +75,7 @@ _JUDGED, _BY_SITES = (f"evaluation.on={on} data.site_holdout=0.2 " for on in ("b
 
 CASES: tuple[tuple[str, str], ...] = (
     ("feddm", _FEDDM),
-    ("feddm", f"{_FEDDM}feddm.keep=2 wire.images=float16 feddm.weighting=counts "),
+    ("feddm", f"{_FEDDM}feddm.keep=2 wire.images=float16 feddm.image_weighting=counts "),
     ("feddm", f"{_FEDDM}wire.images=uint8 wire.compression=zlib "),
     ("feddm", f"{_FEDDM}wire.images=jpeg:60 "),
     ("feddm", f"{_FEDDM}{_DP}feddm.mechanism=gradient "),

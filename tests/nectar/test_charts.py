@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from common.errors import ConfigError
-from nectar.charts import DARK, INK, LIGHT, PAPER, Series, boxes, inline_svg, lines, save
+from nectar.charts import DARK, INK, LIGHT, PAPER, UNIT, Series, boxes, inline_svg, lines, save
 
 BOTH = (
     Series("FedDM", [0, 1, 2], [0.1, 0.9, 0.95], [0.1, 0.8, 0.9], [0.1, 0.95, 0.97]),
@@ -119,3 +119,22 @@ def test_gaps_nothing_at_all_and_logarithms_are_drawn(tmp_path: Path) -> None:
     svg = chart((Series("bytes", [0, 10, 1000], [0.1, 0.5, 0.9]),), log_x=True)
     texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert {"10", "100", "1000"} <= set(texts), "plain numbers, no mathematics"
+
+
+@pytest.mark.parametrize(
+    ("sent", "label", "last"),
+    [
+        (2.5e9, "GB sent", 2.5),
+        (3e6, "MB sent", 3.0),
+        (999_999.0, "kB sent", 999.999),
+        (12.0, "bytes sent", 12.0),
+        (0.0, "bytes sent", 0.0),
+    ],
+)
+def test_bytes_are_drawn_in_the_unit_that_they_come_to(
+    sent: float, label: str, last: float
+) -> None:
+    both = (Series("a", [0, sent], [0.1, 0.2]), Series("b", [math.nan, sent / 2], [0.1, 0.3]))
+    (axes,) = lines(both, title="", x_label=f"{UNIT} sent", y_label="").axes
+    assert axes.get_xlabel() == label
+    assert max(float(line.get_xdata()[-1]) for line in axes.lines) == pytest.approx(last)

@@ -66,7 +66,9 @@ def test_the_overview_lists_every_command_with_its_summary(
     out = capsys.readouterr().out
     assert "Nectar: federated learning from distilled data, on Flower." in out
     assert max(map(len, out.splitlines())) <= 80
-    modules = {path.stem for path in (ROOT / "nectar" / "commands").glob("[!_]*.py")}
+    modules = {
+        path.stem.replace("_", "-") for path in (ROOT / "nectar" / "commands").glob("[!_]*.py")
+    }
     assert modules == set(command_line.SUMMARIES)
     for name in modules:
         line = next(line for line in out.splitlines() if line.startswith(f"  {name} "))

@@ -69,6 +69,7 @@ def test_every_format_gives_the_runs_logits(past: PastRun, exported: Export) -> 
     model = network_of(Division(past.config).run, past.checkpoint())
     program = torch.export.load(exported.folder / "model.pt2").module()
     session = onnxruntime.InferenceSession(str(exported.folder / "model.onnx"))
+    assert [one.shape[0] for one in (*session.get_inputs(), *session.get_outputs())] == ["n", "n"]
     for count in (1, 7):
         pixels = torch.rand(count, 1, 8, 8, generator=torch.Generator().manual_seed(count))
         with torch.no_grad():

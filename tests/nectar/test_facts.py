@@ -73,7 +73,7 @@ def test_every_method_states_what_leaves_a_device_and_has_its_facts(method: str)
         ("feddm", "feddm.start=smooth feddm.iterations=0", {"began_as": "noise"}),
         ("feddm", "feddm.start=mean", {"began_as": "class means", "unchanged": False}),
         ("feddm", "feddm.start=mix:2 feddm.iterations=0", {"began_as": "real examples"}),
-        ("feddm", "feddm.weighting=counts", {"class_counts": True}),
+        ("feddm", "feddm.image_weighting=counts", {"class_counts": True}),
         (
             "feddm",
             "feddm.mechanism=feature privacy.noise_multiplier=1 privacy.counts=public",
@@ -97,10 +97,10 @@ def test_what_leaves_a_device_follows_the_settings(
 
 
 def test_the_record_holds_it_and_the_report_goes_by_the_record(small: Small) -> None:
-    record = run(small(rounds=1, set="feddm.start=real feddm.weighting=counts"))
+    record = run(small(rounds=1, set="feddm.start=real feddm.image_weighting=counts"))
     path = record.directory / "provenance.json"
     provenance = json.loads(path.read_text())
-    stated = disclosed(set="feddm.start=real feddm.weighting=counts")
+    stated = disclosed(set="feddm.start=real feddm.image_weighting=counts")
     assert provenance["privacy"] == asdict(stated)
     page = written(record).text
     assert "do not call that private" in page

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from federation import run
 from small import Small
 
+from common.config.loading import load
+from common.config.own_parts import Judge
 from common.errors import ConfigError
 from nectar.api import open_record
 from nectar.cli import main
+from nectar.records.record_imports import judge_of
+from nectar.records.trusted_parts import note_parts
 
 PARTS = """
 from torch import nn
@@ -131,3 +136,69 @@ def test_nor_what_an_export_names(
     assert main(["score", str(tmp_path), "dataset=digits"]) == 2
     assert "add --allow-imports antigravity" in capsys.readouterr().err
     assert "antigravity" not in sys.modules
+
+
+# ---- what a run of one's own has imported -------------------------------------------------------------
+
+
+@pytest.fixture
+def noted(tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch) -> Judge:
+    """Note the parts of a run with a model of one's own, and return what reads a record without any option."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "noted_parts.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    note_parts(load(small(method="fedavg", set="model.name=noted_parts:net")))
+    return judge_of("")
+
+
+def test_it_is_not_asked_for_again(noted: Judge) -> None:
+    noted("model.name", "noted_parts:net")
+    noted("model.name", "noted_parts:net")
+    assert "noted_parts" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "path", ["noted_parts:other", "noted_parts.net:net", "noted:net", "antigravity:x", "os:system"]
+)
+def test_another_name_of_its_module_is(noted: Judge, path: str) -> None:
+    with pytest.raises(ConfigError, match="nothing of it was imported"):
+        noted("model.name", path)
+
+
+def test_a_module_of_its_name_from_elsewhere_is(
+    noted: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a record came with a folder, in which the command is started."""
+    (tmp_path / "mail").mkdir()
+    (tmp_path / "mail" / "noted_parts.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(str(tmp_path / "mail"))
+    with pytest.raises(ConfigError, match="nothing of it was imported"):
+        noted("model.name", "noted_parts:net")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.chmod(0o666),
+        lambda file: file.write_text("{"),
+        lambda file: file.write_text("[" * 100_000),
+        lambda file: file.write_text('["noted_parts:net"]'),
+        lambda file: file.write_bytes(b"\xff\xfe"),
+        lambda file: file.unlink(),
+    ],
+)
+def test_a_list_that_others_can_write_or_nobody_can_read_trusts_nothing(
+    noted: Judge, tmp_path: Path, spoil: Callable[[Path], object]
+) -> None:
+    spoil(tmp_path / "state" / "nectar" / "own-parts.json")
+    with pytest.raises(ConfigError, match="nothing of it was imported"):
+        noted("model.name", "noted_parts:net")
+
+
+def test_a_home_that_cannot_be_written_to_stops_no_run(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    note_parts(load(small(method="fedavg", set="model.name=torch.nn:Linear")))

@@ -86,9 +86,9 @@ def test_a_report_says_what_the_run_did(small: Small) -> None:
     labels = [svg["aria-label"].partition(": ")[2] for svg in document.all("svg")]
     assert labels == [
         "accuracy by round",
-        "accuracy by megabytes sent",
+        "accuracy by bytes sent",
         "loss by round",
-        "loss by megabytes sent",
+        "loss by bytes sent",
     ]
     sets = PastRun.open(record.directory).synthetic()[1]
     for site, images in sets.items():
@@ -243,7 +243,7 @@ def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:
     assert "No real image left a device" in kept
     assert "differentially private" in open_
     assert "number of images of every class" not in open_
-    kept, open_ = said(set="feddm.start=real feddm.weighting=counts")
+    kept, open_ = said(set="feddm.start=real feddm.image_weighting=counts")
     assert "No real image" not in kept
     assert "do not call that private" in open_
     assert "number of images of every class" in open_

@@ -91,20 +91,20 @@ def test_every_place_that_the_architecture_names_is_there() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_command_of_nectar_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    named = set(re.findall(r"`nectar (\w+)", text))
+    named = set(re.findall(r"`nectar ([\w-]+)", text))
     for block in blocks(page, "bash"):
-        named |= set(re.findall(r"(?:^|&& |operator |simulation )nectar (\w+)", block, re.M))
+        named |= set(re.findall(r"(?:^|&& |operator |simulation )nectar ([\w-]+)", block, re.M))
     assert named <= {*SUMMARIES, "help"}, page
 
 
 @pytest.mark.extended
-def test_the_method_that_add_a_method_writes_runs_beside_fedavg(
+def test_the_methods_that_add_a_method_writes_run_beside_fedavg(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its files as they stand in the page, in a folder of their own, compared as the page says."""
+    """Their files as they stand in the page, in a folder of their own, compared as the page says."""
     text = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
-    parts = re.findall(r"^## [^\n]*`(clipped/\w+\.py)`\n(.*?)(?=^## )", text, re.S | re.M)
-    assert len(parts) == 5
+    parts = re.findall(r"^## [^\n]*`([\w/]+\.py)`\n(.*?)(?=^## )", text, re.S | re.M)
+    assert len(parts) == 6
     for name, section in parts:
         (source,) = re.findall(r"^```python\n(.*?)^```$", section, re.S | re.M)
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -112,7 +112,11 @@ def test_the_method_that_add_a_method_writes_runs_beside_fedavg(
     runs = str(tmp_path / "runs")
     run({"method": "fedavg", "rounds": 2, "output-dir": runs, "set": SMALL})
     shared = ["rounds=2", *SMALL.split(), f"output-dir={runs}", "--seeds", "1"]
-    rows = ["fedavg", "clipped:METHOD", "no momentum=clipped:METHOD:inertia=0"]
+    soft = ",".join(["iterations=3", "ipc=2", "image_weighting=counts", "epochs=1"])
+    rows = [
+        *("fedavg", "clipped:METHOD", "no momentum=clipped:METHOD:inertia=0"),
+        f"softened:METHOD:{soft}",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "nectar", "compare", *rows, *shared, "--jobs", "1"],
         cwd=tmp_path,
@@ -121,7 +125,7 @@ def test_the_method_that_add_a_method_writes_runs_beside_fedavg(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 runs, 1 of them there already." in done.stdout
+    assert "4 runs, 1 of them there already." in done.stdout
     assert "no momentum" in done.stdout
     record = _records(tmp_path)[0]
     monkeypatch.syspath_prepend(str(tmp_path))

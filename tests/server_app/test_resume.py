@@ -52,7 +52,7 @@ FEDDPMS = (
 STATEFUL = [
     ("feddm", WARM, 2, 4),
     ("feddm", f"{WARM} feddm.keep=2", 2, 4),
-    ("feddm", f"{WARM} feddm.keep=0 feddm.weighting=counts", 2, 4),
+    ("feddm", f"{WARM} feddm.keep=0 feddm.image_weighting=counts", 2, 4),
     ("feddm", "feddm.global_models=mlp,convnet feddm.global_epochs=3", 1, 3),
     ("fedaf", f"{WARM} fedaf.local_epochs=1", 2, 4),
     ("real", "real.redraw=on", 2, 4),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,8 +23,10 @@ from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.privacy.events import Event
 from common.samples.inputs import Samples
+from common.settings.feddm import FedDMSettings
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
+from synth.matching_parts import Extra
 
 PUBLIC = "privacy.counts=public"
 MECHANISMS = ("gradient", "feature")
@@ -253,7 +256,10 @@ def test_a_figure_past_the_mechanism_is_noticed(
         (f"{private('feature')} feddm.start=mix:4", "begin as means of real ones"),
         (f"{private('gradient')} feddm.start=mean", "begin as means of real ones"),
         (private("feature", 1.0, ""), "set feddm.counts_noise above 0"),
-        (private("feature", 1.0, "feddm.counts_noise=5 feddm.weighting=counts"), "privacy.counts"),
+        (
+            private("feature", 1.0, "feddm.counts_noise=5 feddm.image_weighting=counts"),
+            "privacy.counts",
+        ),
         ("feddm.mechanism=gradient", "privacy.noise_multiplier is 0"),
         (
             f"{private('gradient')} evaluation.on=sites data.site_holdout=0.1",
@@ -293,3 +299,18 @@ def test_so_is_one_in_which_no_layer_says_so(
     with pytest.raises(FederationError, match="see each other"):
         reply(device)
     assert device.draws.told is None
+
+
+def test_a_term_of_one_s_own_is_refused_under_a_mechanism_that_would_not_cover_it() -> None:
+    class Own(FedDMClient):
+        def extra(self) -> Extra:
+            return lambda shown: shown.images.sum()
+
+        def settings(self, cls: Any) -> Any:
+            return FedDMSettings(mechanism="feature", start="noise")
+
+    client = Own.__new__(Own)
+    client.run = SimpleNamespace(config=load({}))  # type: ignore[assignment]
+    nothing = torch.zeros(0)
+    with pytest.raises(FederationError, match="not what a further term of the loss does"):
+        client._match_privately(Weights({}), nothing, nothing, torch.Generator())

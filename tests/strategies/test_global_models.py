@@ -45,7 +45,7 @@ def test_its_step_is_of_the_loss_by_the_real_images_that_each_stands_for() -> No
     """Of two sites with 9 and 1 images of a class, who sent one each: w - eta grad of (1.8 l_1 + 0.2 l_2) / 2."""
     words = (
         "model.width=8 feddm.global_models=mlp feddm.global_epochs=1 feddm.global_lr=0.5 "
-        "feddm.global_momentum=0 feddm.weighting=counts image_training.epochs=0"
+        "feddm.global_momentum=0 feddm.image_weighting=counts image_training.epochs=0"
     )
     a_run = Division(load({"set": words})).run
     server = FedDM(a_run)

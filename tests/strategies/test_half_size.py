@@ -122,7 +122,7 @@ def test_from_real_images_they_are_these_averaged_and_copies_are_counted_at_full
     "words",
     [
         "feddm.start=real",
-        "feddm.start=mean feddm.augment=flip_crop",
+        "feddm.start=mean feddm.dsa=flip_crop",
         "feddm.start=mix:2",
         "feddm.mechanism=feature privacy.noise_multiplier=1 privacy.counts=public",
         "feddm.mechanism=gradient privacy.noise_multiplier=1 privacy.counts=public",

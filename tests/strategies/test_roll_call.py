@@ -146,7 +146,7 @@ def test_a_site_that_answers_nonsense_is_left_out_by_name(
 def test_counts_of_classes_are_held_against_the_number_of_images(
     small: Small, counts: list[float], said: str
 ) -> None:
-    config = small(rounds=1, set="feddm.weighting=counts")
+    config = small(rounds=1, set="feddm.image_weighting=counts")
     record = run(config, AnsweringGrid, answers={0: sizes(class_counts=counts)})
     assert record.metrics()[1]["accepted"] == ["partition-1", "partition-2"]
     (reason,) = json.loads((record.directory / "partition.json").read_text())["left_out"].values()

@@ -9,10 +9,11 @@ import torch
 
 from common.config.loading import load
 from common.division import Division
+from common.errors import PayloadError
 from common.learning.training import Trained, train
 from common.samples.inputs import Samples
 from common.sites import Site
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights
 from strategies import image_training
 from strategies.exchange.replies import Upload
@@ -66,7 +67,7 @@ def test_no_server_work_leaves_the_weights() -> None:
 
 def test_soft_labels_weigh_by_the_counts_of_their_classes() -> None:
     """One-hot they weigh as hard ones; half of each of two classes of 6 and 2 examples, as half of either."""
-    server = FedDM(Division(load({"set": "model.width=8 feddm.weighting=counts"})).run)
+    server = FedDM(Division(load({"set": "model.width=8 feddm.image_weighting=counts"})).run)
     site = Site("partition-0", 1, examples=8, class_counts=(6, 2, *[0] * 8))
     hard = torch.tensor([0, 0, 1])
     one_hot = torch.nn.functional.one_hot(hard, 10).float()
@@ -76,12 +77,61 @@ def test_soft_labels_weigh_by_the_counts_of_their_classes() -> None:
     assert server._by_counts(site, soft).tolist() == [4.0, 4.0]
 
 
-def test_a_round_of_soft_labels_under_weighting_by_counts_learns() -> None:
-    run = Division(
-        load({"set": "model.width=8 feddm.weighting=counts image_training.epochs=2"})
-    ).run
+def test_a_share_that_is_almost_nothing_makes_no_weight_that_is_no_number() -> None:
+    """6 examples over a share of 1e-45 are 6e45, which float32 has not: the image would count infinitely."""
+    server = FedDM(Division(load({"set": "model.width=8 feddm.image_weighting=counts"})).run)
+    site = Site("partition-0", 1, examples=8, class_counts=(6, 2, *[0] * 8))
+    labels = torch.nn.functional.one_hot(torch.tensor([1, 1]), 10).float()
+    labels[0, 0] = 1e-45
+    assert server._by_counts(site, labels).tolist() == [7.0, 1.0]
+
+
+class Soft(FedDM):
+    soft = True
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ([[0.5, 0.5], [0.1, 0.9]], None),
+        ([[1.0, 0.0], [0.0, 1.0]], None),
+        ([[1.5, -0.5], [0.1, 0.9]], "none may be below 0"),
+        ([[1.0, 1.0], [0.1, 0.9]], "must sum to 1"),
+        ([[0.0, 0.0], [0.1, 0.9]], "must sum to 1"),
+    ],
+)
+def test_a_server_of_soft_labels_takes_shares_alone(
+    labels: list[list[float]], said: str | None
+) -> None:
+    server = Soft(Division(load({"set": "model.width=8 feddm.start=noise"})).run)
+    soft = torch.nn.functional.pad(torch.tensor(labels), (0, 8))
+    sent = SyntheticImages(torch.zeros(2, 1, 8, 8), soft).encode()
+    if said is None:
+        assert torch.equal(SyntheticImages.decode(sent, server.expects()).labels, soft)
+        return
+    with pytest.raises(PayloadError, match=said):
+        SyntheticImages.decode(sent, server.expects())
+
+
+def test_of_soft_labels_too_there_are_as_many_a_class_as_the_spec_says() -> None:
+    spec = SyntheticImagesSpec((1, 8, 8), classes=3, ipc=2, soft=True, fewest=2)
+    shares = torch.tensor([[0.6, 0.4, 0.0], [0.4, 0.6, 0.0], [0.4, 0.5, 0.1]])
+    images = torch.zeros(3, 1, 8, 8)
+    with pytest.raises(PayloadError, match=r"1 images of one class .* at least 2"):
+        SyntheticImages.decode(SyntheticImages(images, shares).encode(), spec)
+    shares[0] = shares[1]
+    SyntheticImages.decode(SyntheticImages(images, shares).encode(), spec)
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "counts"])
+def test_a_round_of_soft_labels_learns(weighting: str) -> None:
+    words = f"model.width=8 feddm.image_weighting={weighting} image_training.epochs=2"
+    run = Division(load({"set": words})).run
     weights = Weights.of(run.build_model())
     site = Site("partition-0", 1, examples=20, class_counts=(2,) * 10)
     images = SyntheticImages(torch.randn(4, 1, 8, 8), torch.rand(4, 10).softmax(1))
-    learned = FedDM(run).update(1, weights, [Upload(site, images, 20, {})])
+    server = FedDM(run)
+    learned = server.update(1, weights, [Upload(site, images, 20, {})])
+    shown = {run.info.classes[c] for c in images.labels.argmax(1).tolist()}
+    assert set(server.notes()["not_sent"]) == set(run.info.classes) - shown
     assert not all(torch.equal(t, learned.tensors[n]) for n, t in weights.tensors.items())

@@ -17,7 +17,7 @@ from synth.aggregation_free import (
     towards_others,
 )
 from synth.distribution_matching import distil
-from synth.matching_parts import Matching
+from synth.matching_parts import Matching, Shown
 
 
 def _draws(seed: int = 0) -> torch.Generator:
@@ -120,9 +120,14 @@ def test_one_step_follows_both_terms_at_the_mixed_weights() -> None:
         rho=0.0,
         weights=mixed_weights(0.75, lambda: fresh),
         logits=False,
-        beside=lambda z, y, averages, _: 0.3 * towards_others(z, y, others, axes, averages),
     )
-    got = distil(model, lambda at: real[at], labels, start, own, how, 3, _draws(4))
+
+    def extra(shown: Shown) -> torch.Tensor:
+        apart = towards_others(shown.logits, shown.labels, others, axes, shown.averages)
+        assert shown.embeddings.shape == (4, 4 * 4 * 4)
+        return 0.3 * apart + 0.5 * shown.images.square().sum()
+
+    got = distil(model, lambda at: real[at], labels, start, own, how, 3, _draws(4), extra=extra)
 
     at, images = 0, start.clone().requires_grad_()
     for parameter in model.parameters():
@@ -134,6 +139,7 @@ def test_one_step_follows_both_terms_at_the_mixed_weights() -> None:
     for c, mine in ((0, slice(0, 2)), (2, slice(2, 4))):
         loss = loss + (model.embed(real[labels == c]).mean(0) - h[mine].mean(0)).square().sum()
         loss = loss + 0.3 * (z[mine] - others[c]).square().sum(1).mean() / 3
+    loss = loss + 0.5 * images.square().sum()
     (slope,) = torch.autograd.grad(loss, images)
     torch.testing.assert_close(got.images, start - 0.5 * slope)
     assert float(got.losses[0]) == pytest.approx(loss.item())

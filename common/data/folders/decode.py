@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,9 @@ from common.settings.images import ImagesSettings
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 
+HEIF_ENDINGS = (".heic", ".heif")
+"""Of files that are read where the user has installed pillow-heif, whose codecs have licences of their own."""
+
 _WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 
 _TOP = {8: 255, 16: 65535}
@@ -26,6 +31,16 @@ _TOO_LARGE = "too many pixels to be safe to decode"
 
 class Unreadable(Exception):
     """A file that is no image that can be used; the message says why and quotes nothing of its content."""
+
+
+@cache
+def reads_heif() -> bool:
+    """Whether pillow-heif is installed; it tells Pillow how such files are read."""
+    try:
+        importlib.import_module("pillow_heif").register_heif_opener()
+    except (ImportError, OSError):  # one that is there may lack a library of the system's
+        return False
+    return True
 
 
 def dtype_of(settings: ImagesSettings) -> type[np.uint8] | type[np.uint16]:
@@ -52,11 +67,13 @@ def read_image(
     Unreadable
         If it cannot be decoded.
     """
+    heif = path.suffix.lower() in HEIF_ENDINGS and reads_heif()
+    formats = (*_FORMATS, "HEIF") if heif else _FORMATS
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
+            with Image.open(path, formats=formats) as image:
                 # A JPEG larger than needed is decoded at a half, a quarter or an eighth, still twice the size.
                 image.draft(None, (2 * settings.size, 2 * settings.size))
                 if most_pixels is not None and image.width * image.height > most_pixels:

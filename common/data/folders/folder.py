@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from common.data.folders.decode import ENDINGS
+from common.data.folders.decode import ENDINGS, HEIF_ENDINGS, reads_heif
 from common.errors import DataError
 from common.samples.dataset import Skipped
 
@@ -148,7 +148,9 @@ def _candidates(entry: Path) -> Iterator[tuple[Path, str]]:
         return
     if not entry.is_file():
         yield entry, "no file that can be read"
-    elif entry.suffix.lower() not in ENDINGS:
+    elif entry.suffix.lower() in HEIF_ENDINGS and not reads_heif():
+        yield entry, "HEIC: pip install pillow-heif reads it"
+    elif entry.suffix.lower() not in (*ENDINGS, *HEIF_ENDINGS):
         yield entry, f"unknown ending {entry.suffix!r}"[:40]
     else:
         yield entry, "" if entry.stat().st_size else "empty"

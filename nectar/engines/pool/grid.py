@@ -12,6 +12,8 @@ from flwr.app import Message, MessageType
 from flwr.clientapp import ClientApp
 
 from common.code.fingerprint import source_fingerprint
+from common.code.imports import HERE
+from common.config.code_fingerprint import parts_of
 from common.config.resolved import Config
 from common.learning.compute import torch_device
 from nectar.engines.cores import available_cores, granted_cores
@@ -40,7 +42,8 @@ def local_federation(
     progress : callable, optional
         Told (messages carried out, messages pushed together) after each one.
     """
-    processes = most_processes(config)
+    # What the running program defines is in no other process.
+    processes = 1 if HERE in parts_of(config) else most_processes(config)
     if processes == 1:
         clients, run_config = config.federation.sites, config.to_run_config()
         yield LocalGrid(

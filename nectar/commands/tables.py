@@ -1,0 +1,54 @@
+"""`nectar tables`: the papers' tables, and the experiments in each."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Annotated
+
+from common.config.layers import names
+from common.config.tables import ENDING, TABLE, experiments, read_table, title
+from common.errors import ConfigError
+from nectar.options import argument
+
+HELP = f"""\
+Lists the papers' tables and the experiments in each. With words, those in whose name, title or experiments each of
+the words is. `nectar compare {TABLE}=NAME` makes one, `nectar run EXPERIMENT` runs a cell of it.
+
+\b
+nectar tables cifar10
+nectar tables feddm small
+"""
+
+_CELLS = textwrap.TextWrapper(
+    80, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+)
+
+
+def main(
+    words: Annotated[
+        list[str] | None, argument("[FILTER]...", "what a table's lines must hold, each of them")
+    ] = None,
+) -> int:
+    """Print the tables that are asked for."""
+    found = listing(*(words or []))
+    if not found:
+        raise ConfigError(
+            f"no table has {' and '.join(map(repr, words or []))} in its name, title or experiments: `nectar tables` "
+            "lists all."
+        )
+    print(found)
+    return 0
+
+
+def listing(*filters: str) -> str:
+    """Return the tables, and below each its experiments, as lines."""
+    lines = []
+    small = experiments()
+    for name in names(TABLE):
+        table = read_table(name)
+        cells = [*(column.cell for column in table.columns), *table.others]
+        mark = f" [{ENDING}]" if any(small[cell] for cell in cells) else ""
+        head, body = f"  {name}{mark}: {title(TABLE, name)}", ", ".join(cells)
+        if all(word.casefold() in f"{head} {body}".casefold() for word in filters):
+            lines += [head, *_CELLS.wrap(body)]
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""Named tensors on their way: what arrives is what was sent, and nothing beside what the spec states gets in."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from damaging import with_header
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.errors import PayloadError
+from common.wire import npy
+from common.wire.tensors import DTYPES, Tensors, TensorSpec, TensorsSpec
+
+SPEC = TensorsSpec(
+    {
+        "means": TensorSpec((2, 3), -4, 4),
+        "held": TensorSpec((2,), 0, 1, torch.bool),
+        "size": TensorSpec((), 1, 9, torch.int64),
+    }
+)
+
+
+def made(**other: torch.Tensor) -> Tensors:
+    mine = {
+        "means": torch.arange(6.0).reshape(2, 3) - 2,
+        "held": torch.tensor([True, False]),
+        "size": torch.tensor(5),
+    }
+    return Tensors({**mine, **other})
+
+
+@given(
+    shape=st.lists(st.integers(0, 4), max_size=3).map(tuple),
+    dtype=st.sampled_from(DTYPES),
+    compression=st.sampled_from(["none", "zlib"]),
+)
+def test_they_arrive_to_the_bit(
+    shape: tuple[int, ...], dtype: torch.dtype, compression: str
+) -> None:
+    sent = Tensors({"a": torch.randn(shape).abs().to(dtype), "b": torch.ones(shape, dtype=dtype)})
+    spec = TensorsSpec({name: TensorSpec(shape, 0, 100, dtype) for name in "ab"})
+    arrays = sent.encode(compression)
+    got = Tensors.decode(arrays, spec)
+    assert all(torch.equal(got[n], sent[n]) and got[n].dtype == dtype for n in "ab")
+    assert list(got.tensors) == ["a", "b"]
+    assert got.floats == (2 * math.prod(shape) if dtype.is_floating_point else 0)
+    assert sum(len(npy.write(array)) for array in arrays) <= spec.max_bytes
+
+
+def spoiled(place: int, array: Any) -> Any:
+    return lambda arrays: [*arrays[:place], array, *arrays[place + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda a: a[:-1], "2 arrays where 3"),
+        (lambda a: [*a, a[1]], "4 arrays where 3"),
+        (lambda a: with_header(a, names="means,held"), "means,held,size was expected"),
+        (lambda a: with_header(a, names=["means"]), "means,held,size was expected"),
+        (spoiled(1, np.zeros((3, 2), np.float32)), r"means is float32 of shape \(3, 2\)"),
+        (spoiled(1, np.zeros((2, 3), np.float64)), "means is float64"),
+        (spoiled(1, np.zeros((2, 3), ">f4")), "byte order"),
+        (spoiled(1, np.full((2, 3), np.nan, np.float32)), "means holds 6 of 6 values"),
+        (spoiled(1, np.full((2, 3), 4.1, np.float32)), "means holds 4.1 where -4 to 4"),
+        (spoiled(3, np.array(0)), "size holds 0 where 1 to 9"),
+        (spoiled(3, np.array(2**62)), "size holds 4.6"),
+        (spoiled(3, np.array(3.0)), "size is float64"),
+        (spoiled(3, np.array(True)), "size is bool"),
+        (spoiled(2, np.array([0, 1], np.uint8)), "held is uint8"),
+    ],
+)
+def test_what_is_not_as_stated_is_refused(spoil: Any, said: str) -> None:
+    with pytest.raises(PayloadError, match=said):
+        Tensors.decode(spoil(made().encode()), SPEC)
+
+
+def test_a_byte_that_is_no_truth_value_is_one_afterwards() -> None:
+    """NumPy takes byte 2 for a bool: as such it would equal neither True nor False."""
+    arrays = made().encode()
+    arrays[2] = np.array([2, 0], np.uint8).view(bool)
+    held = Tensors.decode(arrays, SPEC)["held"]
+    assert held.view(torch.uint8).tolist() == [1, 0]
+
+
+def test_compressed_bytes_are_expanded_no_further_than_the_shape_says() -> None:
+    arrays = Tensors({"means": torch.zeros(1000, 1000)}).encode("zlib")
+    assert sum(array.nbytes for array in arrays) < 10_000
+    with pytest.raises(PayloadError, match="where float32 of shape"):
+        Tensors.decode(arrays, TensorsSpec({"means": TensorSpec((2, 3), 0, 1)}))
+
+
+def test_a_value_at_its_bound_is_within_it_whatever_the_dtype_makes_of_the_bound() -> None:
+    """0.1 is 0.1000000015 in float32 and 0.09998 in float16; an honest site cuts there."""
+    for dtype in (torch.float32, torch.float16):
+        at = Tensors({"x": torch.tensor([0.1, -0.1], dtype=dtype)})
+        Tensors.decode(at.encode(), TensorsSpec({"x": TensorSpec((2,), -0.1, 0.1, dtype)}))
+
+
+def test_a_value_that_is_not_finite_does_not_leave() -> None:
+    with pytest.raises(PayloadError, match="means holds 1 of 6"):
+        made(means=torch.tensor([[0.0, 1, 2], [3, 4, math.inf]])).encode()
+
+
+@pytest.mark.parametrize(
+    "form", [((2,), 3, 1), ((-1,), 0, 1), ((2,), math.nan, 1), ((2,), 0, 1, torch.complex64)]
+)
+def test_a_form_that_nothing_has_is_a_mistake_told_at_once(form: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=r"no tensor is like this|travels as float32"):
+        TensorSpec(*form)
