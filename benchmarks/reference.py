@@ -236,6 +236,7 @@ def methods() -> str:
             "## What leaves a site",
             "By the default settings, as the record of a run states it (`privacy` in `provenance.json`) and the report "
             "words it; settings can change it, such as `feddm.start=real`.",
+            "![What a site sends, from real images to nothing, and which methods send it](../images/leaves.svg)",
             table(head, told),
             "- **began as**: what the thing sent was made from; empty: it was trained or computed.\n"
             "- **real data**: real examples are sent as they are.\n"

@@ -90,10 +90,10 @@ def require_accepted(words: list[str]) -> None:
 def _context(words: list[str]) -> click.Context:
     with click.Context(COMMANDS, info_name="nectar") as root:
         command = COMMANDS.get_command(root, words[0])  # type: ignore[attr-defined]
-        assert command is not None, f"there is no command {words[0]}"
         rest = words[1:]
         if isinstance(command, click.Group):
-            command, rest = command.commands[rest[0]], rest[1:]
+            command, rest = command.commands.get(rest[0]), rest[1:]
+        assert command is not None, f"there is no command {words[:2]}"
         return command.make_context(words[0], list(rest), parent=root)
 
 

@@ -1,10 +1,13 @@
-"""The pages of docs/reference are what the code gives: `python -m benchmarks.reference` writes them."""
+"""The pages of docs/reference are what the code gives, and so are the drawings."""
 
 from __future__ import annotations
 
+import re
+from xml.etree import ElementTree
+
 import pytest
 
-from benchmarks import reference
+from benchmarks import diagrams, reference
 from benchmarks.reference import PAGES, PLACE, code, page, prose, table
 from client_app.owner.node_config import KEYS
 from common.config.layers import names
@@ -21,6 +24,20 @@ def test_a_page_is_what_the_code_gives(name: str) -> None:
     assert (PLACE / name).read_text(encoding="utf-8") == page(name), (
         "run `python -m benchmarks.reference`"
     )
+
+
+@pytest.mark.parametrize("name", diagrams.DRAWINGS)
+def test_a_drawing_is_what_the_code_gives(name: str) -> None:
+    drawn = diagrams.DRAWINGS[name]()
+    ElementTree.fromstring(drawn)
+    assert (diagrams.PLACE / name).read_text(encoding="utf-8") == drawn, (
+        "run `python -m benchmarks.diagrams`"
+    )
+
+
+def test_every_method_is_drawn_among_what_leaves_a_site() -> None:
+    shown = set(re.findall(r"[a-z0-9]+", re.sub(r"<[^>]*>", " ", diagrams.leaves())))
+    assert set(METHODS) <= shown
 
 
 def test_there_is_no_other_page() -> None:
