@@ -81,8 +81,8 @@ def settings() -> str:
         "A setting is typed `section.key=value`; the keys of `run` have no section. "
         "`nectar config [METHOD] [KEY=VALUE]...` prints what a run would use and where each value comes from; "
         "`nectar config --help SECTION` prints a section of this page.",
-        "**default** is the class's own. **digits** is what the default data set's file "
-        "([all of them](data-sets.md)) has in its place. A paper's symbol and the source of a default stand after "
+        "**default** is the class's own; in brackets what the file of the default data set, digits, has in its place "
+        "([all files](data-sets.md)). A paper's symbol and the source of a default stand after "
         "the meaning.",
         listed,
     ]
@@ -103,7 +103,7 @@ def _section(name: str, cls: type[Section]) -> str:
     parts = [f"### {name}", prose((inspect.getdoc(cls) or "").partition("\n")[0])]
     if rows:
         cells = (_setting(row, values.get(row.name, row.default)) for row in rows)
-        parts.append(table(("key", "default", "digits", "allowed", "meaning"), cells))
+        parts.append(table(("key", "default", "meaning", "allowed"), cells))
     if above is not None:
         more = "Also" if rows else "It has"
         parts.append(f"{more} the settings of [`{above}`](#{above}), and its values unless given.")
@@ -120,8 +120,8 @@ def _setting(row: Description, here: Any) -> tuple[str, ...]:
     notes = [f"symbol {row.symbol}"] if row.symbol else []
     notes += [f"source: {row.source}"] if row.source else []
     meaning = prose(row.meaning) + (f" *({prose('; '.join(notes))})*" if notes else "")
-    other = "" if here == row.default else code(here)
-    return f"`{row.name}`", code(row.default), other, prose(row.allowed), meaning
+    other = "" if here == row.default else f" (digits: {code(here)})"
+    return f"`{row.name}`", (code(row.default) + other).strip(), meaning, prose(row.allowed)
 
 
 # ---- commands

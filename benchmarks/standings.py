@@ -231,25 +231,13 @@ def _board(group: str, rows: Mapping[str, Sequence[Run]]) -> str:
     """Return a group of a leaderboard: its plot, a row a method, the best first, and of which code it is."""
     runs = [run for own in rows.values() for run in own]
     ranked = sorted(rows.items(), key=lambda row: -_mean(row[1], "accuracy"))
-    seeds = {row: ", ".join(str(run.seed) for run in own) for row, own in ranked}
-    head = (
-        "row",
-        "method",
-        "searched",
-        "accuracy",
-        "seeds",
-        "MB up",
-        "site seconds",
-        "epsilon",
-        "real data",
-    )
+    head = ("row", "searched", "accuracy", "seeds", "MB up", "site seconds", "epsilon", "real data")
     body = [
         (
-            row,
-            f"`{own[0].method}`",
+            row if row == own[0].method else f"{row} (`{own[0].method}`)",
             own[0].chosen or _NOTHING,
-            _accuracy(own),
-            seeds[row],
+            _accuracy(own, digits=3),
+            f"{own[0].seed} to {own[-1].seed}" if len(own) > 1 else str(own[0].seed),
             f"{_mean(own, 'up'):.3g}",
             _seconds(own),
             "none" if math.isnan(epsilon := _mean(own, "epsilon")) else f"{epsilon:.3g}",
@@ -277,9 +265,10 @@ def _seconds(own: Sequence[Run]) -> str:
     return _NOTHING if math.isnan(seconds) else f"{seconds:.0f}"
 
 
-def _accuracy(own: Sequence[Run]) -> str:
-    spread = f" ± {statistics.stdev(r.accuracy for r in own):.4f}" if len(own) > 1 else ""
-    return f"{_mean(own, 'accuracy'):.4f}{spread}"
+def _accuracy(own: Sequence[Run], digits: int = 4) -> str:
+    spread = statistics.stdev(r.accuracy for r in own) if len(own) > 1 else math.nan
+    end = "" if math.isnan(spread) else f" ± {spread:.{digits}f}"
+    return f"{_mean(own, 'accuracy'):.{digits}f}{end}"
 
 
 def _line(row: str, own: Sequence[Run]) -> tuple[str, ...]:

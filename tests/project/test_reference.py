@@ -62,7 +62,7 @@ def test_everything_has_its_place() -> None:
 
 def test_a_setting_of_the_default_run_shows_both_values() -> None:
     text = reference.settings()
-    assert "| `iterations` | `1000` | `100` | a whole number, at least 0 | " in text
+    assert "| `iterations` | `1000` (digits: `100`) | matching steps " in text
     assert "### fedprox" in text
     assert "Also the settings of [`fedavg`](#fedavg)" in text.partition("### fedprox")[2]
 

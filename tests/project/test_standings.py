@@ -93,20 +93,31 @@ def test_the_mean_its_deviation_and_every_seed_stand_in_the_table() -> None:
 def test_a_leaderboard_has_a_row_a_method_the_best_first_and_its_own_columns(
     tmp_path: Path,
 ) -> None:
+    methods = {"tuned": "fedavg"}
     about = {"real": "no", "commit": "c", "date": "2026-01-02", "hardware": "h"}
     runs = [
-        Run("digits", row, s, a, 2.0, epsilon=e, method=row, chosen=chosen, **about)
+        Run(
+            "digits",
+            row,
+            s,
+            a,
+            2.0,
+            epsilon=e,
+            method=methods.get(row, row),
+            chosen=chosen,
+            **about,
+        )
         for row, s, a, e, chosen in (
-            ("fedavg", 0, 0.5, math.nan, "lr=0.3"),
-            ("fedavg", 1, 0.7, math.nan, "lr=0.3"),
+            ("tuned", 0, 0.5, math.nan, "lr=0.3"),
+            ("tuned", 1, 0.7, math.nan, "lr=0.3"),
             ("scaffold", 0, 0.9, 3.0, ""),
             ("local", 0, 0.2, math.nan, ""),
         )
     ]
     text = page(f"{BEGIN}{END}", runs)
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
-    assert rows[0] == "| scaffold | `scaffold` | – | 0.9000 | 0 | 2 | – | 3 | no |"
-    assert rows[1] == "| fedavg | `fedavg` | lr=0.3 | 0.6000 ± 0.1414 | 0, 1 | 2 | – | none | no |"
+    assert rows[0] == "| scaffold | – | 0.900 | 0 | 2 | – | 3 | no |"
+    assert rows[1] == "| tuned (`fedavg`) | lr=0.3 | 0.600 ± 0.141 | 0 to 1 | 2 | – | none | no |"
     assert "Code of c; 2026-01-02; h." in text
     (tmp_path / "leaderboard.csv").write_text(as_csv(runs))
     assert page(text, read(tmp_path / "leaderboard.csv")) == text
