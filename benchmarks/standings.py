@@ -3,23 +3,34 @@
 ``python -m benchmarks.standings docs/results/NAME.csv [GROUP=COMPARISON...]`` takes up the runs of comparisons, each
 the directory that ``nectar compare`` wrote, instead of what the file had of the same row and seed; then it writes
 the tables between the marks of ``NAME.md`` and the plots into ``docs/images``. Without a comparison it only writes.
+
+A page called ``leaderboard`` has a row a method instead: what was searched, epsilon, whether real data is sent.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 import math
+import shlex
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
+from common.config.resolved import Config
 from common.errors import ConfigError
 from common.storage.csv_text import csv_text
 from common.storage.files import write_text
 from nectar.charts import Series, lines, save
+from nectar.comparison.paper_table import read_paper_table
+from nectar.records.past_run import PastRun
+from nectar.report.privacy import guarantee
+from nectar.report.view import View
 
 BEGIN, END = "<!-- standings: written by benchmarks/standings.py -->", "<!-- /standings -->"
 _NOTHING = "–"
@@ -43,6 +54,12 @@ class Run:
         Seconds that all sites computed, of a run with no other beside it.
     found, alarms : float
         Shares of members, and of controls, that the strongest attack of `nectar audit images` takes for members.
+    epsilon : float
+        The largest of a site's, where all that is sent is covered.
+    method, chosen, real : str
+        The method; the settings that a search chose; whether real examples are sent, in a word. On a leaderboard alone.
+    commit, date, hardware : str
+        Of which code, when and on what. On a leaderboard alone.
     """
 
     group: str
@@ -53,6 +70,20 @@ class Run:
     seconds: float = math.nan
     found: float = math.nan
     alarms: float = math.nan
+    epsilon: float = math.nan
+    method: str = ""
+    chosen: str = ""
+    real: str = ""
+    commit: str = ""
+    date: str = ""
+    hardware: str = ""
+
+
+ABOUT = ("method", "chosen", "real", "commit", "date", "hardware")
+"""What only a leaderboard says of a run."""
+
+BOUNDS = ("central", "local")
+"""Methods that a plot shows as lines: all data in one place, no exchange."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +112,8 @@ def read(path: Path) -> list[Run]:
         return [_run(line["group"], line["row"], line) for line in csv.DictReader(file)]
 
 
-def taken_up(group: str, comparison: Path) -> Iterator[Run]:
-    """Yield the completed runs of a comparison.
+def taken_up(group: str, comparison: Path, *, about: bool = False) -> Iterator[Run]:
+    """Yield the completed runs of a comparison; ``about``: with what their records and the table say beside.
 
     Raises
     ------
@@ -92,6 +123,7 @@ def taken_up(group: str, comparison: Path) -> Iterator[Run]:
     table = comparison / "table.csv"
     if not table.is_file():
         raise ConfigError(f"{comparison} is no comparison's directory: {table.name} is missing.")
+    chosen = _chosen(json.loads((comparison / "compare.json").read_text())) if about else {}
     with table.open(newline="") as file:
         for line in csv.DictReader(file):
             if line["completed"] == "true":
@@ -100,13 +132,58 @@ def taken_up(group: str, comparison: Path) -> Iterator[Run]:
                     "seconds": line["seconds_devices"],
                     "alarms": line["false_alarms"],
                 }
-                yield _run(group, line["variant"], line | own)
+                more = (
+                    _about(Path(line["record"]), chosen.get(line["variant"], ())) if about else {}
+                )
+                yield _run(group, line["variant"], line | own | more)
 
 
 def _run(group: str, row: str, line: Mapping[str, str]) -> Run:
     figures = (f.name for f in fields(Run) if f.type == "float")
-    numbers = {name: float(line[name] or "nan") for name in figures}
-    return Run(group, row, int(line["seed"]), **numbers)
+    numbers = {name: float(line[name]) if line.get(name) else math.nan for name in figures}
+    words = {name: line.get(name, "") if "commit" in line else "" for name in ABOUT}
+    return Run(group, row, int(line["seed"]), **numbers, **words)
+
+
+def _chosen(comparison: Mapping[str, Any]) -> dict[str, Sequence[str]]:
+    """Return what was chosen for each row: by the table that was compared, or by the comparison's own searches."""
+    words = shlex.split(comparison["command"])
+    tables = [word.removeprefix("table=") for word in words if word.startswith("table=")]
+    stated = {row.label: row.chosen for name in tables for row in read_paper_table(name).rows}
+    searched = {r: one["chosen"] for one in comparison["searches"] for r in one["rows"]}
+    return stated | searched
+
+
+def _about(record: Path, chosen: Sequence[str]) -> dict[str, str]:
+    """Return what a leaderboard says of a run, from its record."""
+    past = PastRun.open(record)
+    held, machine = guarantee(View(past)), past.provenance["hardware"]
+    own = f"{past.config.section}."
+    return {
+        "method": past.config.method,
+        "chosen": " ".join(setting.removeprefix(own) for setting in chosen),
+        "real": sends_real(past.config),
+        "epsilon": "" if held is None else str(held.epsilon),
+        "commit": _commit(),
+        "date": past.provenance["started"][:10],
+        "hardware": f"{machine['cores']} cores of {machine['machine']}",
+    }
+
+
+def sends_real(config: Config) -> str:
+    """Say whether sites send real examples, by what the method and those inside it disclose."""
+    told = [one for s in config.methods.values() if (one := s.disclosure()) is not None]
+    if any(one.unchanged for one in told):
+        return "yes"
+    if any(one.began_as == "real examples" for one in told):
+        return "begun from it"
+    means = any(one.began_as == "class means" or (one.images and one.update) for one in told)
+    return "means of it" if means else "no"
+
+
+def _commit() -> str:
+    line = ["git", "-C", str(Path(__file__).parent), "log", "-1", "--format=%h"]
+    return subprocess.run(line, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def merged(old: Sequence[Run], new: Iterable[Run]) -> list[Run]:
@@ -119,12 +196,18 @@ def merged(old: Sequence[Run], new: Iterable[Run]) -> list[Run]:
 
 
 def as_csv(runs: Sequence[Run]) -> str:
-    """Return the runs as CSV, four digits of a figure; NaN is empty."""
-    head = [f.name for f in fields(Run)]
-    return csv_text(head, ([_cell(value) for value in astuple(run)] for run in runs))
+    """Return the runs as CSV, four digits of a figure; NaN is empty, and a leaderboard's columns are one's alone."""
+    left_out = () if is_board(runs) else ("epsilon", *ABOUT)
+    head = [f.name for f in fields(Run) if f.name not in left_out]
+    return csv_text(head, ([_cell(getattr(run, name)) for name in head] for run in runs))
 
 
-def _cell(value: str | int | float) -> str:
+def is_board(runs: Sequence[Run]) -> bool:
+    """Tell whether these are a leaderboard's runs."""
+    return any(run.method for run in runs)
+
+
+def _cell(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return "" if math.isnan(value) else f"{value:.4g}"
@@ -132,6 +215,8 @@ def _cell(value: str | int | float) -> str:
 
 def tables(runs: Sequence[Run]) -> str:
     """Return a table a group, in Markdown: accuracy, each seed's, MB, seconds and what an audit found."""
+    if is_board(runs):
+        return "\n\n".join(_board(group, rows) for group, rows in _by_row(runs).items())
     parts = []
     for group, rows in _by_row(runs).items():
         head = ("row", "accuracy", "each seed's", "MB up", "site seconds", "found (alarms)")
@@ -142,15 +227,58 @@ def tables(runs: Sequence[Run]) -> str:
     return "\n\n".join(parts)
 
 
+def _board(group: str, rows: Mapping[str, Sequence[Run]]) -> str:
+    """Return a group of a leaderboard: its plot, a row a method, the best first, and of which code it is."""
+    runs = [run for own in rows.values() for run in own]
+    ranked = sorted(rows.items(), key=lambda row: -_mean(row[1], "accuracy"))
+    head = ("row", "searched", "accuracy", "seeds", "MB up", "site seconds", "epsilon", "real data")
+    body = [
+        (
+            row if row == own[0].method else f"{row} (`{own[0].method}`)",
+            own[0].chosen or _NOTHING,
+            _accuracy(own, digits=3),
+            f"{own[0].seed} to {own[-1].seed}" if len(own) > 1 else str(own[0].seed),
+            f"{_mean(own, 'up'):.3g}",
+            _seconds(own),
+            "none" if math.isnan(epsilon := _mean(own, "epsilon")) else f"{epsilon:.3g}",
+            own[0].real,
+        )
+        for row, own in ranked
+    ]
+    cells = "\n".join(
+        "| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *body)
+    )
+    plot = f"![Test accuracy against megabytes sent, {group}](../images/leaderboard-{_file(group)}.svg)"
+    of = {name: sorted({getattr(run, name) for run in runs}) for name in ABOUT[3:]}
+    measured = (
+        f"Code of {', '.join(of['commit'])}; {', '.join(of['date'])}; {', '.join(of['hardware'])}."
+    )
+    return f"## {group}\n\n{plot}\n\n{cells}\n\n{measured}"
+
+
+def _file(group: str) -> str:
+    return group.lower().replace(" ", "-")
+
+
+def _seconds(own: Sequence[Run]) -> str:
+    seconds = _mean(own, "seconds")
+    return _NOTHING if math.isnan(seconds) else f"{seconds:.0f}"
+
+
+def _accuracy(own: Sequence[Run], digits: int = 4) -> str:
+    spread = statistics.stdev(r.accuracy for r in own) if len(own) > 1 else math.nan
+    end = "" if math.isnan(spread) else f" ± {spread:.{digits}f}"
+    return f"{_mean(own, 'accuracy'):.{digits}f}{end}"
+
+
 def _line(row: str, own: Sequence[Run]) -> tuple[str, ...]:
     found, alarms = _mean(own, "found"), _mean(own, "alarms")
-    spread = f" ± {statistics.stdev(r.accuracy for r in own):.4f}" if len(own) > 1 else ""
     return (
         row,
-        f"{_mean(own, 'accuracy'):.4f}{spread}",
+        _accuracy(own),
         "  ".join(f"{run.accuracy:.4f}" for run in own),
         f"{_mean(own, 'up'):.3g}",
-        _NOTHING if math.isnan(seconds := _mean(own, "seconds")) else f"{seconds:.0f}",
+        _seconds(own),
         _NOTHING if math.isnan(found) else f"{100 * found:.1f} % ({100 * alarms:.1f})",
     )
 
@@ -169,24 +297,45 @@ def _mean(runs: Sequence[Run], figure: str) -> float:
 
 
 def draw(runs: Sequence[Run], images: Path, name: str) -> None:
-    """Draw mean accuracy against each figure, a mark a row with the range of its seeds."""
-    rows = [(row, own) for rows in _by_row(runs).values() for row, own in rows.items()]
+    """Draw mean accuracy against each figure, a mark a row with the range of its seeds.
+
+    Of a leaderboard MB alone, a plot a group, in which the bounds are lines.
+    """
+    groups = _by_row(runs)
+    if is_board(runs):
+        for group, rows in groups.items():
+            own = {row: its for row, its in rows.items() if its[0].method not in BOUNDS}
+            levels = {row: _mean(its, "accuracy") for row, its in rows.items() if row not in own}
+            _plot(PLOTS[0], own, images / f"{name}-{_file(group)}.svg", levels)
+        return
+    every = {f"{group}\0{row}": own for group, rows in groups.items() for row, own in rows.items()}
     for plot in PLOTS:
-        series = [
-            Series(
-                row,
-                [x * plot.scale],
-                [_mean(own, "accuracy")],
-                [min(run.accuracy for run in own)],
-                [max(run.accuracy for run in own)],
-            )
-            for row, own in rows
-            if not math.isnan(x := _mean(own, plot.figure)) and (x > 0 or not plot.log_x)
-        ]
-        figure = lines(
-            series, title="", x_label=plot.x_label, y_label="test accuracy", log_x=plot.log_x
+        _plot(plot, every, images / f"{name}-{plot.name}.svg", {})
+
+
+def _plot(
+    plot: Plot, rows: Mapping[str, Sequence[Run]], to: Path, levels: Mapping[str, float]
+) -> None:
+    series = [
+        Series(
+            row.rpartition("\0")[2],
+            [x * plot.scale],
+            [_mean(own, "accuracy")],
+            [min(run.accuracy for run in own)],
+            [max(run.accuracy for run in own)],
         )
-        save(figure, images / f"{name}-{plot.name}.svg")
+        for row, own in rows.items()
+        if not math.isnan(x := _mean(own, plot.figure)) and (x > 0 or not plot.log_x)
+    ]
+    figure = lines(
+        series,
+        title="",
+        x_label=plot.x_label,
+        y_label="test accuracy",
+        log_x=plot.log_x,
+        levels=levels,
+    )
+    save(figure, to)
 
 
 def page(text: str, runs: Sequence[Run]) -> str:
@@ -214,7 +363,8 @@ def main() -> int:
     if bad := [directory for group, directory in pairs if not group]:
         parser.error(f"{bad[0]!r} names no group: write GROUP=COMPARISON")
     try:
-        new = [run for group, found in pairs for run in taken_up(group, Path(found))]
+        board = asked.csv.stem == "leaderboard"
+        new = [r for group, at in pairs for r in taken_up(group, Path(at), about=board)]
         runs = merged(read(asked.csv), new)
         text = page(asked.csv.with_suffix(".md").read_text(), runs)
     except (ConfigError, OSError) as error:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -107,9 +108,15 @@ def _in_units(series: Sequence[Series]) -> tuple[list[Series], str]:
 
 
 def lines(
-    series: Sequence[Series], *, title: str, x_label: str, y_label: str, log_x: bool = False
+    series: Sequence[Series],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    log_x: bool = False,
+    levels: Mapping[str, float] = MappingProxyType({}),
 ) -> Figure:
-    """Draw ``series`` into one chart with a legend below it.
+    """Draw ``series`` into one chart with a legend below it; each of ``levels`` is a line across, with its name.
 
     Each line has a colour, a marker and a dash of its own. On a logarithmic axis what is not above zero is left out.
     Where ``x_label`` has the word ``UNIT``, x are bytes, and are drawn in the largest unit that they come to.
@@ -127,6 +134,10 @@ def lines(
         figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
         axes = figure.add_subplot()
         handles = [_draw(axes, index, one) for index, one in enumerate(series)]
+        for name, level in levels.items():
+            axes.axhline(level, color=INK, linewidth=0.8, linestyle=_DASHES[2], zorder=1)
+            at = axes.get_yaxis_transform()
+            axes.text(1, level, _printable(name), transform=at, ha="right", va="bottom", color=INK)
         _frame(axes, title, x_label, y_label)
         _scale(axes, [float(x) for one in series for x in one.x], log_x)
         if handles:

@@ -18,7 +18,14 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``nectar`` with the given words (default: those of the process); return the exit code."""
+    """Run ``nectar`` with the given words (default: those of the process).
+
+    Returns
+    -------
+    int
+        The command's own exit code; 2 if it refuses what was typed or a run stops by an error, in a sentence each; 130
+        after Ctrl-C; 141 if nobody reads its output on.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     if sentence := hidden():
         print(f"nectar: {sentence}", file=sys.stderr)

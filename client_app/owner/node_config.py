@@ -27,7 +27,7 @@ def _key(
 ) -> Any:
     """Declare a key: how it is written, what it does, what holds without it, and what to write where it is wrong.
 
-    The table in docs/site.md is made of these, and a test holds it to them.
+    docs/reference/node-config.md is made of these, and links in them are relative to it.
     """
     notes: dict[str, Any] = {"otherwise": otherwise, "allowed": allowed}
     default = field.pop("default", None)
@@ -113,7 +113,7 @@ class NodeConfig(BaseModel):
     state_dir: Absolute = _key(
         "'/abs/folder'",
         "what must survive a restart of its SuperNode, decoded copies of its images, the log of what left it, and its "
-        "[privacy ledger](#the-privacy-ledger)",
+        "[privacy ledger](../site.md#the-privacy-ledger)",
         "memory is lost with the SuperNode, no log; nothing that needs a ledger is taken part in",
     )
     data_root: Absolute = _key(
@@ -135,7 +135,7 @@ class NodeConfig(BaseModel):
     allow_imports: Modules = _key(
         "'torchvision.models mymodels'",
         "modules and packages that the site imports where a run names them "
-        "([own-parts.md](own-parts.md#at-a-site-of-a-real-federation))",
+        "([own-parts.md](../own-parts.md#at-a-site-of-a-real-federation))",
         "none but the app it was sent",
         allowed=_IN_WORDS,
     )
@@ -194,8 +194,9 @@ class NodeConfig(BaseModel):
     )
     privacy_epsilon: float | None = _amount(
         "3",
-        "the most that all runs together may cost an example of this site, by its [ledger](#the-privacy-ledger). A "
-        "phase that would pass it is refused before it draws; a run that is not private throughout is refused at the "
+        "the most that all runs together may cost an example of this site, by its "
+        "[ledger](../site.md#the-privacy-ledger). A phase that would pass it is refused before it draws; a run that is "
+        "not private throughout is refused at the "
         "roll call, since beside it a budget bounds nothing",
         "no bound, and the ledger is kept all the same",
     )

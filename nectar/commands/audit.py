@@ -77,7 +77,7 @@ def main(
     ] = False,
     allow_imports: AllowImports = "",
 ) -> int:
-    """Audit what is named; return 1 if a mechanism or a phase shows more than it claims."""
+    """Audit what is named; return 0, or 1 if a mechanism or a phase shows more than it claims."""
     if names and names[0] == _IMAGES:
         return _images(names[1:], data, others, as_json, allow_imports)
     given = {

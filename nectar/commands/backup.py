@@ -27,7 +27,7 @@ def main(
         bool, flag("--without-authority", "leave ca.key out: whoever has it can pose as the server")
     ] = False,
 ) -> int:
-    """Write the backup; return the exit code."""
+    """Write the backup; return 0."""
     from nectar.operate.keys.backup import write_backup
 
     if file == "-" and sys.stdout.isatty():

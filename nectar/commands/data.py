@@ -62,7 +62,7 @@ def main(
     ] = None,
     allow_imports: AllowImports = "",
 ) -> int:
-    """Prepare, describe and draw what the words say; return the exit code."""
+    """Prepare, describe and draw what the words say; return 0."""
     charts = [_target(text, _CHARTS) for text in draw.split(",") if text]
     sheets = [_target(text, _SAMPLES) for text in [samples] if text]
     asked_for = parse_words(words or [], file=config_file)

@@ -78,7 +78,7 @@ def main(
     ca: CaFile = None,
     insecure: Insecure = False,
 ) -> int:
-    """Check what the words say; return 1 if something fails."""
+    """Check what the words say; return 0, or 1 if something fails."""
     from nectar.operate.doctor.check import shown
 
     name, settings = _connection_and_settings(words or [])

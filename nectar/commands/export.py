@@ -62,7 +62,7 @@ def main(
     ] = None,
     allow_imports: AllowImports = "",
 ) -> int:
-    """Export what the words say; return the exit code."""
+    """Export what the words say; return 0."""
     folder = None if output is None else output_folder(output, fresh=True)
     from nectar.export.formats import read_formats
 

@@ -41,7 +41,7 @@ def main(
     without: Without = "",
     replace: Replace = False,
 ) -> int:
-    """Fetch what the words say; return the exit code."""
+    """Fetch what the words say; return 0."""
     from nectar.engines.flower.connecting import connect
     from server_app.sending.request import Request, checked_record, parts_of
 

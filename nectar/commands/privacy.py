@@ -47,7 +47,7 @@ def main(
         option("STATE_DIR", "with --noise: what this ledger says counts as spent before"),
     ] = None,
 ) -> int:
-    """Print what the words ask for; return the exit code: 1 where a budget is spent."""
+    """Print what the words ask for; return 0, or 1 where a budget is spent."""
     above_0("--delta", delta, below=1.0)
     above_0("--epsilon", epsilon)
     above_0("--noise", noise)

@@ -32,7 +32,7 @@ def main(
         ),
     ] = "",
 ) -> int:
-    """Put the backup back; return the exit code."""
+    """Put the backup back; return 0."""
     from nectar.operate.keys.restore import restore, sites
     from nectar.operate.keys.revoked import LIST
 

@@ -52,7 +52,7 @@ def main(
         bool, flag("--dry-run", "print the settings and the estimate, run nothing")
     ] = False,
 ) -> int:
-    """Run what the words say; return the exit code."""
+    """Run what the words say; return 0."""
     asked_for = typed(ctx.obj) | parse_words(words or [], file=config_file)
     run_config = with_class_list(with_recorded(asked_for))
     config = load(run_config)  # refused, if it is, before torch is there

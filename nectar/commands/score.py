@@ -41,7 +41,7 @@ def main(
     ] = None,
     allow_imports: AllowImports = "",
 ) -> int:
-    """Score what the words say; return the exit code."""
+    """Score what the words say; return 0."""
     places = [word for word in words if "=" not in word]
     settings = parse_words(word for word in words if "=" in word)
     of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in words)

@@ -52,12 +52,7 @@ def main(
         bool, flag("--verbose", "show every line of Flower's and Ray's log")
     ] = False,
 ) -> int:
-    """Run what the words say.
-
-    Returns
-    -------
-    int
-        0 if the run completed, 1 if it failed, 128 + n if signal n ended it.
+    """Run what the words say; return 0 if it completed, 1 if it failed, 128 + n if signal n ended it.
 
     Raises
     ------

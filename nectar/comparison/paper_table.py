@@ -86,14 +86,19 @@ class Printed:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table that can be compared with: ``columns`` are experiments by label, ``small`` whether each has a variant."""
+    """A table that can be compared with: ``columns`` are experiments by label."""
 
     name: str
     title: str
     columns: Mapping[str, str]
-    small: bool
     rows: tuple[TableRow, ...]
     printed: tuple[Printed, ...]
+
+    @property
+    def small(self) -> bool:
+        """Whether each column has a small variant; every table is read for it."""
+        known = experiments()
+        return all(known[cell] for cell in self.columns.values())
 
 
 def read_paper_table(name: str) -> PaperTable:
@@ -112,12 +117,10 @@ def read_paper_table(name: str) -> PaperTable:
     table = read_table(name)
     columns = {column.label: column.cell for column in table.columns}
     columns |= {cell: cell for cell in table.others}
-    small = experiments()
     return PaperTable(
         name,
         title(TABLE, name),
         columns,
-        all(small[cell] for cell in columns.values()),
         tuple(_rows(table)),
         tuple(_printed(block, columns) for block in table.content.get("printed", ())),
     )

@@ -1,9 +1,8 @@
-"""The keys of a node config: each is documented in the words in which it is declared, and read as strictly."""
+"""The keys of a node config, read as strictly as a run's settings."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,22 +12,6 @@ from client_app.owner.review import Review
 from client_app.owner.vetoes import Vetoes
 from common.errors import FederationError
 from common.settings.base import AMOUNTS
-
-DOCUMENT = Path(__file__).parents[2] / "docs/site.md"
-
-
-def row(key: str) -> str:
-    """Return a key's row in the table of docs/site.md."""
-    field = KEYS[key]
-    notes: Any = field.json_schema_extra
-    (example,) = field.examples or [""]
-    cells = (f"`{key}={example}`", field.description, notes["otherwise"])
-    return "| " + " | ".join(cell or "" for cell in cells).rstrip() + " |"
-
-
-@pytest.mark.parametrize("key", [key for key, field in KEYS.items() if not field.exclude])
-def test_the_documented_row_of_a_key_is_what_the_code_says(key: str) -> None:
-    assert row(key) in DOCUMENT.read_text().splitlines()
 
 
 def test_every_amount_that_settings_declare_has_a_key() -> None:

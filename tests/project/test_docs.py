@@ -11,10 +11,13 @@ from pathlib import Path
 
 import believed
 import pytest
+from click import ClickException
 from federation import run
 from places import ROOT
 from small import SMALL
+from typed_commands import commands, require_accepted
 
+from common.errors import ConfigError, NectarError
 from nectar.cli import main
 from nectar.command_line import SUMMARIES
 
@@ -95,6 +98,68 @@ def test_every_command_of_nectar_exists(page: Path) -> None:
     for block in blocks(page, "bash"):
         named |= set(re.findall(r"(?:^|&& |operator |simulation )nectar ([\w-]+)", block, re.M))
     assert named <= {*SUMMARIES, "help"}, page
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_every_command_is_accepted_by_todays_settings(page: Path) -> None:
+    """But for the page's own method, which is made and run below."""
+    for words in commands(page.read_text(encoding="utf-8")):
+        try:
+            require_accepted(words)
+        except ConfigError as error:
+            if "No module named 'clipped'" not in str(error):
+                raise
+
+
+def test_a_command_is_taken_apart_as_a_shell_would() -> None:
+    text = """
+```bash
+S=a=1; T="b=2 c=3"
+FLWR_HOME=x nectar run fedavg:$S "$T" \\
+  dataset=$PWD/x.npz   # why
+cd there && nectar report RUN; docker compose run operator nectar status lab | tail -1
+echo nectar run nothing
+```
+```text
+nectar run printed
+```
+"""
+    assert list(commands(text)) == [
+        ["run", "fedavg:a=1", "b=2 c=3", "dataset=/abs/x.npz"],
+        ["report", "RUN"],
+        ["status", "lab"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run fedavg rounds=0",
+        "run feddm feddm.icp=3",
+        "compare fedavg --sedes 3",
+        "compare fedavg ...",
+        "keys rename a",
+        "doctor lab fedavg.lr=x",
+        'site --superlink h:1 --node-config "max-ipx=3"',
+        "forget everything",
+    ],
+)
+def test_a_command_that_would_be_refused_is_seen(line: str) -> None:
+    with pytest.raises((NectarError, ClickException, AssertionError)):
+        require_accepted(shlex.split(line))
+
+
+def test_every_picture_of_the_documents_is_there_and_used() -> None:
+    used = set()
+    for page in PAGES:
+        for target in re.findall(
+            r"!\[[^\]]*\]\(([^)\s]+)\)|src=\"([^\"]+)\"", page.read_text("utf-8")
+        ):
+            path = (page.parent / (target[0] or target[1])).resolve()
+            assert path.is_file(), (page.name, target)
+            used.add(path)
+    folder = ROOT / "docs" / "images"
+    assert {path for path in folder.iterdir() if path not in used} == set()
 
 
 @pytest.mark.extended

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from places import ROOT
 
+from benchmarks import standings
 from common.config.loading import load
 from common.methods import METHODS
 from nectar import cli
@@ -70,6 +71,24 @@ def reached(method: str, runs: Path) -> float:
     lines = Record(Path(note.read_text().strip())).metrics()
     assert len(lines) == 1 + load(parse_words([method])).rounds
     return float(lines[-1]["test"]["accuracy"])
+
+
+STANDING = {
+    one.method: one.accuracy
+    for one in standings.read(ROOT / "docs" / "results" / "leaderboard.csv")
+    if (one.group, one.row, one.seed) == ("digits", one.method, 0)
+}
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(not STANDING, reason="the leaderboard has no digits yet")
+@pytest.mark.parametrize("method", ["fedavg", "feddm", "scaffold"])
+def test_the_leaderboards_first_seed_is_reached_again(
+    method: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    runs = tmp_path_factory.getbasetemp() / "as-typed"
+    runs.mkdir(exist_ok=True)
+    assert reached(method, runs) == pytest.approx(STANDING[method], abs=0.02)
 
 
 @pytest.mark.long

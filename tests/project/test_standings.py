@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import pytest
+from federation import run
+from small import SMALL
 
-from benchmarks.standings import BEGIN, END, Run, as_csv, draw, merged, page, read, taken_up
+from benchmarks.standings import (
+    BEGIN,
+    END,
+    Run,
+    as_csv,
+    draw,
+    merged,
+    page,
+    read,
+    sends_real,
+    taken_up,
+)
+from common.config.loading import load
 from common.errors import ConfigError
+from nectar.records.past_run import PastRun
+from nectar.words import parse_words
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
@@ -71,6 +88,78 @@ def test_the_mean_its_deviation_and_every_seed_stand_in_the_table() -> None:
     assert page(text, runs) == text
     with pytest.raises(ConfigError, match="no place for the tables"):
         page("nothing", runs)
+
+
+def test_a_leaderboard_has_a_row_a_method_the_best_first_and_its_own_columns(
+    tmp_path: Path,
+) -> None:
+    methods = {"tuned": "fedavg"}
+    about = {"real": "no", "commit": "c", "date": "2026-01-02", "hardware": "h"}
+    runs = [
+        Run(
+            "digits",
+            row,
+            s,
+            a,
+            2.0,
+            epsilon=e,
+            method=methods.get(row, row),
+            chosen=chosen,
+            **about,
+        )
+        for row, s, a, e, chosen in (
+            ("tuned", 0, 0.5, math.nan, "lr=0.3"),
+            ("tuned", 1, 0.7, math.nan, "lr=0.3"),
+            ("scaffold", 0, 0.9, 3.0, ""),
+            ("local", 0, 0.2, math.nan, ""),
+        )
+    ]
+    text = page(f"{BEGIN}{END}", runs)
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    assert rows[0] == "| scaffold | – | 0.900 | 0 | 2 | – | 3 | no |"
+    assert rows[1] == "| tuned (`fedavg`) | lr=0.3 | 0.600 ± 0.141 | 0 to 1 | 2 | – | none | no |"
+    assert "Code of c; 2026-01-02; h." in text
+    (tmp_path / "leaderboard.csv").write_text(as_csv(runs))
+    assert page(text, read(tmp_path / "leaderboard.csv")) == text
+    draw(runs, tmp_path, "leaderboard")
+    plot = (tmp_path / "leaderboard-digits.svg").read_text()
+    assert "scaffold" in plot
+    assert ">local<" in plot
+
+
+def test_what_a_leaderboard_says_of_a_run_is_its_records(tmp_path: Path) -> None:
+    record = run({"method": "fedavg", "rounds": 1, "output-dir": str(tmp_path), "set": SMALL})
+    (tmp_path / "table.csv").write_text(
+        f"variant,seed,completed,accuracy,bytes_up,found,false_alarms,seconds_devices,record\n"
+        f"fedavg,0,true,0.5,1000,,,,{record.directory}\n"
+    )
+    asked = {"command": "nectar compare table=leaderboard digits", "searches": []}
+    (tmp_path / "compare.json").write_text(json.dumps(asked))
+    (found,) = taken_up("digits", tmp_path, about=True)
+    assert (found.method, found.real) == ("fedavg", "no")
+    assert found.chosen == "lr=0.3 epochs=40 batch=64"
+    assert math.isnan(found.epsilon)
+    assert found.date == PastRun.open(record.directory).provenance["started"][:10]
+    assert found.commit
+    assert "cores of" in found.hardware
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fedavg", "no"),
+        ("central", "no"),
+        ("real", "yes"),
+        ("fedmix", "means of it"),
+        ("feddm", "no"),
+        ("feddm feddm.start=mean", "means of it"),
+        ("feddm feddm.start=mix:4", "begun from it"),
+        ("feddm feddm.start=real feddm.iterations=0", "yes"),
+        ("fedssyn fedssyn.source=distilled feddm.start=real", "begun from it"),
+    ],
+)
+def test_whether_real_data_is_sent_goes_by_what_is_disclosed(words: str, said: str) -> None:
+    assert sends_real(load(parse_words(words.split()))) == said
 
 
 def test_a_directory_without_a_table_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,378 @@
+"""The pages of ``docs/reference`` that are made from the code: ``python -m benchmarks.reference`` writes them.
+
+Each says what a settings class, a parser, a registry or a file of ``conf`` says, in its own words; a test holds the
+pages to it. What the code knows in prose alone has no page here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from client_app.owner.node_config import KEYS
+from common import errors
+from common.config.layers import flatten, names
+from common.config.loading import load
+from common.config.schema import section_classes
+from common.config.tables import ENDING, TABLE, experiments, title
+from common.config.text import read_yaml, scalar_text
+from common.data.published.catalogue import NATURAL, describe
+from common.methods import METHODS, settings_class
+from common.models.registry import KINDS
+from common.settings.datasets import FORMS, PUBLIC
+from common.settings.describe import Description
+from common.settings.describe import describe as described
+from common.settings.disclosure import Disclosure
+from common.settings.section import Section
+from common.settings.sections import RunSettings
+from common.storage.files import write_text
+from nectar import cli
+from nectar.command_line import COMMANDS, GROUPS, SUMMARIES
+from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
+
+ROOT = Path(__file__).parents[1]
+PLACE = ROOT / "docs" / "reference"
+_MARK = "<!-- written by `python -m benchmarks.reference`: change the code, not this page -->"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line).rstrip() + " |"
+        for line in lines
+    )
+
+
+def prose(text: str) -> str:
+    """Return a sentence of the code's as Markdown: outside code nothing is a tag, or emphasis."""
+    parts = re.split(r"(`[^`]*`)", text.replace("``", "`"))
+    return "".join(p if p.startswith("`") else re.sub(r"([<*])", r"\\\1", p) for p in parts)
+
+
+def code(value: Any) -> str:
+    """Return a value as it is typed."""
+    text = scalar_text(value)
+    return f"`{text}`" if text else ""
+
+
+# ---- settings
+
+
+def settings() -> str:
+    """Return every section: the run's, those that methods share, each method's."""
+    shared = {"run": RunSettings} | {
+        name: cls for name, cls in section_classes().items() if name not in METHODS
+    }
+    groups = {
+        "Shared by all methods": shared,
+        "Of one method": {name: settings_class(name) for name in METHODS},
+    }
+    listed = " · ".join(f"[{name}](#{name})" for own in groups.values() for name in own)
+    parts = [
+        "# Settings",
+        "A setting is typed `section.key=value`; the keys of `run` have no section. "
+        "`nectar config [METHOD] [KEY=VALUE]...` prints what a run would use and where each value comes from; "
+        "`nectar config --help SECTION` prints a section of this page.",
+        "**default** is the class's own; in brackets what the file of the default data set, digits, has in its place "
+        "([all files](data-sets.md)). A paper's symbol and the source of a default stand after "
+        "the meaning.",
+        listed,
+    ]
+    for heading, own in groups.items():
+        parts += [f"## {heading}", *(_section(name, cls) for name, cls in own.items())]
+    return "\n\n".join(parts)
+
+
+def _section(name: str, cls: type[Section]) -> str:
+    above = _inherited(name, cls)
+    rows = [
+        row
+        for row in described(cls)
+        if above is None or row not in described(settings_class(above))
+    ]
+    here = load({"method": name} if name in METHODS else {}).to_dict()
+    values = here if name == "run" else here.get(name, {})
+    parts = [f"### {name}", prose((inspect.getdoc(cls) or "").partition("\n")[0])]
+    if rows:
+        cells = (_setting(row, values.get(row.name, row.default)) for row in rows)
+        parts.append(table(("key", "default", "meaning", "allowed"), cells))
+    if above is not None:
+        more = "Also" if rows else "It has"
+        parts.append(f"{more} the settings of [`{above}`](#{above}), and its values unless given.")
+    return "\n\n".join(parts)
+
+
+def _inherited(name: str, cls: type[Section]) -> str | None:
+    """Return the method whose settings a method's class inherits."""
+    classes = {settings_class(other): other for other in METHODS if other != name}
+    return next((classes[base] for base in cls.__mro__[1:] if base in classes), None)
+
+
+def _setting(row: Description, here: Any) -> tuple[str, ...]:
+    notes = [f"symbol {row.symbol}"] if row.symbol else []
+    notes += [f"source: {row.source}"] if row.source else []
+    meaning = prose(row.meaning) + (f" *({prose('; '.join(notes))})*" if notes else "")
+    other = "" if here == row.default else f" (digits: {code(here)})"
+    return f"`{row.name}`", (code(row.default) + other).strip(), meaning, prose(row.allowed)
+
+
+# ---- commands
+
+
+def commands() -> str:
+    """Return every command: its help, its words and options, its exit codes; then the errors."""
+    parts = [
+        "# Commands",
+        "Options stand anywhere after the command; `--help` among them prints what is here.",
+        f"**Exit code.** {_returned_by(cli.main)} A command's own is 0 unless its section says more.",
+    ]
+    for heading, own in GROUPS.items():
+        parts.append(f"## {heading}")
+        for name in own:
+            parts += _command(name)
+    kinds = [
+        (f"`{name}`", prose((inspect.getdoc(cls) or "").partition("\n")[0]))
+        for name, cls in vars(errors).items()
+        if inspect.isclass(cls) and issubclass(cls, errors.NectarError)
+    ]
+    parts += [
+        "## Errors",
+        "What a Python program that calls Nectar catches, from `common.errors`:",
+        table(("class", "what it is"), kinds),
+    ]
+    return "\n\n".join(parts)
+
+
+def _command(name: str) -> Iterator[str]:
+    module = importlib.import_module(f"nectar.commands.{name}")
+    with click.Context(COMMANDS, info_name="nectar") as root:
+        command = COMMANDS.get_command(root, name)  # type: ignore[attr-defined]
+    yield f"### nectar {name}"
+    yield f"{SUMMARIES[name][0].upper()}{SUMMARIES[name][1:]}."
+    yield from _help(module.HELP)
+    actions: dict[str, Callable[..., int]] = getattr(module, "ACTIONS", {})
+    for action, function in (actions or {"": module.main}).items():
+        own = command.commands[action] if actions else command
+        what = prose((inspect.getdoc(function) or "").partition("\n")[0]) if actions else ""
+        words = [p.metavar or p.name for p in own.params if isinstance(p, click.Argument)]
+        line = " ".join(["nectar", name, *([action] if action else []), "[OPTIONS]", *words])
+        yield f"`{line}`" + (f": {what}" if what else "")
+        if rows := [_option(p) for p in own.params if isinstance(p, click.Option)]:
+            yield table(("option", "what"), rows)
+        if told := _exit_code(function):
+            yield f"Exit code: {told}"
+
+
+def _option(option: click.Option) -> tuple[str, str]:
+    spelt = ", ".join(f"`{one}`" for one in (*option.opts, *option.secondary_opts))
+    value = "" if option.is_flag else f" `{option.metavar or option.type.name.split()[0].upper()}`"
+    shown = option.show_default and option.default not in (None, False)
+    default = f" (default: {option.default})" if shown else ""
+    return spelt + value, prose(option.help or "") + default
+
+
+def _help(text: str) -> Iterator[str]:
+    """Yield a help text's paragraphs; what click is told to leave as it stands is code."""
+    for block in text.strip().split("\n\n"):
+        if block.startswith("\b\n"):
+            yield f"```text\n{block.removeprefix(chr(8)).strip()}\n```"
+        else:
+            yield prose(" ".join(block.split()))
+
+
+def _exit_code(function: Callable[..., int]) -> str:
+    """Return what a command's docstring says of its exit code; empty where it can only be 0."""
+    _, _, told = (inspect.getdoc(function) or "").partition("\n")[0].partition("; return ")
+    return "" if told in ("", "0.") else prose(told)
+
+
+def _returned_by(function: Callable[..., int]) -> str:
+    """Return what a docstring has under its heading Returns."""
+    told = (inspect.getdoc(function) or "").partition("Returns\n-------\nint\n")[2]
+    return prose(" ".join(told.split("\n\n")[0].split()))
+
+
+# ---- methods
+
+
+def methods() -> str:
+    """Return the methods: what each sends, tells and takes."""
+    kinds = tuple(KINDS)
+    rows, told = [], []
+    for name, method in METHODS.items():
+        cls = settings_class(name)
+        said = cls().disclosure() or Disclosure("nothing")
+        summary = prose((inspect.getdoc(cls) or "").partition("\n")[0])
+        link = f"[`{name}`](settings.md#{name})"
+        rows.append((link, summary, *(_yes(kind in method.takes) for kind in kinds)))
+        switches = (said.unchanged, said.labels, said.class_counts, said.update)
+        covers = _yes(method.private), _yes(method.averages)
+        told.append((f"`{name}`", said.payload, said.began_as, *map(_yes, switches), *covers))
+    head = (
+        "method",
+        "sends",
+        "began as",
+        "real data",
+        "labels",
+        "counts",
+        "update",
+        "DP",
+        "robust",
+    )
+    return "\n\n".join(
+        [
+            "# Methods",
+            "`nectar run METHOD`, `nectar compare METHOD METHOD`. How each works: "
+            "[baselines and bounds](../methods.md) and the pages beside it.",
+            table(("method", "what it is", *kinds), rows),
+            "## What leaves a site",
+            "By the default settings, as the record of a run states it (`privacy` in `provenance.json`) and the report "
+            "words it; settings can change it, such as `feddm.start=real`.",
+            "![What a site sends, from real images to nothing, and which methods send it](../images/leaves.svg)",
+            table(head, told),
+            "- **began as**: what the thing sent was made from; empty: it was trained or computed.\n"
+            "- **real data**: real examples are sent as they are.\n"
+            "- **labels**: which classes a site holds can be read from it. **counts**: also how many of each.\n"
+            "- **update**: it is the site's update, or gives it to whoever has the round's weights.\n"
+            "- **DP**: `privacy.noise_multiplier` above 0 covers all that is sent (FedDM: with `feddm.mechanism`).\n"
+            "- **robust**: `federation.robust` can put a median in place of the mean.",
+        ]
+    )
+
+
+def _yes(said: bool) -> str:
+    return "yes" if said else ""
+
+
+# ---- data sets
+
+
+def data_sets() -> str:
+    """Return the data sets: what each is, and the settings that its file has."""
+    rows = [(f"[`{name}`](#{name})", *_about(name)) for name in names("dataset")]
+    own = [(f"`{form.written}`", prose(form.meaning)) for form in FORMS.values()]
+    parts = [
+        "# Data sets",
+        "`dataset=NAME`; how each comes to a machine: [data](../data.md).",
+        table(("name", "shape", "classes", "public", "natural sites"), rows),
+        "**public**: what is sent of it gives nobody away; of any other set Nectar takes it that it is somebody's "
+        "own. **natural sites**: `partition.kind=natural` gives each owner's examples to one site.",
+        "Your own:",
+        table(("dataset", "what"), own),
+        "## What each file sets",
+        "Over a setting's own default, under an experiment's and what is typed.",
+    ]
+    for name in names("dataset"):
+        content = read_yaml(ROOT / "conf" / "dataset" / f"{name}.yaml", name) or {}
+        stated = " ".join(f"`{key}={scalar_text(v)}`" for key, v in flatten(content, name).items())
+        parts += [f"### {name}", prose(title("dataset", name)), stated or "Nothing."]
+    return "\n\n".join(parts)
+
+
+def _about(name: str) -> tuple[str, ...]:
+    images = load({"dataset": name}).images
+    if not images.classes and name not in (*PUBLIC, *NATURAL):
+        return "yours", "yours", "", ""
+    info = describe(name, images)
+    size = " x ".join(map(str, info.shape))
+    return size, f"{len(info.classes):,}", _yes(name in PUBLIC), _yes(name in NATURAL)
+
+
+# ---- tables and experiments
+
+
+def tables() -> str:
+    """Return the map from a paper's table or figure to the command that runs it."""
+    known, small = {name: read_paper_table(name) for name in names(TABLE)}, experiments()
+    rows = [
+        (f"[{name}](#{name})", prose(one.title), *_compared(one, small))
+        for name, one in known.items()
+    ]
+    parts = [
+        "# Tables and experiments",
+        "Each table or figure of a paper that Nectar knows, and the command that runs it and sets our numbers beside "
+        "those that are printed; where no paper is named the table is ours. Sizes are the paper's; `--small` runs "
+        "variants for two cores. Each column is an experiment: `nectar run EXPERIMENT` runs it once.",
+        table(("table", "what", "command", "for two cores"), rows),
+    ]
+    for name, one in known.items():
+        parts += [f"## {name}", prose(one.title)]
+        cells = [
+            f"`{cell}`" + (f" (and `{ENDING}`)" if small[cell] else "")
+            for cell in one.columns.values()
+        ]
+        parts.append(f"Experiments: {', '.join(cells)}." if cells else "No experiments of its own.")
+        if one.rows:
+            parts.append(table(("row", "run as", "searched", "chosen"), map(_row, one.rows)))
+        if sources := dict.fromkeys(block.source for block in one.printed):
+            parts.append(f"Printed: {prose('; '.join(sources))}.")
+    return "\n\n".join(parts)
+
+
+def _compared(one: PaperTable, small: Mapping[str, bool]) -> tuple[str, str]:
+    line = f"nectar compare {TABLE}={one.name}"
+    shrinks = all(small[cell] for cell in one.columns.values())
+    return f"`{line}`", f"`{line} --small`" if shrinks else ""
+
+
+def _row(row: TableRow) -> tuple[str, ...]:
+    tried = " ".join(f"`{key}={','.join(values)}`" for key, values in row.tune.items())
+    chosen = " ".join(f"`{one}`" for one in row.chosen)
+    rounds = f" in {row.rounds} rounds" if row.rounds is not None else ""
+    return f"`{row.label}`", f"`{row.word}`{rounds}", tried, chosen
+
+
+# ---- a site's node config
+
+
+def node_config() -> str:
+    """Return the keys of a site's node config."""
+    rows = []
+    for key, field in KEYS.items():
+        if not field.exclude:
+            (example,) = field.examples or [""]
+            notes: Any = field.json_schema_extra
+            rows.append((f"`{key}={example}`", field.description or "", notes["otherwise"]))
+    return "\n\n".join(
+        [
+            "# Node config",
+            '`nectar site --node-config "key=value ..."` sets these keys, on the site\'s own machine. Nobody else '
+            "can. [What a site says of itself](../site.md#what-a-site-says-of-itself) has examples and what holds of "
+            "all keys.",
+            table(("key", "what", "without it"), rows),
+        ]
+    )
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings,
+    "commands.md": commands,
+    "methods.md": methods,
+    "data-sets.md": data_sets,
+    "tables.md": tables,
+    "node-config.md": node_config,
+}
+
+
+def page(name: str) -> str:
+    """Return a page as it is to stand in ``docs/reference``."""
+    return f"{_MARK}\n\n{PAGES[name]()}\n"
+
+
+def main() -> int:
+    """Write every page."""
+    for name in PAGES:
+        write_text(PLACE / name, page(name))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
