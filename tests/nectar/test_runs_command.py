@@ -142,7 +142,7 @@ def test_what_a_killed_removal_left_is_no_record_and_is_swept(output: Path) -> N
         (["seed=1", "seed=2"], "seed is given twice"),
         (["some-id"], "ids stand after --remove"),
         (["--remove"], "takes the ids of records"),
-        (["--remove", "a", "method=fedavg"], "not a filter"),
+        (["--remove", "a", "method=fedavg"], "no filter"),
         (["--yes"], "ids stand after --remove"),
     ],
 )
