@@ -152,7 +152,7 @@ def commands() -> str:
 
 
 def _command(name: str) -> Iterator[str]:
-    module = importlib.import_module(f"nectar.commands.{name}")
+    module = importlib.import_module(f"nectar.commands.{name.replace('-', '_')}")
     with click.Context(COMMANDS, info_name="nectar") as root:
         command = COMMANDS.get_command(root, name)  # type: ignore[attr-defined]
     yield f"### nectar {name}"
