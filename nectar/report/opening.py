@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 from common.errors import NectarError
-from nectar.report.html import Markup, h
+from common.sites import IN_PROCESS, RAY
+from nectar.report.html import Markup, h, join
 from nectar.report.neighbours import Closest, real_images
 from nectar.report.privacy import guarantee, shortfall
 from nectar.report.sections import seconds_in_rounds
@@ -47,6 +50,15 @@ def verdict(view: View) -> Markup:
     if closest is not None:
         parts.append(_sentence(closest, "made" if view.facts and view.facts.carries else "sent"))
     return h("p", " ".join(parts), class_="outcome open")
+
+
+def again(view: View) -> Markup:
+    """Give the line that makes the run's numbers again; nothing for one whose data lie at its sites."""
+    if view.engine not in (IN_PROCESS, RAY):
+        return join([])
+    record = view.past.directory.absolute()
+    line = ["nectar", "run", "--config", str(record / "config.yaml"), f"output-dir={record.parent}"]
+    return h("p", "Reproduce this: ", h("code", shlex.join(line)))
 
 
 def _sentence(closest: Closest, done: str) -> str:

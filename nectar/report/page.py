@@ -112,7 +112,7 @@ def _of_run(view: View, prefix: str, level: int, budget: pictures.Budget) -> lis
 
 def _opening(view: View) -> Markup:
     parts = (opening.card(view), opening.verdict(view), _copies(view), _outcome(view))
-    return join([*parts, sections.summary(view)])
+    return join([*parts, sections.summary(view), opening.again(view)])
 
 
 def _copies(view: View) -> Markup:

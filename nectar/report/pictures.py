@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -47,7 +48,8 @@ _STRETCHED = (
 )
 _BELOW: dict[Contrast, str] = {
     "pixels": "Below each {done} image is the nearest one among {whose} own real images, and how far it is: the root "
-    "of the mean squared difference of their pixel values, which run from 0 to 1. 0 is the same image.",
+    "of the mean squared difference of their pixel values, which run from 0 to 1. 0 is the same image. "
+    "The site whose image lies closest to a real one stands first.",
     "stretched": "Below each {done} image is the most similar one among {whose} own real images, and how alike the two "
     "are: the correlation of their pixel values, which no change of contrast or brightness moves. 1 is the same "
     "image, -1 the same as a negative, 0 is nothing in common.",
@@ -87,7 +89,7 @@ def of_run(view: View, level: int, budget: Budget) -> Markup:
     helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
     whose = "all sites'" if ALL_SITES in sets else "the site's"
     parts = [*_introduction(view, server_round, real, contrast, whose)]
-    shown = list(sets)[:_MAX_SITES]
+    shown = _closest_first(sets, real, view.info, contrast)[:_MAX_SITES]
     drawn = 0
     for site in shown:
         opened, others = drawn < _OPEN, [helped[site]] if site in helped else []
@@ -99,6 +101,20 @@ def of_run(view: View, level: int, budget: Budget) -> Markup:
     if drawn < len(sets):
         parts.append(_note(drawn, len(sets)))
     return join([*parts, _first_round(view, list(sets), server_round, level, budget)])
+
+
+def _closest_first(
+    sets: Mapping[str, SyntheticImages],
+    real: RealImages | str,
+    info: DatasetInfo,
+    contrast: Contrast,
+) -> list[str]:
+    """Return the sites, the one first that sent the image closest to a real one of its own."""
+    if isinstance(real, str) or contrast != "pixels":
+        return list(sets)
+    found = {s: real.closest(s, on_screen(sent.images, info, "pixels")) for s, sent in sets.items()}
+    apart = {site: math.inf if one is None else one.distance for site, one in found.items()}
+    return sorted(sets, key=apart.__getitem__)
 
 
 def strip(images: Tensor) -> tuple[bytes, int, int]:

@@ -71,6 +71,14 @@ pre{{font:.8rem/1.45 ui-monospace,monospace;background:var(--box);padding:.75rem
 pre{{width:max-content;min-width:100%}}
 code{{font:.875em ui-monospace,monospace}}
 footer{{margin:3rem auto;color:var(--muted)}}
+@media screen and (min-width:88rem){{
+body{{display:grid;grid-template:"nav header" auto "nav main" 1fr "nav footer" auto/14rem minmax(0,68rem)}}
+body{{justify-content:center}}
+header{{grid-area:header}}main{{grid-area:main}}footer{{grid-area:footer}}
+header,main,footer{{width:100%}}
+nav{{grid-area:nav;position:sticky;top:0;align-self:start;max-height:100vh;overflow:auto;padding-top:1.5rem}}
+nav ul{{display:block}}nav li{{margin:.4rem 0}}
+}}
 @media (max-width:34rem){{dl div{{grid-template-columns:1fr;gap:0}}dd{{margin-bottom:.4rem}}
 .bar{{width:6rem}}td.words{{min-width:9rem}}}}
 @media print{{

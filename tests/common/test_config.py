@@ -162,8 +162,8 @@ def test_the_default_run_is_the_documented_one() -> None:
 def test_feddms_defaults_are_the_papers_but_for_a_start_that_is_safe() -> None:
     expected = {
         "iterations": 1000, "image_lr": 1.0, "real_batch": 256, "ipc": 10, "rho": 5.0,
-        "lr": 0.01, "batch": 256, "epochs": 500, "ball": 5.0, "weighting": "uniform",
-        "start": "noise", "warm": True, "keep": 1, "augment": "",
+        "lr": 0.01, "batch": 256, "epochs": 500, "ball": 5.0, "image_weighting": "uniform",
+        "start": "noise", "warm": True, "keep": 1, "dsa": "",
     }  # fmt: skip
     values = ImageTrainingSettings().model_dump() | FedDMSettings().model_dump()
     assert {name: values[name] for name in expected} == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from documents import check, written
-from federation import TamperedGrid, run
+from federation import TamperedGrid, numbers, run
 from PIL import Image
 from small import Small
 from tampering import nan, with_arrays
@@ -309,3 +310,31 @@ def test_bad_words_are_refused_before_any_work(
 ) -> None:
     assert nectar(["report", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_site_that_sent_the_image_closest_to_a_real_one_stands_first(small: Small) -> None:
+    record = run(small())
+    document, view = written(record), View(PastRun.open(record.directory))
+    real, (_, sets) = real_images(view), view.past.synthetic()
+    assert isinstance(real, RealImages)
+    assert view.info is not None
+    apart = {}
+    for site, sent in sets.items():
+        found = real.closest(site, on_screen(sent.images, view.info, "pixels"))
+        assert found is not None
+        apart[site] = found.distance
+    shown = re.findall(r"(partition-\d+): \d+ images", document.text)
+    assert list(dict.fromkeys(shown)) == sorted(apart, key=lambda site: apart[site])
+
+
+def test_the_line_that_a_report_gives_makes_the_numbers_again(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run(small(method="fedavg"))
+    found = re.search(
+        r"Reproduce this: nectar (run --config \S+/config\.yaml)", written(record).text
+    )
+    assert found is not None
+    assert nectar([*shlex.split(found[1]), f"output-dir={tmp_path / 'again'}"]) == 0
+    (again,) = (tmp_path / "again").glob("[!.]*")
+    assert numbers(Record(again)) == numbers(record)

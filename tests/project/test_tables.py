@@ -125,7 +125,7 @@ def test_feddm_has_the_papers_settings(cell: str) -> None:
     assert model.name == ("resnet18" if cell.endswith("resnet18") else "convnet")
     assert (model.depth, model.width, model.norm) == (3, 128, "instance")
     usual = 5 if "cifar100" in cell else 3 if "clients50" in cell else 10
-    server = {"ipc": swept(cell, "ipc", usual), "weighting": "uniform", "keep": 1}
+    server = {"ipc": swept(cell, "ipc", usual), "image_weighting": "uniform", "keep": 1}
     training = {"lr": 0.01, "batch": 256, "epochs": 500, "ball": swept(cell, "rho", 5)}
     assert config.image_training.model_dump() | training == config.image_training.model_dump()
     device = {
@@ -135,7 +135,7 @@ def test_feddm_has_the_papers_settings(cell: str) -> None:
         "real_batch": 256,
         "start": "real",
     }
-    holds(resolved(cell, "feddm"), **server, **device, warm=False, augment="")
+    holds(resolved(cell, "feddm"), **server, **device, warm=False, dsa="")
     holds(resolved(cell, "real"), **server)
 
 
