@@ -53,7 +53,15 @@ def test_a_share_that_is_none_is_refused(text: str) -> None:
 
 @pytest.mark.extended
 def test_a_share_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["fedavg", "rounds=1", "federation.sites=2", f"output-dir={tmp_path}", "--seeds", "2"]
+    words = [
+        "fedavg",
+        "rounds=1",
+        "federation.sites=2",
+        "fedavg.epochs=1",
+        f"output-dir={tmp_path}",
+        "--seeds",
+        "2",
+    ]
     assert cli.main(["compare", *words, "--only", "2/2"]) == 0
     assert "1 runs" in capsys.readouterr().out
     assert not list(tmp_path.rglob("table.*"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -339,7 +340,9 @@ def test_each_is_beside_the_senders_and_the_receivers_nearest(
     for _, site, helper, _ in view.matches:
         helped.setdefault(helper, site)
     expected = []
-    for sender in view.past.synthetic()[1]:
+    shown = list(dict.fromkeys(re.findall(r"(partition-\d+): \d+ images", document.text)))
+    assert set(shown) == set(view.past.synthetic()[1])
+    for sender in shown:
         expected += [sender, *([helped[sender]] if sender in helped else [])]
     assert asked[-len(expected) :] == expected  # after the opening, which asks of each sender too
     for helper, site in helped.items():
