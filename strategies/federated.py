@@ -256,6 +256,8 @@ class Federated(FlowerStrategy):
         return evaluation.mean(server_round, replies, classes, any_record=self.records is None)
 
     def summary(self) -> None:
-        """Log the method and its settings."""
-        settings = ", ".join(f"{k}={v}" for k, v in self.run.config.settings.model_dump().items())
-        logger.info("%s: %s", self.run.config.method, settings)
+        """Log the method, and which of its settings depart from its defaults."""
+        settings = self.run.config.settings
+        usual = {name: field.default for name, field in type(settings).model_fields.items()}
+        own = [f"{k}={v}" for k, v in settings.model_dump().items() if v != usual.get(k)]
+        logger.info("%s: %s", self.run.config.method, ", ".join(own) or "its defaults")

@@ -23,6 +23,9 @@ from nectar.options import ConfigFile, Words, flag, option
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words, typed
 
+#: what the first line says of a run
+_FIRST = ("method", "dataset", "rounds", "seed")
+
 HELP = """\
 Runs the Flower app as `flwr run` does, on a SuperLink and a Ray of its own, and ends both with it. The exit code is
 the run's outcome: 0 only if it completed.
@@ -66,9 +69,11 @@ def main(
         _require_ray()
         if cluster:
             knock(cluster)
-    print(job.plain_command(), flush=True)
     if plain:
+        print(job.plain_command(), flush=True)
         return 0
+    said = " ".join(f"{key}={job.run_config[key]}" for key in _FIRST if key in job.run_config)
+    print(f"{said} (--print gives the plain flwr command)", flush=True)
     return simulate(job, lambda: _check(job), verbose=verbose)
 
 

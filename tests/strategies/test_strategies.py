@@ -255,3 +255,12 @@ def test_sites_count_by_their_images_and_broken_figures_not_at_all(small: Small)
     found = strategy.aggregate_evaluate(1, replies)
     assert found is not None
     assert dict(found) == {"accuracy": 0.875, "loss": 1.75}
+
+
+def test_the_log_says_which_settings_depart_from_the_defaults(
+    small: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "flwr"):
+        run(small(method="fedavg", rounds=1))
+    (line,) = (line for line in caplog.messages if line.startswith("fedavg: "))
+    assert line == "fedavg: epochs=1, lr=0.3, batch=64"
