@@ -33,7 +33,7 @@ def share_of(comparisons: Sequence[Comparison], share: tuple[int, int]) -> list[
     Raises
     ------
     ConfigError
-        If rows are searched: what is run then hangs on all runs of the search.
+        If rows are searched: what is run then depends on all runs of the search.
     """
     if any(each.trials for each in comparisons):
         raise ConfigError(
