@@ -135,7 +135,7 @@ class _OnRay:
                 unpack(ended.content, place)
                 write_text(self._note, f"{place}\n")
         except (ray.exceptions.RayError, NectarError) as error:
-            reason = str(error).strip().splitlines()[-1]
+            reason = (str(error).strip().splitlines() or ["no reason was given"])[-1]
             write_text(self._log, f"{_lost(error)}: {reason}\n")
             return 1
         return ended.code

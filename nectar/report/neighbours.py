@@ -21,6 +21,8 @@ from common.samples.dataset import Dataset
 from common.samples.inputs import samples
 from common.sites import ALL_SITES
 from nectar.report.view import View
+from server_app.screen import on_screen
+from server_app.synthetic_sets import contrast_of
 
 #: real images compared at a time
 _CHUNK = 4096
@@ -256,6 +258,21 @@ def real_images(view: View) -> RealImages | str:
         return _matched(view, division, names)
     except NectarError as error:
         return f"they could not be read ({error})"
+
+
+def closest_by_site(view: View) -> dict[str, Closest]:
+    """Return how near each site's last images come to a real one of its own; empty without images, or real ones."""
+    try:
+        _, sets = view.past.synthetic()
+        if not sets or view.info is None or contrast_of(view.past.record.last_sets) != "pixels":
+            return {}
+    except NectarError:
+        return {}
+    real, info = real_images(view), view.info
+    if isinstance(real, str):
+        return {}
+    found = {s: real.closest(s, on_screen(sent.images, info, "pixels")) for s, sent in sets.items()}
+    return {site: one for site, one in found.items() if one is not None}
 
 
 def _partition_of(row: Mapping[str, Any]) -> int:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shlex
 
-from common.errors import NectarError
 from common.sites import IN_PROCESS, RAY
 from nectar.report.html import Markup, h, join
-from nectar.report.neighbours import Closest, real_images
+from nectar.report.neighbours import Closest
 from nectar.report.privacy import guarantee, shortfall
 from nectar.report.sections import seconds_in_rounds
 from nectar.report.text import MISSING, share, size, total
 from nectar.report.view import View, accuracy, judged_by
-from server_app.screen import on_screen
-from server_app.synthetic_sets import contrast_of
 
 
 def card(view: View) -> Markup:
@@ -46,8 +43,8 @@ def verdict(view: View) -> Markup:
         )
         return h("p", said, class_="outcome good")
     parts = [shortfall(view)]
-    closest = _closest(view)
-    if closest is not None:
+    if view.closest:
+        closest = min(view.closest.values(), key=lambda one: one.distance)
         parts.append(_sentence(closest, "made" if view.facts and view.facts.carries else "sent"))
     return h("p", " ".join(parts), class_="outcome open")
 
@@ -69,21 +66,3 @@ def _sentence(closest: Closest, done: str) -> str:
         beside.append(f"the nearest of another site's lies {closest.control:.3f} from it")
     said = f"The closest image {done} lies {closest.distance:.3f} from a real one of {closest.site}"
     return "; ".join([said, *beside]) + " (root mean square of values 0 to 1)."
-
-
-def _closest(view: View) -> Closest | None:
-    """Return the closest of the last round's images; None without images, or real ones to hold them against."""
-    try:
-        _, sets = view.past.synthetic()
-        if not sets or view.info is None or contrast_of(view.past.record.last_sets) != "pixels":
-            return None
-    except NectarError:
-        return None
-    real = real_images(view)
-    if isinstance(real, str):
-        return None
-    info = view.info
-    found = [real.closest(s, on_screen(sent.images, info, "pixels")) for s, sent in sets.items()]
-    return min(
-        (one for one in found if one is not None), key=lambda one: one.distance, default=None
-    )

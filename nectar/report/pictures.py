@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -89,7 +89,7 @@ def of_run(view: View, level: int, budget: Budget) -> Markup:
     helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
     whose = "all sites'" if ALL_SITES in sets else "the site's"
     parts = [*_introduction(view, server_round, real, contrast, whose)]
-    shown = _closest_first(sets, real, view.info, contrast)[:_MAX_SITES]
+    shown = sorted(sets, key=lambda site: _apart(view, site))[:_MAX_SITES]
     drawn = 0
     for site in shown:
         opened, others = drawn < _OPEN, [helped[site]] if site in helped else []
@@ -103,18 +103,9 @@ def of_run(view: View, level: int, budget: Budget) -> Markup:
     return join([*parts, _first_round(view, list(sets), server_round, level, budget)])
 
 
-def _closest_first(
-    sets: Mapping[str, SyntheticImages],
-    real: RealImages | str,
-    info: DatasetInfo,
-    contrast: Contrast,
-) -> list[str]:
-    """Return the sites, the one first that sent the image closest to a real one of its own."""
-    if isinstance(real, str) or contrast != "pixels":
-        return list(sets)
-    found = {s: real.closest(s, on_screen(sent.images, info, "pixels")) for s, sent in sets.items()}
-    apart = {site: math.inf if one is None else one.distance for site, one in found.items()}
-    return sorted(sets, key=apart.__getitem__)
+def _apart(view: View, site: str) -> float:
+    """Return how far a site's closest image lies from a real one; those of which nothing is known come last."""
+    return view.closest[site].distance if site in view.closest else math.inf
 
 
 def strip(images: Tensor) -> tuple[bytes, int, int]:

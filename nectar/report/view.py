@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -25,6 +25,9 @@ from nectar.records.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of
 from nectar.report.text import is_number
 
+if TYPE_CHECKING:
+    from nectar.report.neighbours import Closest
+
 #: settings that make no other experiment: places, names, and the seed, which groups repeat
 _APART = ("seed", "experiment", "output-dir", "data-dir", "resume", "schema")
 
@@ -42,6 +45,13 @@ class View:
             return (self.past.directory / "config.yaml").read_text(encoding="utf-8")
         except (OSError, ValueError):
             return ""
+
+    @cached_property
+    def closest(self) -> dict[str, Closest]:
+        """How near each site's last images come to a real one of its own: sought once, used by all that show it."""
+        from nectar.report.neighbours import closest_by_site  # which looks at a view
+
+        return closest_by_site(self)
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def knock(address: str) -> None:
     if not colon or "/" in address:
         return
     try:
-        socket.create_connection((host, int(port)), timeout=10).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
     except (OSError, ValueError, OverflowError) as error:
         raise no_cluster(address, error) from None
 
