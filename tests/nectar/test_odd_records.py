@@ -104,7 +104,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def lighter(light: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out also what is sought among the real images."""
-    monkeypatch.setattr("nectar.report.opening._closest", lambda view: None)
+    monkeypatch.setattr("nectar.report.neighbours.closest_by_site", lambda view: {})
 
 
 @pytest.mark.usefixtures("light")
