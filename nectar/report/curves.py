@@ -19,27 +19,29 @@ _FAR_APART = 8
 
 
 def of_run(view: View) -> Markup:
-    """Draw one run's figures, wherever they were taken."""
+    """Draw one run's figures, wherever they were taken; those by bytes, mostly of the same shape, are folded."""
     rounds = [float(line["round"]) for line in view.lines]
     sent = sent_so_far(view)
-    charts = []
+    by_round: list[Markup | None] = []
+    by_bytes: list[Markup | None] = []
     for figure in ("accuracy", "loss"):
         tracks = {name: _values(view.lines, of, figure) for of, name in _SHOWN.items()}
         there = {name: y for name, y in tracks.items() if not all(map(math.isnan, y))}
-        for axis, x in (("round", rounds), (_UP, sent)):
+        for charts, axis, x in ((by_round, "round", rounds), (by_bytes, _UP, sent)):
             series = [Series(name, x, y) for name, y in there.items()]
             charts.append(_chart(view.past.record.id, figure, axis, series, log_x=False))
-    return _side_by_side(charts)
+    return _side_by_side(by_round, "By bytes sent", by_bytes)
 
 
 def of_groups(views: Sequence[View]) -> Markup:
-    """Draw the groups' means with the band from the lowest to the highest seed."""
+    """Draw the groups' means with the band from the lowest to the highest seed; the loss is folded."""
     of = judged_by(views)
     named = groups(views)
     totals = [up for view in views for up in sent_so_far(view)[-1:] if up > 0]
     log_x = bool(totals) and max(totals) > _FAR_APART * min(totals)
-    charts = []
-    for figure in ("accuracy", "loss"):
+    accuracy: list[Markup | None] = []
+    loss: list[Markup | None] = []
+    for charts, figure in ((accuracy, "accuracy"), (loss, "loss")):
         for axis in ("round", _UP):
             series = [
                 _mean(name, members, of, figure, against_bytes=axis == _UP)
@@ -47,7 +49,7 @@ def of_groups(views: Sequence[View]) -> Markup:
             ]
             drawn = [one for one in series if len(one.x)]
             charts.append(_chart("all runs", figure, axis, drawn, log_x=log_x and axis == _UP))
-    return _side_by_side(charts)
+    return _side_by_side(accuracy, "Loss", loss)
 
 
 def sent_so_far(view: View) -> list[float]:
@@ -104,8 +106,13 @@ def _chart(
     return h("div", Markup(inline_svg(drawn, label=label)), class_="chart")
 
 
-def _side_by_side(charts: Sequence[Markup | None]) -> Markup:
-    drawn = [chart for chart in charts if chart]
-    if not drawn:
+def _side_by_side(
+    charts: Sequence[Markup | None], folded: str, others: Sequence[Markup | None]
+) -> Markup:
+    shown, hidden = list(filter(None, charts)), list(filter(None, others))
+    if not shown:
         return h("p", "No accuracy or loss is on record.")
-    return h("div", *drawn, class_="charts")
+    below = (
+        h("details", h("summary", folded), h("div", *hidden, class_="charts")) if hidden else None
+    )
+    return h("div", h("div", *shown, class_="charts"), below)

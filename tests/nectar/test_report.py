@@ -87,10 +87,11 @@ def test_a_report_says_what_the_run_did(small: Small) -> None:
     labels = [svg["aria-label"].partition(": ")[2] for svg in document.all("svg")]
     assert labels == [
         "accuracy by round",
-        "accuracy by bytes sent",
         "loss by round",
+        "accuracy by bytes sent",
         "loss by bytes sent",
     ]
+    assert "By bytes sent" in document.text
     sets = PastRun.open(record.directory).synthetic()[1]
     for site, images in sets.items():
         for c in torch.unique(images.labels).tolist():
