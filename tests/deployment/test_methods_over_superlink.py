@@ -66,7 +66,7 @@ WIRE = {
 @pytest.mark.parametrize(
     ("rounds", "methods"),
     [
-        (3, {"scaffold": "scaffold.option=I"}),
+        (2, {"scaffold": "scaffold.option=I"}),
         pytest.param(2, WIRE, marks=pytest.mark.long),
         pytest.param(3, {"local": "", "fedmix": "fedmix.mean_of=5"}, marks=pytest.mark.long),
         pytest.param(3, {"feddpms": PAPERS_DPMS}, marks=pytest.mark.long),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from deployment import PLAIN, ROOT, Deployment, free_port, nectar
+from deployment import ROOT, Deployment, free_port, nectar
 from federation import numbers, run
 from small import Small
 
@@ -75,7 +75,7 @@ class Proxied(Deployment):
             for site, config in zip(sites, self.nodes, strict=True):
                 self._spawn(
                     site,
-                    *PLAIN,
+                    *self.program,
                     *("--superlink", f"127.0.0.1:{self.proxy_port}"),
                     *("--root-certificates", ca),
                     *("--auth-supernode-private-key", str(self.keys / "nodes" / site)),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from small import SMALL
 
 from common.errors import ConfigError, NectarError
 from nectar import cli
@@ -56,8 +57,7 @@ def test_a_share_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     words = [
         "fedavg",
         "rounds=1",
-        "federation.sites=2",
-        "fedavg.epochs=1",
+        *SMALL.split(),
         f"output-dir={tmp_path}",
         "--seeds",
         "2",
