@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import believed
+import flwr
 import pytest
 from click import ClickException
 from federation import run
@@ -23,6 +24,7 @@ from nectar.command_line import SUMMARIES
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
+PACKAGES = ("client_app", "common", "nectar", "server_app", "strategies")
 #: what a new user reads
 MOST_WORDS = 1000
 
@@ -160,6 +162,20 @@ def test_every_picture_of_the_documents_is_there_and_used() -> None:
             used.add(path)
     folder = ROOT / "docs" / "images"
     assert {path for path in folder.iterdir() if path not in used} == set()
+
+
+@pytest.mark.parametrize("name", ["operator.md", "site.md"])
+def test_a_log_line_that_a_page_explains_is_one_that_the_code_writes(name: str) -> None:
+    """Nectar's, or Flower's."""
+    table = (ROOT / "docs" / name).read_text("utf-8").partition("\n| the log says |")[2]
+    heads = [line.split("|")[1] for line in table.split("\n\n")[0].splitlines()[2:]]
+    lines = {line for head in heads for line in re.findall(r"`([^`]+)`", head)}
+    assert len(lines) > 4
+    packages = (*(ROOT / p for p in PACKAGES), Path(flwr.__file__).parent)
+    for path in (path for package in packages for path in package.rglob("*.py")):
+        text = path.read_text("utf-8")
+        lines -= {line for line in lines if line in text}
+    assert not lines
 
 
 @pytest.mark.extended
