@@ -1,4 +1,4 @@
-"""What a method's author overrides and calls, as its classes and functions say: the page ``docs/reference/hooks.md``."""
+"""What a method's author overrides and calls, as the code says: the page ``docs/reference/hooks.md``."""
 
 from __future__ import annotations
 
@@ -65,12 +65,17 @@ def _row(name: str, member: Any) -> tuple[str, str]:
         return f"`{name} = {member!r}`", "what a subclass sets"
     signature = inspect.signature(getattr(member, "__func__", member))
     plain = [p.replace(default=_default(p.default)) for p in signature.parameters.values()]
-    return f"`{name}{signature.replace(parameters=plain)}`".replace("'", ""), _said(member)
+    written = str(signature.replace(parameters=plain)).replace("= ''", '= ""')
+    return f"`{name}{written}`".replace("'", "").replace("Ellipsis", "..."), _said(member)
 
 
 def _default(value: Any) -> Any:
     """Return a default that reads as it is typed; three dots for an object."""
-    return value if isinstance(value, (str, int, float, type(None))) or value is inspect.Parameter.empty else ...
+    return (
+        value
+        if isinstance(value, (str, int, float, type(None))) or value is inspect.Parameter.empty
+        else ...
+    )
 
 
 def _said(member: Any) -> str:
