@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from benchmarks import hooks as hooked
 from client_app.owner.node_config import KEYS
 from common import errors
 from common.config.layers import flatten, names
@@ -352,6 +353,20 @@ def node_config() -> str:
     )
 
 
+# ---- the hooks of a method
+
+
+def hooks() -> str:
+    """Return what the author of a method overrides and calls."""
+    parts = [
+        "# Hooks of a method",
+        "Signatures, and what each is for. [Add a method](../add-a-method.md) writes two methods with them.",
+    ]
+    for heading, rows in hooked.parts():
+        parts += [f"## {heading}", table(("hook", "what"), [(a, prose(b)) for a, b in rows])]
+    return "\n\n".join(parts)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "commands.md": commands,
@@ -359,6 +374,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "data-sets.md": data_sets,
     "tables.md": tables,
     "node-config.md": node_config,
+    "hooks.md": hooks,
 }
 
 
