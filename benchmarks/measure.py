@@ -83,13 +83,9 @@ def compare(
 
     Parameters
     ----------
-    name
-        The row's name.
     reference
         The plain way; called with the pair's number, so that both can do the very same
         work.
-    ours
-        The way the project does it.
     pairs
         How many pairs, at least 7; which of the two goes first alternates.
     claim

@@ -49,8 +49,6 @@ class Cost:
 
     Attributes
     ----------
-    nodes, asked : int
-        Nodes, and devices asked in a round.
     set_up, roll_call, a_round : float
         CPU seconds: to the record but for the roll call; the roll call; a round with all that is written of it.
     memory, peak : float

@@ -42,10 +42,6 @@ class Run:
 
     Parameters
     ----------
-    group, row : str
-        The table, and the row in it.
-    seed : int
-        The seed.
     accuracy : float
         After the last round, on the test images.
     up : float

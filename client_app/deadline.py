@@ -18,8 +18,6 @@ class Deadline:
     ----------
     seconds : float
         What is left; infinity for no deadline.
-    of : str
-        Whose time it is.
     """
 
     def __init__(self, seconds: float = math.inf, of: str = "round") -> None:

@@ -55,16 +55,10 @@ class DeviceClient(NumPyClient):
 
     Parameters
     ----------
-    run : Run
-        The run's configuration, model and data shape.
-    site : str
-        This site's name.
     samples : Samples
         The site's training images, on the run's device.
     holdout : Samples
         The images the site keeps for its own evaluation; may be empty.
-    state : DeviceState
-        What the site remembers between rounds.
     own_data : bool
         Whether the images are the site's own and no partition of the run's data set. Where nobody says, they count
         as its own.
@@ -208,10 +202,6 @@ class DeviceClient(NumPyClient):
 
         Parameters
         ----------
-        method : str
-            Its name.
-        samples : Samples
-            What it trains on.
         drawn : int
             How many of these an epoch of it draws; 0 for as many as this client's.
         """

@@ -27,8 +27,6 @@ def is_seeded(config: Config, own_data: bool) -> bool:
 
     Parameters
     ----------
-    config : Config
-        The run's.
     own_data : bool
         Whether the site has data of its own; if not, it holds a partition of the run's data set.
 

@@ -60,14 +60,8 @@ class Synthesis:
 
     Parameters
     ----------
-    client : DeviceClient
-        Whose images, generators, deadline and shelf these are.
-    settings : GenerationSettings
-        The generator's.
     rho : float
         The share of the site's images that it is trained on; in a private training the chance of each.
-    size : int
-        How many images are made.
     kind : str
         Which of `GENERATORS` makes them.
     """

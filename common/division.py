@@ -34,8 +34,6 @@ class Division:
 
     Parameters
     ----------
-    config : Config
-        The run's.
     bounds : Bounds
         What this machine lets the run touch.
     """

@@ -181,8 +181,6 @@ def require_taken(name: str, kind: str, dataset: str) -> None:
 
     Parameters
     ----------
-    name : str
-        The method's, or its import path.
     kind : str
         What the data are, one of ``common.models.registry.KINDS``.
     dataset : str

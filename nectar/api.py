@@ -124,15 +124,7 @@ def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
 
 @dataclass(frozen=True, repr=False)
 class ComparisonResult:
-    """Methods side by side; shown, it is their tables.
-
-    Parameters
-    ----------
-    results : Results
-        The rows with all figures of their runs.
-    directory : Path
-        Where tables, figures by round and plots lie.
-    """
+    """Methods side by side; shown, it is their tables."""
 
     results: Results
     directory: Path
@@ -180,15 +172,7 @@ class ComparisonResult:
 
 @dataclass(frozen=True, repr=False)
 class GridResult:
-    """A grid of comparisons; shown, it is its pivot: rows are methods, columns are combinations of values.
-
-    Parameters
-    ----------
-    results : GridResults
-        The pivot with all figures of its runs.
-    directory : Path
-        Where the pivot and its plots lie.
-    """
+    """A grid of comparisons; shown, it is its pivot: rows are methods, columns are combinations of values."""
 
     results: GridResults
     directory: Path
@@ -221,15 +205,7 @@ class GridResult:
 
 @dataclass(frozen=True, repr=False)
 class TableResult:
-    """A paper's table; shown, it is our numbers beside the paper's.
-
-    Parameters
-    ----------
-    results : TableResults
-        The table with all figures of its runs.
-    directory : Path
-        Where the table lies.
-    """
+    """A paper's table; shown, it is our numbers beside the paper's."""
 
     results: TableResults
     directory: Path

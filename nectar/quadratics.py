@@ -74,8 +74,6 @@ def quadratics(
 
     Parameters
     ----------
-    generator : torch.Generator
-        The source of every draw.
     dissimilarity, noise : float
         zeta^2 and sigma^2.
     clients, pairs, dimension : int
@@ -131,8 +129,6 @@ def federated_averaging(
 
     Parameters
     ----------
-    problem : LeastSquares
-        What is minimised.
     start : Tensor
         x before the first round, float64 [d].
     step_sizes : Tensor

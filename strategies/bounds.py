@@ -155,17 +155,6 @@ def require_believable(
 ) -> None:
     """Refuse an upload one of whose parts no honest site can have sent.
 
-    Parameters
-    ----------
-    bounds : mapping of str to Bound
-        The strategy's.
-    wire : WireSettings
-        The run's.
-    weights : Weights
-        The round's.
-    upload : Upload
-        What came.
-
     Raises
     ------
     PayloadError

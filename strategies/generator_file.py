@@ -19,8 +19,6 @@ def checked(key: str, path: str, sha256: str) -> bytes:
     ----------
     key : str
         The setting that names the file.
-    path : str
-        Where it lies.
     sha256 : str
         Its SHA-256, in small hexadecimal digits.
 

@@ -134,8 +134,6 @@ class Training:
 
     Parameters
     ----------
-    model : BetaVAE
-        Is trained in place.
     inputs : callable
         Gives images in [0, 1], float [b, C, H, W] on the model's device, for indices int64 [b].
     examples : int
@@ -228,8 +226,6 @@ def codes(
 
     Parameters
     ----------
-    model : BetaVAE
-        The encoder's.
     inputs : callable
         As `Training` takes it.
     examples, batch : int
@@ -248,12 +244,8 @@ def draw_images(
 
     Parameters
     ----------
-    model : BetaVAE
-        The decoder's.
     means : Tensor
         mu_c for every image that is to be drawn, float [n, l].
-    generator : torch.Generator
-        The source of the draws.
     batch : int
         Images that are decoded at a time.
 

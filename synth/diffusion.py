@@ -117,8 +117,6 @@ def denoising_losses(
 
     Parameters
     ----------
-    model : Denoiser
-        What predicts the noise.
     schedule : Schedule
         On the images' device.
     x0, eps : Tensor
@@ -142,10 +140,6 @@ def denoising_loss(
 
     Parameters
     ----------
-    model : Denoiser
-        What predicts the noise.
-    schedule : Schedule
-        On the images' device, as the generator is.
     x0 : Tensor
         Images, float [n, C, H, W], of values in [-1, 1].
     labels : Tensor

@@ -120,8 +120,6 @@ def generator_loss(
         L_BN, a scalar.
     labels : Tensor
         The classes that the images are to have, int64 [n].
-    plan : Plan
-        The weights.
     """
     return (
         plan.matching * F.cross_entropy(ensemble, labels)
@@ -161,8 +159,6 @@ class Distillation:
         Images in [0, 1], float [n, C, H, W] -> what the models take; gradients pass through it.
     draws : callable
         Iteration, from 0 on -> the generator of its draws, on the models' device.
-    plan : Plan
-        The settings.
     before_step : callable, optional
         Called ahead of every step, such as one that raises when the time is over.
 

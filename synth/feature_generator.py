@@ -213,8 +213,6 @@ class Training:
     ----------
     model : FeatureGenerator
         Is trained in place, with the batch norm in training mode.
-    lr, weight_decay : float
-        Adam's.
     decay : float
         What the learning rate is multiplied by after each round.
 

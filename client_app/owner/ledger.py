@@ -81,10 +81,6 @@ class Account:
     ----------
     directory : Path, optional
         The site's state directory; None where its owner names none: then nothing private can be asked of it.
-    budget : Budget, optional
-        The owner's; None for none.
-    site, record : str
-        The site's name, and the run's.
     data : str
         Which data the charges are of, for the owner to read. The ledger adds up whatever they are: examples that lie
         in two folders are released twice.

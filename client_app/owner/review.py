@@ -93,8 +93,6 @@ class Review:
 
         Parameters
         ----------
-        payload : Payload
-            What a phase returned.
         name : str
             Names the record and the site, in the folder's name.
         info : DatasetInfo

@@ -154,8 +154,6 @@ class Vetoes:
 
         Parameters
         ----------
-        config : Config
-            The run's.
         counts : sequence of int, optional
             The site's number of examples of each class; None where there are no classes.
 

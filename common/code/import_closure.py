@@ -104,8 +104,6 @@ class Sources:
 
         Parameters
         ----------
-        starts : iterable of str
-            Modules.
         apart : callable
             Whether a module is left out, and what only it imports.
         windows : bool
@@ -168,8 +166,6 @@ def parse(content: bytes, module: str, stem: str) -> Source:
 
     Parameters
     ----------
-    content : bytes
-        The file.
     module : str
         Its dotted name.
     stem : str

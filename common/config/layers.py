@@ -44,8 +44,6 @@ def dataset_layer(name: str, where: str) -> Layer:
 
     Parameters
     ----------
-    name : str
-        The file's name without its ending, as the user chose it.
     where : str
         Where it was chosen, for the message.
 

@@ -51,8 +51,6 @@ class Column:
 
     Parameters
     ----------
-    label : str
-        What the table calls it.
     cell : str
         The experiment's name.
     steps, small_steps : tuple of Departure
@@ -71,8 +69,6 @@ class Table:
 
     Parameters
     ----------
-    name : str
-        The file's name.
     base : Departure
         What its cells share.
     small : Departure or None
@@ -195,8 +191,6 @@ def experiment_layers(
 
     Parameters
     ----------
-    name : str
-        The experiment.
     where : str
         Where it was named.
     above : tuple of str

@@ -132,8 +132,6 @@ def read_yaml(path: Path, name: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    path : Path
-        The file.
     name : str
         What a message calls it.
 

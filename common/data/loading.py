@@ -89,10 +89,6 @@ def load_site(name: str, images: ImagesSettings, folder: Path, keep: Path | None
 
     Parameters
     ----------
-    name
-        the run's data set, a folder of images.
-    images
-        its settings.
     folder
         ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``.
     keep

@@ -34,15 +34,7 @@ S = TypeVar("S", bound=Settings)
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run's shared facts; both apps have it of a ``Division`` of the same configuration.
-
-    Parameters
-    ----------
-    config : Config
-        The configuration.
-    info : DatasetInfo
-        The data set's shape, classes and normalisation.
-    """
+    """One run's shared facts; both apps have it of a ``Division`` of the same configuration."""
 
     config: Config
     info: DatasetInfo

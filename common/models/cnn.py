@@ -21,8 +21,6 @@ class CNN(Classifier):
     ----------
     shape
         An image's (channels, height, width), both sides at least 16.
-    classes
-        The number of logits.
 
     Raises
     ------

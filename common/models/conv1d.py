@@ -30,12 +30,6 @@ class Conv1d(Classifier):
     ----------
     shape
         A series' (channels, 1, steps).
-    classes
-        The number of logits.
-    depth
-        The number of blocks.
-    width
-        Channels of every block.
 
     Raises
     ------

@@ -48,14 +48,8 @@ class ConvNet(Classifier):
 
     Parameters
     ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
     depth
         The number of blocks; each halves the image's sides.
-    width
-        Channels of every block.
     norm
         "instance" (affine), "group" (4 groups), "batch" or "none".
 

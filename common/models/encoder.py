@@ -37,8 +37,6 @@ class Encoder(Classifier):
     ----------
     shape
         An image's (channels, height, width), both sides divided by 4.
-    classes
-        The number of logits.
     depth
         Convolutions of a block.
     width

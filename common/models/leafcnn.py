@@ -18,8 +18,6 @@ class LeafCNN(Classifier):
     ----------
     shape
         An image's (channels, height, width), both sides at least 4.
-    classes
-        The number of logits.
 
     Raises
     ------

@@ -15,15 +15,6 @@ class MLP(Classifier):
     With 200 hidden units it has 159,010 parameters for MNIST's images and ten classes. The
     embedding is the hidden units' output.
 
-    Parameters
-    ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
-    width
-        Hidden units.
-
     Raises
     ------
     ValueError

@@ -17,10 +17,6 @@ class Projected(Classifier):
     ----------
     base
         A classifier whose ``head`` is a linear layer; it loses it.
-    size
-        The projection's size.
-    classes
-        The number of logits.
 
     Raises
     ------

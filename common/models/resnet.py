@@ -53,10 +53,6 @@ class ResNet18(Classifier):
 
     Parameters
     ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
     norm
         "instance" (affine), "group" (2 groups) or "batch".
 

@@ -34,13 +34,6 @@ class VGG11(Classifier):
     of a 32x32 image, as NIID-Bench's: 9,750,922 for ten classes. A pool that would leave nothing of a small
     image is left out. There is no dropout, so that one input gives one output. The embedding is the second
     hidden layer's output.
-
-    Parameters
-    ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
     """
 
     plan: ClassVar[tuple[tuple[int, ...], ...]] = (

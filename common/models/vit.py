@@ -79,12 +79,6 @@ class ViT(Classifier):
 
     Parameters
     ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
-    depth
-        Transformer layers.
     width
         The size of a token, a multiple of 32 or below it.
 

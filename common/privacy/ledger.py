@@ -113,13 +113,7 @@ class Lines:
 
 
 class Ledger:
-    """A site's ledger.
-
-    Parameters
-    ----------
-    directory : Path
-        Its state directory.
-    """
+    """A site's ledger."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / LEDGER
@@ -152,8 +146,6 @@ class Ledger:
 
         Parameters
         ----------
-        charge : Charge
-            What is about to be released.
         allow : callable
             Gets the charges so far, which no other process adds to meanwhile; raises if this one must not be added.
 

@@ -36,8 +36,6 @@ class DatasetInfo:
 
     Attributes
     ----------
-    name
-        the name settings use.
     shape
         channels, height and width of one image; (columns, 1, 1) of a table's row; (channels, 1, steps) of a series; for
         text the number of tokens of a sequence.
@@ -162,8 +160,6 @@ class Skipped:
     ----------
     path
         its place below the folder.
-    reason
-        why it is not used.
     """
 
     path: str
@@ -176,8 +172,6 @@ class Dataset:
 
     Attributes
     ----------
-    info
-        the public description.
     train
         the training split, before a validation share is cut from it.
     test

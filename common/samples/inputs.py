@@ -122,8 +122,6 @@ def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None =
 
     Parameters
     ----------
-    split
-        where the images lie, possibly mapped from a file.
     info
         whose mean, std and scale normalise them.
     indices

@@ -128,8 +128,6 @@ def sent_spec(run: Run, takes: Spec) -> BundleSpec:
 
     Parameters
     ----------
-    run : Run
-        The run.
     takes : Spec
         What the inner method's phase takes.
     """

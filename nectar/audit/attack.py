@@ -73,8 +73,6 @@ def audit(
     ----------
     name : str
         What it is called in the result.
-    releases : Releases
-        The mechanism.
     delta : float
         Of the claim.
     repeats : int

@@ -38,8 +38,6 @@ def latex_of(
     ----------
     command : str
         What gives the tables.
-    tables : sequence of Table
-        The tables.
     notes : sequence of str
         What is to be known of them.
     above : sequence of sequence of (str, int)

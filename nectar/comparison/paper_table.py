@@ -28,8 +28,6 @@ class TableRow:
 
     Parameters
     ----------
-    label : str
-        What the table calls it.
     word : str
         The method and its own settings, as ``nectar compare`` takes them.
     tune : mapping of str to tuple of str

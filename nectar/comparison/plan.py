@@ -24,12 +24,6 @@ class Task:
 
     Parameters
     ----------
-    variant : Variant
-        The row.
-    seed : int
-        The seed.
-    config : Config
-        The resolved configuration.
     identity : Identity
         What its record is found by.
     cell : str

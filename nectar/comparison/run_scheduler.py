@@ -54,8 +54,6 @@ class RunScheduler:
 
     Parameters
     ----------
-    archive : Archive
-        Where records are looked up.
     output_dir : Path
         Where records go; the locks lie there too.
     logs : Path

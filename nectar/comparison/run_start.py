@@ -64,8 +64,6 @@ class RunStarter(ExitStack):
 
         Parameters
         ----------
-        words : sequence of str
-            The run's.
         log : Path
             Where all goes that it says.
         threads : int

@@ -22,8 +22,6 @@ class TableRequest:
 
     Parameters
     ----------
-    table : PaperTable
-        The table.
     small : bool
         Whether its small variants are meant.
     requests : mapping of str to Request

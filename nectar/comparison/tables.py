@@ -31,8 +31,6 @@ class Results:
         What was compared, on what.
     command : str
         The words that ask for it again.
-    rows : tuple of Row
-        The rows.
     rounds : int
         Rounds of the longest run.
     target : float

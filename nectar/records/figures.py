@@ -61,8 +61,6 @@ class RunFigures:
 
     Parameters
     ----------
-    directory : Path
-        Its record.
     rounds : tuple of RoundFigures
         Its rounds, that before training first.
     completed : bool

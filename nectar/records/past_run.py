@@ -26,8 +26,6 @@ class PastRun:
 
     Parameters
     ----------
-    directory : Path
-        The record.
     judge : callable, optional
         Told of each import path that the record names before it is imported; None imports them all.
     """

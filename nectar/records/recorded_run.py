@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RecordedRun:
-    """A run that is over, or was interrupted, or still goes on elsewhere.
-
-    Parameters
-    ----------
-    past : PastRun
-        The run's record.
-    """
+    """A run that is over, or was interrupted, or still goes on elsewhere."""
 
     past: PastRun
 

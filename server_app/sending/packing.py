@@ -37,8 +37,6 @@ class Pack:
 
     Attributes
     ----------
-    record : str
-        Its id.
     directory : Path
         Where it lies on the server.
     content : bytes

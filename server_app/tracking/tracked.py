@@ -28,8 +28,6 @@ class TrackedRun:
         The record; its name is the run's id.
     name, group : str
         What the run, and what it belongs to, is called.
-    settings : mapping of str to scalar
-        The resolved settings.
     before : tuple of dict
         The lines of the rounds that are done, for a tracker that does not know them.
     next_round : int
@@ -92,14 +90,10 @@ def telling_of(
 
     Parameters
     ----------
-    config : Config
-        The run's.
     record : Record
         Its record, with the lines of the rounds that are done.
     sites : callable
         Returns the sites that take part at the moment.
-    on_round : callable, optional
-        A user's own function.
     """
     track = config.track
     if track.by == "none":

@@ -81,13 +81,9 @@ class Gathering:
 
     Parameters
     ----------
-    grid : Grid
-        The nodes.
     clients : int
         How many sites of their own data are counted on. A node that holds a partition says how many there are, and
         that number wins: plain ``flwr run`` starts two nodes whatever the configuration says.
-    question : Question
-        What every node is asked.
     deadline : float
         Seconds.
     min_replies : int

@@ -53,10 +53,6 @@ def read_own(
 
     Parameters
     ----------
-    name : str
-        The run's ``dataset``.
-    data_dir : Path
-        The data directory.
     images : ImagesSettings
         Whose ``mean``, ``std`` and ``classes`` stand over what the set brings.
     data : DataSettings

@@ -91,12 +91,6 @@ def info_of_rows(
 
     Parameters
     ----------
-    name : str
-        What messages call the set.
-    stored : Stored
-        The set.
-    classes : tuple of str
-        The classes' names.
     images : ImagesSettings
         Whose ``mean`` and ``std`` stand over what the set brings.
     data : DataSettings

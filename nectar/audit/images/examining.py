@@ -87,8 +87,6 @@ def examined(
 
     Parameters
     ----------
-    evidence : Evidence
-        Candidates, and what was sent.
     by_model : mapping of str to Tensor
         Scores of the candidates, float [n], of attacks on weights.
     """

@@ -54,8 +54,6 @@ class Client:
 
     Attributes
     ----------
-    program
-        The program ``flwr``.
     connection
         The connection's name in the configuration of `environment`'s Flower home.
     environment
@@ -93,8 +91,6 @@ class Client:
 
         Parameters
         ----------
-        run
-            The run's number.
         watch
             Called in a thread of its own; when it returns, the SuperLink is taken for gone. Flower's
             client itself waits for one to come back, and for ever where a network is cut.

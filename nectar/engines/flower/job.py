@@ -65,8 +65,6 @@ class Job:
         The app's directory, the one that holds its pyproject.toml.
     run_config
         Overrides of the app's run configuration.
-    resources
-        Devices and what each may use.
     """
 
     app: Path

@@ -23,8 +23,6 @@ class Sender:
 
     Parameters
     ----------
-    connection : Connection
-        The pipe.
     keep : bool
         Whether both ends keep a message's bytes until the next one; the receiver says the same.
     """
@@ -56,8 +54,6 @@ class Receiver:
 
     Parameters
     ----------
-    connection : Connection
-        The pipe.
     keep : bool
         As the sender's.
     """

@@ -41,13 +41,7 @@ class Setup:
 
 
 class Worker:
-    """A worker's process and the pipe to it. One thread at a time uses it; any may ``end`` it.
-
-    Parameters
-    ----------
-    setup : Setup
-        What it is told first.
-    """
+    """A worker's process and the pipe to it. One thread at a time uses it; any may ``end`` it."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup

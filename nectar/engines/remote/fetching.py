@@ -49,10 +49,6 @@ def fetch(
     ----------
     connection : Connection
         The SuperLink beside whose ServerApp the record lies.
-    app : Path
-        The Flower app.
-    request : Request
-        Which record, which files.
     output : Path
         The directory of records at home.
     server_output : str

@@ -35,11 +35,6 @@ _numbers = itertools.count()
 class Workspace:
     """A run's own directory, readable by its user alone.
 
-    Attributes
-    ----------
-    directory : Path
-        The directory.
-
     Raises
     ------
     LaunchError

@@ -39,8 +39,6 @@ class Parent:
         Where stubs connect.
     command : sequence of str
         The SuperNode.
-    environment : mapping of str to str
-        Its environment.
 
     Attributes
     ----------

@@ -52,8 +52,6 @@ def link(connection: Connection, flower: str, *, site: bool) -> Iterator[Check]:
 
     Parameters
     ----------
-    connection : Connection
-        The server.
     flower : str
         The major.minor of Flower that it must run.
     site : bool

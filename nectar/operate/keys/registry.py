@@ -165,8 +165,6 @@ def unregister(connection: Connection, which: Sequence[Path | str], directory: P
 
     Parameters
     ----------
-    connection : Connection
-        The SuperLink.
     which : sequence of Path or str
         Public halves, and numbers of nodes.
     directory : Path or None
