@@ -335,13 +335,7 @@ def _plot(
 
 
 def page(text: str, runs: Sequence[Run]) -> str:
-    """Return a page with its tables instead of those that it has.
-
-    Raises
-    ------
-    ConfigError
-        If the page has no marks for them.
-    """
+    """Return a page with its tables instead of those that it has; ConfigError if the page has no marks for them."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:

@@ -70,13 +70,7 @@ class Owner:
 
     @classmethod
     def of(cls, node: NodeConfig) -> Owner:
-        """Read a node config.
-
-        Raises
-        ------
-        FederationError
-            If its keys cannot hold together.
-        """
+        """Read a node config; FederationError if its keys cannot hold together."""
         Review.of(node)
         budget = Budget.of(node)
         if budget is not None and node.state_dir is None:

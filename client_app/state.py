@@ -98,13 +98,7 @@ class DirectoryState:
         )
 
     def load(self, server_round: int) -> Tensors:
-        """Return version ``server_round``.
-
-        Raises
-        ------
-        FederationError
-            If it cannot be read.
-        """
+        """Return version ``server_round``; FederationError if it cannot be read."""
         return self._read(server_round)[0]
 
     def base_of(self, server_round: int) -> int:

@@ -196,13 +196,7 @@ class Synthesis:
     # ---- drawing --------------------------------------------------------------------------------------
 
     def _draw(self, training: Generator) -> Pixels:
-        """Return the images, drawn in blocks of which each is kept.
-
-        Raises
-        ------
-        _Pause
-            If the round's time is about to be over.
-        """
+        """Return the images, drawn in blocks of which each is kept; _Pause if the round's time is about to be over."""
         clock = _Clock()
         # In a private training the classes' counts are public, and which images were chosen is not.
         private = self._settings.noise_multiplier > 0

@@ -216,13 +216,7 @@ def settings_class(name: str) -> type[Settings]:
 
 
 def settings_of(method: Method) -> type[Settings]:
-    """Import the settings class of a method.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported, or is none.
-    """
+    """Import the settings class of a method; ConfigError if it cannot be imported, or is none."""
     found = load(method.settings)
     if not (isinstance(found, type) and issubclass(found, Settings)):
         raise ConfigError(

@@ -109,13 +109,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Read ``path``.
-
-        Raises
-        ------
-        FederationError
-            If it is not there, damaged or another release's.
-        """
+        """Read ``path``; FederationError if it is not there, damaged or another release's."""
         if not path.is_file():
             raise FederationError(
                 f"{path} is not there: the run stopped before its first round was done; start it again"

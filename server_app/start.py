@@ -93,13 +93,7 @@ def _read(config: Config) -> Tensors:
 
 
 def _state_dict(read: object) -> Tensors:
-    """Return what a file of ``torch.save``'s holds.
-
-    Raises
-    ------
-    ValueError
-        If that is no state_dict.
-    """
+    """Return what a file of ``torch.save``'s holds; ValueError if that is no state_dict."""
     if not isinstance(read, Mapping):
         raise ValueError(f"it holds a {type(read).__name__} and no state_dict")
     other = next((k for k, v in read.items() if not isinstance(v, torch.Tensor)), None)

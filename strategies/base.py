@@ -42,13 +42,7 @@ class Strategy(Federated):
         self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a method that can run and does not say what of a reply is believed.
-
-        Raises
-        ------
-        TypeError
-            Naming the hook.
-        """
+        """Refuse a method that can run and does not say what of a reply is believed; TypeError naming the hook."""
         super().__init_subclass__(**options)
         # ABC would say so when the class is used. A class that leaves more unwritten is a base for others.
         unwritten = {

@@ -102,13 +102,7 @@ def title(kind: str, name: str) -> str:
 
 
 def read_table(name: str) -> Table:
-    """Read a table, whose file is known to be there.
-
-    Raises
-    ------
-    ConfigError
-        If the file is not made as this module's text says.
-    """
+    """Read a table, whose file is known to be there; ConfigError if the file is not made as this module's text says."""
     source = _source(name)
     content = read_yaml(layers.CONF / TABLE / f"{name}.yaml", source)
     for key in content:

@@ -189,13 +189,7 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def from_home(text: str) -> Path:
-    """Read a path that may begin with ``~``.
-
-    Raises
-    ------
-    ConfigError
-        If the home directory it names is not known.
-    """
+    """Read a path that may begin with ``~``; ConfigError if the home directory it names is not known."""
     try:
         return Path(text).expanduser()
     except RuntimeError:

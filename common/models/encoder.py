@@ -9,13 +9,7 @@ from common.models.classifier import Classifier
 
 
 def _sides(shape: tuple[int, ...], name: str) -> tuple[int, int]:
-    """Return a quarter of an image's height and width.
-
-    Raises
-    ------
-    ValueError
-        Two poolings do not divide the images evenly.
-    """
+    """Return a quarter of an image's height and width; ValueError if two poolings do not divide the images evenly."""
     _, height, width = shape
     if height % 4 or width % 4:
         raise ValueError(

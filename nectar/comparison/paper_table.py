@@ -100,13 +100,7 @@ class PaperTable:
 
 
 def read_paper_table(name: str) -> PaperTable:
-    """Read a table by its name.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of this name, or its file is not made as tables are.
-    """
+    """Read a table by its name; ConfigError if there is none of this name, or its file is not made as tables are."""
     known = names(TABLE)
     if name not in known:
         raise ConfigError(

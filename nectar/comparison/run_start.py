@@ -115,13 +115,7 @@ class _ForkServer:
             )
 
     def fork(self, words: Sequence[str], log: Path, environment: dict[str, str]) -> _Forked:
-        """Have a run forked.
-
-        Raises
-        ------
-        OSError, EOFError
-            If the server is gone.
-        """
+        """Have a run forked; OSError, EOFError if the server is gone."""
         here, there = socket.socketpair()
         with there:
             socket.send_fds(self._door, [b"\0"], [there.fileno()])

@@ -13,13 +13,7 @@ GRANTED = "NECTAR_CORES"
 
 
 def available_cores() -> int:
-    """Count the cores that this process may use.
-
-    Raises
-    ------
-    ConfigError
-        If ``NECTAR_CORES`` is no number of cores.
-    """
+    """Count the cores that this process may use; ConfigError if ``NECTAR_CORES`` is no number of cores."""
     return min(machine_cores(), granted_cores() or sys.maxsize)
 
 

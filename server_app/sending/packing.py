@@ -99,13 +99,7 @@ def _zipped(directory: Path, files: list[Path], limit: int) -> bytes:
 
 
 def find(output_dir: Path, name: str) -> Path:
-    """Return the directory of a record.
-
-    Raises
-    ------
-    FederationError
-        If there is none of that id, or none at all.
-    """
+    """Return the directory of a record; FederationError if there is none of that id, or none at all."""
     if name == LATEST:
         records = sorted(path for path in output_dir.glob("*") if _is_record(path))
         if not records:

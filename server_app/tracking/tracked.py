@@ -66,13 +66,7 @@ def require_tracker(track: TrackSettings) -> None:
 
 
 def refuse_own_pictures(track: TrackSettings, sites: Sequence[Site]) -> None:
-    """Refuse to show a tracker images of sites with data of their own.
-
-    Raises
-    ------
-    FederationError
-        Naming some of them.
-    """
+    """Refuse to show a tracker images of sites with data of their own; FederationError naming some of them."""
     if track.images and (own := [site.name for site in sites if not site.partitions]):
         raise FederationError(
             f"track.images=on would copy images of sites with data of their own ({', '.join(own[:5])}) to a tracker: "

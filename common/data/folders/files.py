@@ -61,13 +61,7 @@ class Source:
         return [file for file in self.files if not (data_dir / file.path).is_file()]
 
     def splits(self, data_dir: Path) -> tuple[Split, Split]:
-        """Return the training and the test split.
-
-        Raises
-        ------
-        DataError
-            a file is missing, truncated or damaged; it is named.
-        """
+        """Return the training and the test split; DataError if a file is missing, truncated or damaged, naming it."""
         return self.read(data_dir, self.files)
 
     def fingerprint(self, data_dir: Path) -> str:

@@ -13,13 +13,7 @@ from common.errors import DataError
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read.
-    """
+    """Return the SHA-256 of a file's content; DataError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -139,13 +139,7 @@ class Client:
         return done.stdout
 
     def outcome(self, run: str) -> Outcome:
-        """Ask how the run stands.
-
-        Raises
-        ------
-        LaunchError
-            The SuperLink is gone or gives no sensible answer.
-        """
+        """Ask how the run stands; LaunchError if the SuperLink is gone or gives no sensible answer."""
         answer = self.ask(["list", self.connection, "--run-id", run], _LIST_SECONDS)
         try:
             entry = answer["runs"][0]
@@ -157,13 +151,7 @@ class Client:
             ) from None
 
     def stop(self, run: str) -> None:
-        """End a run.
-
-        Raises
-        ------
-        LaunchError
-            The SuperLink does not answer, or there is no such run or it is over.
-        """
+        """End a run; LaunchError if the SuperLink does not answer, or there is no such run or it is over."""
         self.ask(["stop", run, self.connection], _LIST_SECONDS)
 
     def ask(self, arguments: Sequence[str], seconds: float) -> dict[str, Any]:

@@ -68,13 +68,7 @@ class Connection:
         )
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what this connection trusts, None without TLS.
-
-        Raises
-        ------
-        LaunchError
-            The certificates cannot be read.
-        """
+        """Return what this connection trusts, None without TLS; LaunchError if the certificates cannot be read."""
         if self.insecure:
             return None
         try:

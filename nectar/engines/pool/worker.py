@@ -57,13 +57,7 @@ class Worker:
             )
 
     def greet(self) -> None:
-        """Wait until the worker has imported and resolved what the run needs.
-
-        Raises
-        ------
-        WorkerError
-            If it cannot.
-        """
+        """Wait until the worker has imported and resolved what the run needs; WorkerError if it cannot."""
         self._send(self._setup)
         kind, said = self._answer("ready", "failed")
         if kind == "failed":
@@ -72,13 +66,7 @@ class Worker:
             raise WorkerError("it found other source files than this process has imported")
 
     def carry_out(self, message: Message) -> RecordDict | Error:
-        """Return what the site answers.
-
-        Raises
-        ------
-        WorkerError
-            If the worker died over it.
-        """
+        """Return what the site answers; WorkerError if the worker died over it."""
         to = message.metadata
         self._send(
             {

@@ -103,13 +103,7 @@ class SuperLink:
             time.sleep(_POLL_SECONDS)
 
     def outcome(self, run: str) -> Outcome:
-        """Ask how the run stands.
-
-        Raises
-        ------
-        LaunchError
-            The SuperLink is gone or gives no sensible answer.
-        """
+        """Ask how the run stands; LaunchError if the SuperLink is gone or gives no sensible answer."""
         code = self._simulation.process.poll()
         # Flower's simulation exits with 0 only after a run that completed.
         if code == 0:

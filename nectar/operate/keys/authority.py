@@ -106,13 +106,7 @@ def make_server(directory: Path, hosts: Sequence[str], days: int = SERVER_DAYS) 
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Return the (first) certificate in a PEM file.
-
-    Raises
-    ------
-    KeysError
-        If there is none.
-    """
+    """Return the (first) certificate in a PEM file; KeysError if there is none."""
     try:
         return x509.load_pem_x509_certificates(read(path))[0]
     except ValueError:
@@ -120,13 +114,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a private key in PEM form.
-
-    Raises
-    ------
-    KeysError
-        If it is none, has a passphrase or is of another kind.
-    """
+    """Return a private key in PEM form; KeysError if it is none, has a passphrase or is of another kind."""
     try:
         key = serialization.load_pem_private_key(read(path), password=None)
     except (ValueError, TypeError):

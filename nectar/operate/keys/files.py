@@ -37,13 +37,7 @@ def make_directory(directory: Path) -> None:
 
 
 def refuse_existing(*paths: Path) -> None:
-    """Refuse, before any work, what would have to be written over.
-
-    Raises
-    ------
-    KeysError
-        Naming the first file that is there.
-    """
+    """Refuse, before any work, what would have to be written over; KeysError naming the first file that is there."""
     for path in paths:
         if os.path.lexists(path):
             raise _exists(path)
@@ -101,13 +95,7 @@ def _is_same(path: Path, temporary: Path) -> bool:
 
 
 def read(path: Path) -> bytes:
-    """Return a file's content.
-
-    Raises
-    ------
-    KeysError
-        If it is not there or cannot be read.
-    """
+    """Return a file's content; KeysError if it is not there or cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -89,13 +89,7 @@ def read_public(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def read_private(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the site's own half.
-
-    Raises
-    ------
-    KeysError
-        If it is none, or has a passphrase, which a SuperNode could not ask for.
-    """
+    """Return the site's own half; KeysError if it is none, or has a passphrase, which a SuperNode could not ask for."""
     try:
         key = serialization.load_ssh_private_key(read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
