@@ -144,8 +144,6 @@ class Training:
         The divergence's weight, and Adam's learning rate.
     batch : int
         Images of a step; the last one of an epoch may have fewer.
-    before_step : callable, optional
-        Called ahead of every step, such as one that raises when the time is over.
 
     Attributes
     ----------
@@ -163,12 +161,10 @@ class Training:
         beta: float = BETA,
         lr: float = LEARNING_RATE,
         batch: int = BATCH,
-        before_step: Callable[[], None] | None = None,
     ) -> None:
         self.epoch = 0
         self._model, self._inputs, self._examples = model, inputs, examples
         self._generator, self._beta, self._batch = generator, beta, batch
-        self._before_step = before_step
         self._adam = Adam(model.parameters(), lr)
 
     def train_epoch(self) -> float:
@@ -183,8 +179,6 @@ class Training:
         order = torch.randperm(self._examples, generator=draws, device=draws.device)
         total = torch.zeros((), device=draws.device)
         for at in torch.split(order, self._batch):
-            if self._before_step is not None:
-                self._before_step()
             total += self._step(self._inputs(at), draws)
         self.epoch += 1
         loss = float(total) / self._examples

@@ -243,7 +243,6 @@ class Training:
         steps: int = STEPS,
         batch: int = BATCH,
         eta: float = ETA,
-        before_step: Callable[[], None] | None = None,
     ) -> float:
         """Train G against a round's heads and return the mean of the loss.
 
@@ -263,8 +262,6 @@ class Training:
             n, the latents of a step.
         eta : float
             The weight of the diversity.
-        before_step : callable, optional
-            Called ahead of every step, such as one that raises when the time is over.
 
         Raises
         ------
@@ -281,8 +278,6 @@ class Training:
         self._model.train()
         total = torch.zeros((), device=counts.device)
         for _ in range(steps):
-            if before_step is not None:
-                before_step()
             drawn = torch.randint(
                 len(present), (batch,), generator=generator, device=generator.device
             )

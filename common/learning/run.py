@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from common import models
 from common.code.imports import is_import_path
@@ -28,7 +26,6 @@ from common.settings.base import Settings
 from common.settings.sections import ModelSettings
 from common.wire.weights import Weights, WeightsSpec
 
-Indices = NDArray[np.int64]
 S = TypeVar("S", bound=Settings)
 
 

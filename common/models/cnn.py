@@ -54,8 +54,3 @@ class CNN(Classifier):
         """Return the 512 hidden units' output, of shape [n, 512]."""
         hidden: Tensor = self.features(x)
         return hidden
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

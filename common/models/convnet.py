@@ -90,11 +90,6 @@ class ConvNet(Classifier):
         features: Tensor = self.features(x)
         return features.flatten(1)
 
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the linear layer's logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
-
 
 def _check(
     shape: tuple[int, int, int], sides: tuple[int, int], depth: int, width: int, norm: str

@@ -65,11 +65,6 @@ class Encoder(Classifier):
         """Return the codes mu of shape [n, l], each number from 0 to 1."""
         return torch.sigmoid(self.mu(self.features(x)))
 
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
-
 
 class VAEEncoder(Encoder):
     """The same with a second linear layer, the logarithm of each code's variance: what a VAE trains.

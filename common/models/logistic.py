@@ -22,8 +22,3 @@ class Logistic(Classifier):
     def embed(self, x: Tensor) -> Tensor:
         """Return the pixels, of shape [n, C * H * W]."""
         return x.flatten(1)
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

@@ -34,8 +34,3 @@ class MLP(Classifier):
         """Return the hidden units' output, of shape [n, width]."""
         hidden: Tensor = self.features(x)
         return hidden
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

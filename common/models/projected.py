@@ -43,11 +43,6 @@ class Projected(Classifier):
         projected: Tensor = self.projection(self.base.embed(x))
         return projected
 
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
-
     def continuous(self, x: Tensor) -> Tensor:
         """Return the inputs as the base has them."""
         return self.base.continuous(x)

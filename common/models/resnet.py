@@ -91,11 +91,6 @@ class ResNet18(Classifier):
             out = self.get_submodule(f"layer{number}")(out)
         return out.mean((2, 3))
 
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
-
 
 class ResNet34(ResNet18):
     """ResNet-18 with 3, 4, 6 and 3 blocks: 21,797,672 parameters for 1,000 classes from 64 pixels on."""

@@ -70,8 +70,3 @@ class VGG11(Classifier):
         out = F.adaptive_avg_pool2d(self.features(x), self.places)
         hidden: Tensor = self.classifier(out.flatten(1))
         return hidden
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

@@ -110,11 +110,6 @@ class ViT(Classifier):
         mean: Tensor = self.norm(self.layers(tokens)).mean(1)
         return mean
 
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
-
 
 def _patch(shape: tuple[int, int, int]) -> int:
     """Return a patch's side in pixels; ValueError where only the whole image would do."""

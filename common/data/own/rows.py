@@ -28,8 +28,6 @@ _MISSING = (
 #: what float32 holds of normalised values with room for sums of their squares
 _LARGEST = 1e15
 
-_NAMED = ("low", "high", "mean", "std")
-
 
 def rows_of(array: NDArray[np.generic], kind: Rows, what: str) -> NDArray[np.float64]:
     """Return rows [n, d] as [n, d, 1, 1], or series [n, c, t] as [n, c, 1, t].
