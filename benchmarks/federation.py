@@ -28,16 +28,8 @@ class Federation:
 
     Parameters
     ----------
-    directory : Path
-        Homes, logs, keys, state and records lie here.
     sites : sequence of str
         The sites' names, for whose nodes there are keys.
-    host : str
-        The address the SuperLink listens on.
-    tls : bool
-        With TLS and node authentication, or insecure.
-    environment : mapping, optional
-        Variables for all processes.
     program : sequence of str
         What starts a SuperNode: the site's own program, or ``["flower-supernode"]``.
     """

@@ -88,8 +88,6 @@ def compare(
         work.
     pairs
         How many pairs, at least 7; which of the two goes first alternates.
-    claim
-        What the median ratio must be.
     clock
         What tells seconds: the wall's, by default; `time.process_time` on a shared machine.
 

@@ -52,8 +52,6 @@ class Diffusion:
     ----------
     images, labels : Tensor
         Float [n, C, H, W] in [-1, 1], int64 [n].
-    draws : callable
-        Gives an epoch's generator.
     precision : str
         ``float32`` or ``bfloat16``.
 

@@ -30,13 +30,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Known to those alone who hand out data: the apps, and what a person looks at it with.
-
-    Parameters
-    ----------
-    bounds : Bounds
-        What this machine lets the run touch.
-    """
+    """Known to those alone who hand out data: the apps, and what a person looks at it with."""
 
     config: Config
     bounds: Bounds = ANYWHERE

@@ -183,8 +183,6 @@ def require_taken(name: str, kind: str, dataset: str) -> None:
     ----------
     kind : str
         What the data are, one of ``common.models.registry.KINDS``.
-    dataset : str
-        What a message calls them.
 
     Raises
     ------

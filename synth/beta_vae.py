@@ -136,8 +136,6 @@ class Training:
     ----------
     inputs : callable
         Gives images in [0, 1], float [b, C, H, W] on the model's device, for indices int64 [b].
-    examples : int
-        How many images there are.
     generator : callable
         Epoch, from 0 on -> the generator of its draws, on the model's device.
     beta, lr : float
@@ -222,8 +220,6 @@ def codes(
     ----------
     inputs : callable
         As `Training` takes it.
-    examples, batch : int
-        How many images there are, and how many are encoded at a time.
     """
     device = next(model.parameters()).device
     positions = torch.split(torch.arange(examples, device=device), batch)
@@ -240,8 +236,6 @@ def draw_images(
     ----------
     means : Tensor
         mu_c for every image that is to be drawn, float [n, l].
-    batch : int
-        Images that are decoded at a time.
 
     Returns
     -------

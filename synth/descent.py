@@ -94,8 +94,6 @@ class Adam:
 
     Parameters
     ----------
-    parameters
-        What is moved, in place; one without a gradient stays.
     betas
         The decays of the two moments.
     fused

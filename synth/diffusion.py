@@ -119,8 +119,6 @@ def denoising_losses(
     ----------
     schedule : Schedule
         On the images' device.
-    x0, eps : Tensor
-        Images and standard normal noise, float [n, C, H, W].
     labels, t : Tensor
         The classes and the time steps, 1 to T, int64 [n].
 

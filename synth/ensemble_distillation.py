@@ -151,8 +151,6 @@ class Distillation:
         Images [n, C, H, W] -> logits [n, classes]; is trained in place.
     ensemble : Ensemble
         Its teacher.
-    generator : ImageGenerator
-        Makes the images; its weights are drawn again in each iteration.
     classes : int
         How many there are; the images' classes are uniform over them.
     normalise : callable

@@ -38,8 +38,6 @@ class FeatureGenerator(nn.Module):
         C.
     latent : int
         d, the size of what enters the classifier.
-    hidden : int
-        Units of the hidden layer.
     noise : int
         The dimensions of eps.
     """

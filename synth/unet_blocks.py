@@ -18,8 +18,6 @@ class ResidualBlock(nn.Module):
 
     Parameters
     ----------
-    conditions : int
-        The length of the vector of conditions.
     dropout : float
         The share of values dropped before the second convolution.
     resample : str

@@ -95,8 +95,6 @@ class Review:
         ----------
         name : str
             Names the record and the site, in the folder's name.
-        info : DatasetInfo
-            Whose mean and std undo the normalisation.
         left : callable
             Returns the seconds that are left of the round.
 

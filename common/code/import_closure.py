@@ -162,15 +162,7 @@ class Sources:
 
 
 def parse(content: bytes, module: str, stem: str) -> Source:
-    """Read a file of source.
-
-    Parameters
-    ----------
-    module : str
-        Its dotted name.
-    stem : str
-        Its file's name without the ending.
-    """
+    """Read a file of source."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):  # half written, or no Python: what it says is all that it is

@@ -57,8 +57,6 @@ def load(
         defaults.
     seed
         the run's, by which a test split is drawn where the set brings none.
-    bounds
-        what this machine lets a run touch.
 
     Raises
     ------

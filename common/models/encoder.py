@@ -140,15 +140,7 @@ class Decoder(nn.Module):
 
 
 class VAE(nn.Module):
-    """An encoder that classifies, and a decoder: what FedDPMS trains in its preliminary rounds.
-
-    Parameters
-    ----------
-    encoder
-        Gives codes and classes.
-    decoder
-        Gives images of codes.
-    """
+    """An encoder that classifies, and a decoder: what FedDPMS trains in its preliminary rounds."""
 
     def __init__(self, encoder: VAEEncoder, decoder: Decoder) -> None:
         super().__init__()

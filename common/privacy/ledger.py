@@ -55,12 +55,8 @@ class Charge:
     ----------
     time : str
         UTC, as ISO 8601 has it.
-    site, record, phase, method : str
-        Whose, in which run, by which phase of which method.
     round : int
         In which round; one that is repeated is charged again.
-    data : str
-        Which of the site's data, such as its folder.
     events : tuple of Event
         What.
     unit : str

@@ -36,10 +36,6 @@ def latex_of(
 
     Parameters
     ----------
-    command : str
-        What gives the tables.
-    notes : sequence of str
-        What is to be known of them.
     above : sequence of sequence of (str, int)
         Lines above each header.
     bold : collection of (int, int)

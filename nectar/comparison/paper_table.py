@@ -63,8 +63,6 @@ class Printed:
 
     Parameters
     ----------
-    source : str
-        Where.
     figure : str
         One of `FIGURES`.
     network : str

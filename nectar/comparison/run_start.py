@@ -64,14 +64,8 @@ class RunStarter(ExitStack):
 
         Parameters
         ----------
-        log : Path
-            Where all goes that it says.
-        threads : int
-            With which it computes.
         cores : int
             What it may share out among processes of its own.
-        gpu : bool
-            Whether it computes on a GPU.
         """
         if sys.platform == "linux":
             server = self._servers.get(threads)

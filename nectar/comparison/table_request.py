@@ -24,8 +24,6 @@ class TableRequest:
     ----------
     small : bool
         Whether its small variants are meant.
-    requests : mapping of str to Request
-        The comparison of each column, by label.
     typed : str
         The words that asked for it, as a shell takes them.
     output : Path or None

@@ -27,8 +27,6 @@ class Results:
 
     Parameters
     ----------
-    title : str
-        What was compared, on what.
     command : str
         The words that ask for it again.
     rounds : int
@@ -37,8 +35,6 @@ class Results:
         The accuracy up to which rounds and bytes are counted; NaN without a completed run.
     chosen_target : bool
         Whether it was given, not derived.
-    choices : tuple of Choice
-        What the searches chose.
     failures : tuple of str
         A sentence for each run that failed.
     """

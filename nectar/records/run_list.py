@@ -28,8 +28,6 @@ class ListedRun:
 
     Parameters
     ----------
-    seed, rounds : int or None
-        Its seed, and the rounds that were asked for.
     done : int
         Rounds on record.
     accuracy : float or None
@@ -38,8 +36,6 @@ class ListedRun:
         One of OUTCOMES.
     size : int
         Bytes of its files.
-    started : datetime or None
-        When it began.
     """
 
     directory: Path

@@ -37,8 +37,6 @@ class Pack:
 
     Attributes
     ----------
-    directory : Path
-        Where it lies on the server.
     content : bytes
         The zip archive.
     left_out : tuple of str

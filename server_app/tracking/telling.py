@@ -111,8 +111,6 @@ class Telling:
 
     Parameters
     ----------
-    on_round : callable, optional
-        The function; it is called on the thread of the run.
     pictures : callable
         Returns the pictures of a round that the tracker may be shown.
     """

@@ -26,8 +26,6 @@ class TrackedRun:
     ----------
     record : Path
         The record; its name is the run's id.
-    name, group : str
-        What the run, and what it belongs to, is called.
     before : tuple of dict
         The lines of the rounds that are done, for a tracker that does not know them.
     next_round : int

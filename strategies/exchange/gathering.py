@@ -51,8 +51,6 @@ class Attendance:
 
     Attributes
     ----------
-    sites : list of Site
-        Who takes part, in site order.
     refused, silent : mapping of int to str
         Why each other node that is there takes no part, by node id: by what it answered, or because it did not.
     """

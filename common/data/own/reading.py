@@ -59,8 +59,6 @@ def read_own(
         Which file, what its arrays are and how they are brought to a common scale.
     holdout : Holdout
         The test split that is drawn where the set brings none.
-    bounds : Bounds
-        What this machine lets a run touch.
 
     Raises
     ------

@@ -31,8 +31,6 @@ def read_torchvision(
         The data directory, torchvision's ``root``.
     size : int
         As in :func:`common.data.own.items.arrays_of`.
-    bounds : Bounds
-        What this machine lets a run touch.
 
     Raises
     ------

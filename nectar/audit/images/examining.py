@@ -60,8 +60,6 @@ class Examined:
 
     Parameters
     ----------
-    images : int
-        How many it sent.
     attacks : mapping of str to Found
         By the attack's name.
     nearest : Nearest or None

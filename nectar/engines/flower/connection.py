@@ -30,8 +30,6 @@ class Connection:
         ``HOST:PORT``.
     root_certificates : Path or None
         The authority whose server certificates are trusted; None for the system's, or without TLS.
-    insecure : bool
-        Whether there is no TLS.
     home : Path
         Flower's home, in which the configuration lies.
     """

@@ -26,8 +26,6 @@ class Resources:
 
     Attributes
     ----------
-    supernodes
-        Number of simulated devices.
     client_cores
         Cores a device at work takes.
     client_gpus

@@ -33,8 +33,6 @@ class Forecast:
 
         Parameters
         ----------
-        server_round : int
-            The round that goes on.
         waiting : int
             Devices that are still to work in it.
         """

@@ -56,8 +56,6 @@ class WorkerPool:
 
     Parameters
     ----------
-    setup : Setup
-        What each worker is told first.
     progress : callable, optional
         Told (messages carried out, messages put together) after each one, in a thread of the pool's.
     """

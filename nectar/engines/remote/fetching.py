@@ -47,10 +47,6 @@ def fetch(
 
     Parameters
     ----------
-    connection : Connection
-        The SuperLink beside whose ServerApp the record lies.
-    output : Path
-        The directory of records at home.
     server_output : str
         The server's output directory, where it is not the server's default.
     replace : bool

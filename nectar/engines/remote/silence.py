@@ -29,10 +29,6 @@ def breaking_silence(
 
     Parameters
     ----------
-    reading : Reading
-        What its log has told so far.
-    say : callable
-        Shows a sentence.
     every : float
         Seconds.
 

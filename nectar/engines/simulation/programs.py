@@ -20,8 +20,6 @@ class Program:
 
     Attributes
     ----------
-    log
-        The file of what it says, on both its outputs.
     words
         Where a program that was started warm finds its words.
     """

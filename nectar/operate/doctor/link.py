@@ -33,8 +33,6 @@ class Answer:
     ----------
     status : int
         HTTP's; 0 if nothing came, and ``body`` says why.
-    headers : mapping
-        By lower-case name.
     body : str
         The content.
     asked : float

@@ -36,12 +36,8 @@ def register(
 
     Parameters
     ----------
-    connection : Connection
-        The SuperLink, by a way on which it answers its operator.
     public_files : sequence of Path
         The files ``SITE.pub``; a site's name at the SuperLink is the file's.
-    wait : float
-        Seconds that the SuperLink is waited for.
     all_of : Path, optional
         A directory of keys, all of whose sites are meant. Those that were unregistered are named and stay out; asked
         for by its file, such a site is refused.
