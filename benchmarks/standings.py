@@ -109,13 +109,7 @@ def read(path: Path) -> list[Run]:
 
 
 def taken_up(group: str, comparison: Path, *, about: bool = False) -> Iterator[Run]:
-    """Yield the completed runs of a comparison; ``about``: with what their records and the table say beside.
-
-    Raises
-    ------
-    ConfigError
-        If the directory has no table of one.
-    """
+    """Yield a comparison's completed runs, with ``about`` what records and table say; ConfigError without a table."""
     table = comparison / "table.csv"
     if not table.is_file():
         raise ConfigError(f"{comparison} is no comparison's directory: {table.name} is missing.")

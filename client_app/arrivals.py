@@ -93,13 +93,7 @@ class Arrivals:
         return self.weights(arrays, spec, name)
 
     def weights(self, arrays: NDArrays, spec: WeightsSpec, name: str = "") -> Weights:
-        """Return the weights that ``arrays`` are, those of the part ``name`` of a bundle.
-
-        Raises
-        ------
-        PayloadError
-            If they are none.
-        """
+        """Return the weights that ``arrays``, or a bundle's part ``name``, are; PayloadError if they are none."""
         if any(a.flags.writeable for a in arrays):
             return Weights.decode(arrays, spec)
         kept = self._kept.get(name)

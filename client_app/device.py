@@ -314,13 +314,7 @@ class DeviceClient(NumPyClient):
         return arrays
 
     def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
-        """Return what runs a phase, and what says which payload it takes; a method around another answers for both.
-
-        Raises
-        ------
-        FederationError
-            If there is no such phase.
-        """
+        """Return what runs a phase, and what says which payload it takes; FederationError if there is none."""
         phases = phases_of(type(self))
         if name not in phases:
             raise FederationError(
@@ -332,13 +326,7 @@ class DeviceClient(NumPyClient):
 
 
 def client_class(name: str) -> type[DeviceClient]:
-    """Return the client of a method; one of Nectar's own is looked for once a process.
-
-    Raises
-    ------
-    ConfigError
-        If the method names something else.
-    """
+    """Return a method's client, one of Nectar's sought once a process; ConfigError if it names something else."""
     return _loaded_client(name) if is_import_path(name) else _own_client(name)
 
 

@@ -160,13 +160,7 @@ class Synthesis:
         return self._client.generator(f"synthesis-epoch {epoch}", 0)
 
     def _train(self, training: Generator) -> None:
-        """Train to the end, keeping a copy from time to time.
-
-        Raises
-        ------
-        _Pause
-            If the round's time is about to be over; all that was done is kept.
-        """
+        """Train to the end, keeping copies; _Pause, with all kept, if the round's time is about to be over."""
         clock, ahead = _Clock(), counted(self._steps)
 
         def after_step() -> None:

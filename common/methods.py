@@ -151,13 +151,7 @@ FOREIGN_CLIENT = "fedavg"
 
 
 def own_method(path: str) -> Method | None:
-    """Return the method of a user's own that an import path names; None where it names something else.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported.
-    """
+    """Return the user's own method at an import path, else None; ConfigError if it cannot be imported."""
     if path.partition(":")[0].partition(".")[0] == "flwr":
         return None
     found = load(path)

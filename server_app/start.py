@@ -55,13 +55,7 @@ def starting_weights(run: Run, *, tell: bool = True) -> Tensors:
 
 
 def start_checksum(config: Config) -> str:
-    """Return the SHA-256 of the file that ``model.start`` names, in hexadecimal; empty where it names none.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read.
-    """
+    """Return the SHA-256 of ``model.start``'s file, in hexadecimal, if it names one; ConfigError if unreadable."""
     return _checksum(config, _file(config)) if config.model.start else ""
 
 

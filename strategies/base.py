@@ -156,13 +156,7 @@ def _mean_figures(rows: Iterable[Mapping[str, float]]) -> MetricRecord | None:
 
 
 def strategy_class(name: str) -> type[Strategy]:
-    """Return the strategy of a method: one of Nectar's, or of a user's own.
-
-    Raises
-    ------
-    ConfigError
-        If the method names something else.
-    """
+    """Return a method's strategy, Nectar's or a user's own; ConfigError if the method names something else."""
     method = resolve(name)
     cls = load(method.strategy)
     if not (isinstance(cls, type) and issubclass(cls, Strategy)):

@@ -166,13 +166,7 @@ class Training:
         self._adam = Adam(model.parameters(), lr)
 
     def train_epoch(self) -> float:
-        """Go through all images once, in a random order, and return the mean of the loss.
-
-        Raises
-        ------
-        FloatingPointError
-            If the loss left the finite numbers.
-        """
+        """Go through all images once at random and return the mean loss; FloatingPointError if it is not finite."""
         draws = self._generator(self.epoch)
         order = torch.randperm(self._examples, generator=draws, device=draws.device)
         total = torch.zeros((), device=draws.device)

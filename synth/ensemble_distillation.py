@@ -186,13 +186,7 @@ class Distillation:
         self._sgd = SGD(student.parameters(), plan.student_lr, momentum=plan.momentum)
 
     def run_iteration(self) -> Losses:
-        """Train a generator, add its best batch to the pool and train the student on the pool once.
-
-        Raises
-        ------
-        FloatingPointError
-            A loss left the finite numbers.
-        """
+        """Train a generator, pool its best batch, train the student once; FloatingPointError of a loss not finite."""
         draws = self._draws(self.iteration)
         images, labels, best = self._synthesise(draws)
         made = self._finite(best, "generator")

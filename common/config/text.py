@@ -71,13 +71,7 @@ def join_set(values: Mapping[str, Scalar]) -> str:
 
 
 def parse_set(text: str) -> dict[str, Scalar]:
-    """Read the run config's ``set``: ``a.b=c d.e=f``, split as a shell does; the last one wins.
-
-    Raises
-    ------
-    ConfigError
-        If a quotation is not closed, or a word is no ``key=value``.
-    """
+    """Read ``set``: ``a.b=c d.e=f``, split as a shell does, the last wins; ConfigError for no such words."""
     try:
         words = shlex.split(text)
     except ValueError as error:

@@ -116,13 +116,7 @@ class Ledger:
         self._head = directory / HEAD
 
     def read(self) -> Lines:
-        """Return what was charged; none where nothing ever was.
-
-        Raises
-        ------
-        LedgerError
-            If it cannot be read, was edited, or has lost lines.
-        """
+        """Return what was charged, if anything; LedgerError if it cannot be read, was edited, or has lost lines."""
         try:
             file = open_regular(self.path, os.O_RDONLY)
         except FileNotFoundError:

@@ -136,13 +136,7 @@ class Split:
     owners: Labels | None = None
 
     def __post_init__(self) -> None:
-        """Refuse arrays that cannot belong together.
-
-        Raises
-        ------
-        ValueError
-            images and labels, or images and owners, differ in number.
-        """
+        """Refuse images that are not as many as labels or owners, with a ValueError."""
         if self.labels.shape[:1] != self.images.shape[:1]:
             raise ValueError(f"{self.images.shape[0]} images with labels {self.labels.shape}")
         if self.owners is not None and self.owners.shape != self.images.shape[:1]:

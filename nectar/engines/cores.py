@@ -18,13 +18,7 @@ def available_cores() -> int:
 
 
 def granted_cores() -> int | None:
-    """Return what ``NECTAR_CORES`` says; None where nobody bounds the cores.
-
-    Raises
-    ------
-    ConfigError
-        If it is no number of cores.
-    """
+    """Return what ``NECTAR_CORES`` says, None without bounds; ConfigError if it is no number of cores."""
     named = os.environ.get(GRANTED, "")
     if not named:
         return None

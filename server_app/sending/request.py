@@ -73,13 +73,7 @@ def checked_record(name: str) -> str:
 
 
 def parts_of(text: str) -> tuple[str, ...]:
-    """Read names of a record's files and folders with commas between them; none from the empty text.
-
-    Raises
-    ------
-    ConfigError
-        If one cannot be a name in a record.
-    """
+    """Read names of a record's files with commas between, of nothing none; ConfigError if one cannot be there."""
     names = text.split(",") if text else []
     for name in names:
         if not _PART.fullmatch(name):

@@ -46,13 +46,7 @@ class TrackedRun:
 
 
 def require_tracker(track: TrackSettings) -> None:
-    """Refuse a tracker that is not installed where the run's server is to be.
-
-    Raises
-    ------
-    ConfigError
-        With the line that installs it.
-    """
+    """Refuse a tracker that is not installed at the run's server; ConfigError with the line that installs it."""
     if track.by == "none":
         return
     found = find_spec(track.by)

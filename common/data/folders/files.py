@@ -71,13 +71,7 @@ class Source:
 
 
 def read_verified(data_dir: Path, file: SourceFile) -> bytes:
-    """Return a published file's content, once its checksum is known to be right.
-
-    Raises
-    ------
-    DataError
-        the file cannot be read, or is not the published one.
-    """
+    """Return a published file's content by its checksum; DataError if it is another or cannot be read."""
     path = data_dir / file.path
     try:
         content = path.read_bytes()

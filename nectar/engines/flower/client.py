@@ -126,13 +126,7 @@ class Client:
             process.wait()
 
     def log_so_far(self, run: str) -> str:
-        """Return what the run has logged until now.
-
-        Raises
-        ------
-        LaunchError
-            The SuperLink does not answer, or knows no such run.
-        """
+        """Return what the run has logged until now; LaunchError without an answer or such a run."""
         done = self._call(["log", run, self.connection, "--show"], _LIST_SECONDS)
         if done.returncode:
             raise _failed("log", done)
@@ -191,13 +185,7 @@ def run_words(app: Path, connection: str, options: Sequence[str]) -> list[str]:
 
 
 def run_number(done: subprocess.CompletedProcess[str]) -> str:
-    """Read the run's number from what ``flwr run`` answered.
-
-    Raises
-    ------
-    LaunchError
-        Flower refuses the app; the sentence holds its reason.
-    """
+    """Read the run's number from what ``flwr run`` answered; LaunchError with Flower's reason if it refuses."""
     try:
         answer = _answer("run", done)
     except Refused as refusal:

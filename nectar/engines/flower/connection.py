@@ -114,13 +114,7 @@ class Connection:
             return str(error)
 
     def wait(self, seconds: float) -> None:
-        """Wait until the SuperLink answers.
-
-        Raises
-        ------
-        LaunchError
-            It does not within `seconds`, or TLS fails, which no waiting mends.
-        """
+        """Wait until the SuperLink answers; LaunchError if it does not in `seconds`, or TLS fails for good."""
         deadline = time.monotonic() + seconds
         while problem := self.health(_FIRST_PROBE_SECONDS):
             if "CERTIFICATE_VERIFY_FAILED" in problem or time.monotonic() >= deadline:

@@ -66,13 +66,7 @@ def fetch(
 def ask(
     connection: Connection, app: Path, request: Request, server_output: str = ""
 ) -> tuple[Head, bytes]:
-    """Let the server send a record; return what it says of it, and the archive.
-
-    Raises
-    ------
-    FetchError
-        If the server refuses, with its reason, or not all came.
-    """
+    """Let the server send a record; return its words and the archive; FetchError if it refuses or not all came."""
     config = {"fetch": request.text(), "output-dir": server_output}
     client = connection.client()
     run = client.submit(app, ["--run-config", to_flwr(config)])

@@ -36,13 +36,7 @@ _HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*")
 
 
 def make_authority(directory: Path, days: int = CA_DAYS) -> x509.Certificate:
-    """Write ``ca.key``, which never leaves the operator, and ``ca.crt``, which every site gets.
-
-    Raises
-    ------
-    KeysError
-        If one of them is there already or cannot be written.
-    """
+    """Write ``ca.key``, the operator's alone, and ``ca.crt`` for every site; KeysError if there or not writable."""
     key_file, certificate_file = directory / "ca.key", directory / "ca.crt"
     refuse_existing(key_file, certificate_file)
     make_directory(directory)

@@ -18,13 +18,7 @@ class KeysError(NectarError):
 
 
 def make_directory(directory: Path) -> None:
-    """Make ``directory``, which its user alone may enter; one that is there already is taken as it is.
-
-    Raises
-    ------
-    KeysError
-        If it cannot be made.
-    """
+    """Make ``directory`` for its user alone, unless it is there already; KeysError if it cannot be made."""
     try:
         # Whoever may write to a directory above may put another one in its place.
         for above in reversed(directory.parents):

@@ -65,13 +65,7 @@ def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
 
 
 def read_public(path: Path) -> ec.EllipticCurvePublicKey:
-    """Return the public half in an OpenSSH file.
-
-    Raises
-    ------
-    KeysError
-        If the file holds something else; a private key is named as what it is.
-    """
+    """Return the public half in an OpenSSH file; KeysError if it holds another thing, naming a private key so."""
     content = read(path)
     if b"PRIVATE KEY" in content:
         raise KeysError(

@@ -104,13 +104,7 @@ def _nodes(connection: Connection) -> dict[str, str]:
 
 
 def _standing(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
-    """Say how a key stands of which it is noted that it was registered as one of ``nodes``; nothing if it is not.
-
-    Raises
-    ------
-    KeysError
-        If it was unregistered.
-    """
+    """Say how a key stands that was noted as one of ``nodes``, if it is one; KeysError if it was unregistered."""
     node, of = noted(path)
     return _how(path, node, nodes) if of == fingerprint(key) else ""
 
