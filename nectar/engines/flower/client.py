@@ -71,18 +71,7 @@ class Client:
     last_words: Callable[[], str] = lambda: "."
 
     def submit(self, app: Path, options: Sequence[str]) -> str:
-        """Hand an app to the SuperLink.
-
-        Returns
-        -------
-        str
-            The run's number.
-
-        Raises
-        ------
-        LaunchError
-            Flower refuses the app; the sentence holds its reason.
-        """
+        """Hand an app to the SuperLink, and return the run's number; LaunchError with Flower's reason if it refuses."""
         words = run_words(app, self.connection, options)
         return run_number(self._call(words, SUBMIT_SECONDS))
 

@@ -63,12 +63,7 @@ class SuperLink:
         self._place.put_in_place_of(self._simulation, "flwr-simulation")
 
     def submit(self, job: Job) -> str:
-        """Hand the app to the SuperLink, as soon as that answers.
-
-        Returns
-        -------
-        str
-            The run's number.
+        """Hand the app to the SuperLink, as soon as that answers, and return the run's number.
 
         Raises
         ------
