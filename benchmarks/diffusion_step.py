@@ -18,7 +18,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import Claim, Row, compare
+from benchmarks.measure import Claim, Row, agreeing, compare, threads
 from common.draws.seeding import generator
 from synth.diffusion import Schedule, denoising_loss
 from synth.diffusion_samplers import SAMPLERS, sample
@@ -118,26 +118,9 @@ def ours(
     return step
 
 
-def _checked(
-    work: Callable[[int], float], expected: dict[int, float], tolerance: float
-) -> Callable[[int], float]:
-    """Return ``work``, raising if its loss at a step is not the one first seen there."""
-
-    def checked(step: int) -> float:
-        loss = work(step)
-        wanted = expected.setdefault(step, loss)
-        if abs(loss - wanted) > tolerance * abs(wanted):
-            raise AssertionError(f"step {step}: losses {loss} and {wanted} differ")
-        return loss
-
-    return checked
-
-
 def rows(pairs: int) -> Iterator[Row]:
     """Measure the step in float32 and in bfloat16, then the samplers."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
+    with threads(THREADS):
         model, draw = network(), generator(0, "images")
         images = torch.rand(BATCH, *SHAPE, generator=draw) * 2 - 1
         labels = torch.randint(CLASSES, (BATCH,), generator=draw)
@@ -148,14 +131,12 @@ def rows(pairs: int) -> Iterator[Row]:
             losses: dict[int, float] = {}
             yield compare(
                 f"diffusion_step {name}",
-                _checked(Plain(model, images, labels).step, losses, tolerance),
-                _checked(ours(model, images, labels, precision), losses, tolerance),
+                agreeing(Plain(model, images, labels).step, losses, tolerance),
+                agreeing(ours(model, images, labels, precision), losses, tolerance),
                 pairs=pairs,
                 claim=claim,
             )
         yield from _samplers(model, pairs)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _samplers(model: UNet, pairs: int) -> Iterator[Row]:

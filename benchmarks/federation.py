@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from nectar.engines.flower.job import scripts_directory
@@ -28,16 +27,8 @@ class Federation:
 
     Parameters
     ----------
-    directory : Path
-        Homes, logs, keys, state and records lie here.
     sites : sequence of str
         The sites' names, for whose nodes there are keys.
-    host : str
-        The address the SuperLink listens on.
-    tls : bool
-        With TLS and node authentication, or insecure.
-    environment : mapping, optional
-        Variables for all processes.
     program : sequence of str
         What starts a SuperNode: the site's own program, or ``["flower-supernode"]``.
     """
@@ -87,16 +78,11 @@ class Federation:
                 for site in self.sites:
                     self.flwr("supernode", "register", str(keys / "nodes" / f"{site}.pub"), "lab")
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in reversed(self._started):
             process.send_signal(signal.SIGTERM)
             try:

@@ -121,13 +121,7 @@ def _printed(directory: Path) -> list[str]:
 
 
 def _watch(words: Sequence[str], environment: Mapping[str, str]) -> Times:
-    """Run a command and return the seconds until each of its phases began.
-
-    Raises
-    ------
-    RuntimeError
-        It failed, or one of the rounds' marks was not told.
-    """
+    """Run a command and return the seconds until each phase began; RuntimeError if it failed or told no round."""
     begin, times, said = time.perf_counter(), dict[str, float](), list[str]()
     process = subprocess.Popen(
         words,

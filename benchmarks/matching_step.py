@@ -8,7 +8,7 @@ losses must agree to 1e-5.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from benchmarks.measure import Claim, Row, compare
+from benchmarks.measure import Claim, Row, agreeing, compare, threads
 from common.draws.seeding import generator
 from common.models import Classifier, build
+from synth.ball import sample_ball
 from synth.class_batches import ClassBatches
-from synth.distribution_matching import distil, sample_ball
+from synth.distribution_matching import distil
 from synth.matching_parts import Matching
 
 CLASSES, IPC, REAL_BATCH, RHO, THREADS = 10, 10, 256, 5.0, 2
@@ -99,26 +100,9 @@ def plain(task: Problem, step: int) -> float:
     return loss.item()
 
 
-def _checked(
-    work: Callable[[int], float], expected: dict[int, float], tolerance: float
-) -> Callable[[int], float]:
-    """Return ``work``, raising if its loss at a step is not the one first seen there."""
-
-    def checked(step: int) -> float:
-        loss = work(step)
-        wanted = expected.setdefault(step, loss)
-        if abs(loss - wanted) > tolerance * abs(wanted):
-            raise AssertionError(f"step {step}: losses {loss} and {wanted} differ")
-        return loss
-
-    return checked
-
-
 def rows(pairs: int) -> Iterator[Row]:
     """Measure the step in float32 and with the real batch in bfloat16."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
+    with threads(THREADS):
         task = problem()
         for name, precision, tolerance, factor in (
             ("matching_step float32", torch.float32, AGREEMENT, 2.0),
@@ -127,10 +111,8 @@ def rows(pairs: int) -> Iterator[Row]:
             losses: dict[int, float] = {}
             yield compare(
                 name,
-                _checked(partial(plain, task), losses, tolerance),
-                _checked(partial(ours, task, precision=precision), losses, tolerance),
+                agreeing(partial(plain, task), losses, tolerance),
+                agreeing(partial(ours, task, precision=precision), losses, tolerance),
                 pairs=pairs,
                 claim=Claim(at_least=factor),
             )
-    finally:
-        torch.set_num_threads(threads)

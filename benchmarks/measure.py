@@ -10,10 +10,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+import torch
 
 LEAST_PAIRS = 7
 """Fewer pairs have no median worth printing."""
@@ -83,17 +86,11 @@ def compare(
 
     Parameters
     ----------
-    name
-        The row's name.
     reference
         The plain way; called with the pair's number, so that both can do the very same
         work.
-    ours
-        The way the project does it.
     pairs
         How many pairs, at least 7; which of the two goes first alternates.
-    claim
-        What the median ratio must be.
     clock
         What tells seconds: the wall's, by default; `time.process_time` on a shared machine.
 
@@ -123,6 +120,32 @@ def compare(
     )
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Have torch compute with so many threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def agreeing(
+    work: Callable[[int], float], expected: dict[int, float], tolerance: float
+) -> Callable[[int], float]:
+    """Return ``work``, raising if its loss at a step is not the one first seen there."""
+
+    def checked(step: int) -> float:
+        loss = work(step)
+        wanted = expected.setdefault(step, loss)
+        if abs(loss - wanted) > tolerance * abs(wanted):
+            raise AssertionError(f"step {step}: losses {loss} and {wanted} differ")
+        return loss
+
+    return checked
+
+
 def figure_elsewhere(module: str, *words: str) -> float:
     """Return the number that ``python -m module words`` prints: a peak of memory needs a new process."""
     # one arena a process: with several, glibc's own layout moves the peak by tens of MB
@@ -142,8 +165,19 @@ def peak_memory() -> float:
 
     getrusage's figure will not do: a new process takes its parent's over.
     """
+    return _status("VmHWM:")
+
+
+def memory_from_now_on() -> float:
+    """Return the memory that this process has, in MB, and have `peak_memory` begin there."""
+    now = _status("VmRSS:")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return now
+
+
+def _status(name: str) -> float:
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith(name))
     return int(kilobytes) * 1024 / 1e6
 
 

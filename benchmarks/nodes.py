@@ -26,7 +26,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.measure import Claim, Row, compare, peak_memory
+from benchmarks.measure import Claim, Row, compare, memory_from_now_on, peak_memory
 from common.config.loading import load
 from common.division import Division
 from common.learning.compute import return_freed_memory
@@ -49,8 +49,6 @@ class Cost:
 
     Attributes
     ----------
-    nodes, asked : int
-        Nodes, and devices asked in a round.
     set_up, roll_call, a_round : float
         CPU seconds: to the record but for the roll call; the roll call; a round with all that is written of it.
     memory, peak : float
@@ -121,8 +119,7 @@ def cost_of(kind: str, nodes: int, asked: int, rounds: int) -> Cost:
         few = {**config, "set": f"{config['set']} federation.sites=2 federation.participation=1"}
         run_here(few | {"rounds": 1})
         return_freed_memory()
-        before = _resident()
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+        before = memory_from_now_on()
         begun: list[float] = []
         with _timed() as roll_calls:
             start = time.process_time()
@@ -201,12 +198,6 @@ def _elsewhere(*words: object) -> Cost:
         env=os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
     )
     return Cost(**json.loads(done.stdout))
-
-
-def _resident() -> float:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
-    return int(kilobytes) * 1024 / 1e6
 
 
 def _config(kind: str, directory: Path, nodes: int, asked: int, rounds: int) -> RunConfig:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory
+from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory, threads
 from common.draws.entropy import system_normal
 from common.draws.row_draws import SystemRows
 from common.draws.seeding import generator
@@ -130,18 +130,14 @@ def check(name: str) -> None:
 
 def rows(pairs: int) -> Iterator[Row]:
     """Measure the steps of each model, then what they add to the peak of memory."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
     warnings.filterwarnings("ignore", "Full backward hook is firing")
-    try:
+    with threads(THREADS):
         for name in MODELS:
             check(name)
             works = {way: make(name) for way, make in WAYS.items()}
             for reference, mine in (("plain", "ours"), ("plain", "opacus"), ("opacus", "ours")):
                 title = f"private_step {name}, {reference} then {mine}"
                 yield compare(title, works[reference], works[mine], pairs=pairs, claim=Claim())
-    finally:
-        torch.set_num_threads(threads)
     for name in MODELS:
         yield from _memory(name)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
@@ -19,7 +18,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
 import client_app.app
-from benchmarks.measure import Claim, Row, figure_elsewhere, peak_memory
+from benchmarks.measure import Claim, Row, figure_elsewhere, memory_from_now_on, peak_memory
 from common.config.loading import load
 from common.division import Division
 from common.draws.seeding import generator
@@ -80,8 +79,7 @@ def peak(way: str, clients: int) -> float:
             use_threads(1)
             return_freed_memory()
             copy = sum(len(array.data) for array in sent.values()) / 1e6
-            before = _now() - copy
-            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+            before = memory_from_now_on() - copy
             if way == "bare":
                 _bare_round(made, start, data)
             else:
@@ -110,12 +108,6 @@ def _step(made: Run, model: torch.nn.Module, samples: Samples) -> None:
     settings = made.config.settings
     assert isinstance(settings, TrainingSettings)
     train(model, samples, settings, made.task, generator(0, "step"), steps=1)
-
-
-def _now() -> float:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
-    return int(kilobytes) * 1024 / 1e6
 
 
 def _config(clients: int, directory: str) -> dict[str, str | int | float | bool]:

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor
 
 import client_app.app
-from benchmarks.measure import Claim, Row, compare
+from benchmarks.measure import Claim, Row, compare, threads
 from common.config.loading import load
 from common.division import Division
 from common.draws.seeding import generator
@@ -37,12 +37,8 @@ CLAIMS = {1: Claim(), 10: Claim(at_most=1.5)}
 
 def rows(pairs: int) -> list[Row]:
     """Measure rounds of one step and of ten steps a device."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads(1):
         return [_row(epochs, claim, pairs) for epochs, claim in CLAIMS.items()]
-    finally:
-        torch.set_num_threads(before)
 
 
 def _row(epochs: int, claim: Claim, pairs: int) -> Row:

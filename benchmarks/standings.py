@@ -42,10 +42,6 @@ class Run:
 
     Parameters
     ----------
-    group, row : str
-        The table, and the row in it.
-    seed : int
-        The seed.
     accuracy : float
         After the last round, on the test images.
     up : float
@@ -113,13 +109,7 @@ def read(path: Path) -> list[Run]:
 
 
 def taken_up(group: str, comparison: Path, *, about: bool = False) -> Iterator[Run]:
-    """Yield the completed runs of a comparison; ``about``: with what their records and the table say beside.
-
-    Raises
-    ------
-    ConfigError
-        If the directory has no table of one.
-    """
+    """Yield a comparison's completed runs, with ``about`` what records and table say; ConfigError without a table."""
     table = comparison / "table.csv"
     if not table.is_file():
         raise ConfigError(f"{comparison} is no comparison's directory: {table.name} is missing.")
@@ -339,13 +329,7 @@ def _plot(
 
 
 def page(text: str, runs: Sequence[Run]) -> str:
-    """Return a page with its tables instead of those that it has.
-
-    Raises
-    ------
-    ConfigError
-        If the page has no marks for them.
-    """
+    """Return a page with its tables instead of those that it has; ConfigError if the page has no marks for them."""
     head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:

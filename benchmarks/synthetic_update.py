@@ -17,7 +17,7 @@ from statistics import median
 import torch
 from flwr.app import RecordDict
 
-from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory
+from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory, threads
 from client_app.device import DeviceClient
 from client_app.fedavg import FedAvgClient
 from client_app.fedsynth import FedSynthClient
@@ -39,23 +39,18 @@ _SHORT, _LONG, _STEPS = 20, 400, 5
 
 def rows(pairs: int) -> Iterator[Row]:
     """Measure seconds for both objectives, then the peaks of memory."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            fedavg = device(FedAvgClient, "fedavg.epochs=1 fedavg.batch=64", directory)
-            for objective in ("loss", "update"):
-                for steps, iterations in ROUNDS:
-                    ours = fedsynth(objective, steps, iterations, directory)
-                    yield compare(
-                        f"device round {objective} m={steps} E={iterations}",
-                        one_round(fedavg),
-                        one_round(ours),
-                        pairs=pairs,
-                        claim=Claim(),
-                    )
-    finally:
-        torch.set_num_threads(threads)
+    with threads(THREADS), tempfile.TemporaryDirectory() as directory:
+        fedavg = device(FedAvgClient, "fedavg.epochs=1 fedavg.batch=64", directory)
+        for objective in ("loss", "update"):
+            for steps, iterations in ROUNDS:
+                ours = fedsynth(objective, steps, iterations, directory)
+                yield compare(
+                    f"device round {objective} m={steps} E={iterations}",
+                    one_round(fedavg),
+                    one_round(ours),
+                    pairs=pairs,
+                    claim=Claim(),
+                )
     yield _memory(pairs)
 
 

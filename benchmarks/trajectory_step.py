@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory
+from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory, threads
 from common.draws.seeding import generator
 from common.models import build
 from synth import augmentation
@@ -69,9 +69,7 @@ def step(
 
 def rows(pairs: int) -> Iterator[Row]:
     """Measure both forms' time, then the peaks of memory, then the released form's direction."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
+    with threads(THREADS):
         full, back, short = (step(form) for form in FORMS.values())
         _check()
         apart = (_apart(back(0), full(0)),)
@@ -81,8 +79,6 @@ def rows(pairs: int) -> Iterator[Row]:
         ):
             yield compare(f"trajectory_step {name}", full, ours, pairs=pairs, claim=claim)
         cosines = tuple(_cosine(short(pair), back(pair)) for pair in range(pairs))
-    finally:
-        torch.set_num_threads(threads)
     yield Row("trajectory_step exact, distance", 0.0, apart[0], apart, Claim(), unit="")
     yield Row("trajectory_step released, cosine", 1.0, median(cosines), cosines, Claim(), unit="")
     yield from _memory(pairs)

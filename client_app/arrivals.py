@@ -73,13 +73,7 @@ class Arrivals:
         self._read: list[tuple[bytes, np.ndarray[Any, Any]]] = []
 
     def arrays_of(self, record: ArrayRecord) -> list[np.ndarray[Any, Any]]:
-        """Return the arrays in their order, as read-only views of what came.
-
-        Raises
-        ------
-        PayloadError
-            If one is no array.
-        """
+        """Return the arrays in their order, as read-only views of what came; PayloadError if one is no array."""
         came = [array.data for array in record.values()]
         last = [data for data, _ in self._read]
         if len(came) != len(last) or not all(map(operator.is_, came, last)):
@@ -88,13 +82,7 @@ class Arrivals:
         return [view for _, view in self._read]
 
     def decode(self, arrays: NDArrays, spec: Spec) -> Payload:
-        """Return the payload that ``arrays`` are, by its specification.
-
-        Raises
-        ------
-        PayloadError
-            If they are none.
-        """
+        """Return the payload that ``arrays`` are, by its specification; PayloadError if they are none."""
         if isinstance(spec, BundleSpec):
             return Bundle.decode(arrays, spec, self._part)
         return self._part("", arrays, spec)
@@ -105,13 +93,7 @@ class Arrivals:
         return self.weights(arrays, spec, name)
 
     def weights(self, arrays: NDArrays, spec: WeightsSpec, name: str = "") -> Weights:
-        """Return the weights that ``arrays`` are, those of the part ``name`` of a bundle.
-
-        Raises
-        ------
-        PayloadError
-            If they are none.
-        """
+        """Return the weights that ``arrays``, or a bundle's part ``name``, are; PayloadError if they are none."""
         if any(a.flags.writeable for a in arrays):
             return Weights.decode(arrays, spec)
         kept = self._kept.get(name)

@@ -34,10 +34,6 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
 
     Parameters
     ----------
-    payload : Payload
-        What a phase returned.
-    samples : Samples
-        The site's images.
     info : DatasetInfo
         Whose mean and std undo the normalisation.
     """

@@ -18,8 +18,6 @@ class Deadline:
     ----------
     seconds : float
         What is left; infinity for no deadline.
-    of : str
-        Whose time it is.
     """
 
     def __init__(self, seconds: float = math.inf, of: str = "round") -> None:
@@ -37,12 +35,6 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
     def check(self) -> None:
-        """Do nothing in time; called between two steps of a computation, it costs no more than a look at the clock.
-
-        Raises
-        ------
-        FederationError
-            If the time is over.
-        """
+        """Raise FederationError if the time is over; asked between two steps, it costs a look at the clock."""
         if time.monotonic() > self._end:
             raise FederationError(f"ran out of the {self._of}'s time ({self._seconds:.0f} s)")

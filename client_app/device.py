@@ -55,16 +55,10 @@ class DeviceClient(NumPyClient):
 
     Parameters
     ----------
-    run : Run
-        The run's configuration, model and data shape.
-    site : str
-        This site's name.
     samples : Samples
         The site's training images, on the run's device.
     holdout : Samples
         The images the site keeps for its own evaluation; may be empty.
-    state : DeviceState
-        What the site remembers between rounds.
     own_data : bool
         Whether the images are the site's own and no partition of the run's data set. Where nobody says, they count
         as its own.
@@ -208,10 +202,6 @@ class DeviceClient(NumPyClient):
 
         Parameters
         ----------
-        method : str
-            Its name.
-        samples : Samples
-            What it trains on.
         drawn : int
             How many of these an epoch of it draws; 0 for as many as this client's.
         """
@@ -324,13 +314,7 @@ class DeviceClient(NumPyClient):
         return arrays
 
     def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
-        """Return what runs a phase, and what says which payload it takes; a method around another answers for both.
-
-        Raises
-        ------
-        FederationError
-            If there is no such phase.
-        """
+        """Return what runs a phase, and what says which payload it takes; FederationError if there is none."""
         phases = phases_of(type(self))
         if name not in phases:
             raise FederationError(
@@ -342,13 +326,7 @@ class DeviceClient(NumPyClient):
 
 
 def client_class(name: str) -> type[DeviceClient]:
-    """Return the client of a method; one of Nectar's own is looked for once a process.
-
-    Raises
-    ------
-    ConfigError
-        If the method names something else.
-    """
+    """Return a method's client, one of Nectar's sought once a process; ConfigError if it names something else."""
     return _loaded_client(name) if is_import_path(name) else _own_client(name)
 
 

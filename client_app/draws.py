@@ -96,8 +96,6 @@ class Draws:
         ----------
         purpose : str
             What it is for. Seeded, a purpose gives the same noise each time that it is named in a round.
-        shape : sequence of int
-            Of the result.
 
         Returns
         -------
@@ -119,12 +117,8 @@ class Draws:
 
         Parameters
         ----------
-        purpose : str
-            What the noise is for.
         noise_multiplier : float
             sigma, the noise's standard deviation over ``clip``.
-        clip : float
-            C.
         """
         passes = count()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import count
-from logging import getLogger
 
 import torch
 from torch import Tensor
@@ -25,8 +24,6 @@ from synth.matching_parts import Extra, Matching
 from synth.poisson_classes import PoissonClasses
 from synth.private_matching import distil_privately, rows_see_each_other
 from synth.starts import mean_start, mix_start, noise_start, real_start, smooth_start
-
-logger = getLogger("flwr")
 
 #: what a site remembers of a private run is apart from what it remembers of any other
 _PRIVATE, _COUNTS = "private", "counts"

@@ -77,8 +77,6 @@ def guided(
 
     Parameters
     ----------
-    task : Task
-        Gives the mean loss of the site's own images.
     feature_generator : FeatureGenerator
         G; no gradient reaches it.
     classes : Tensor

@@ -48,13 +48,7 @@ class FedssynClient(DeviceClient):
     """Makes images once, and runs the inner method's phases on the site's own and its share."""
 
     def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
-        """Return what makes the site's images, or a phase of the inner method's, which may come with a share.
-
-        Raises
-        ------
-        FederationError
-            If there is neither.
-        """
+        """Return what makes the site's images, or an inner phase, maybe with a share; FederationError if none."""
         settings = settings_of(self.run)
         if settings.made_by is not None and name.partition("/")[0] == SYNTHESIZE:
             work, takes = self._source.phase_named(name)

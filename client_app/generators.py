@@ -50,20 +50,10 @@ class Diffusion:
 
     Parameters
     ----------
-    settings : GenerationSettings
-        Sizes and schedules.
-    classes : int
-        The number of classes.
     images, labels : Tensor
         Float [n, C, H, W] in [-1, 1], int64 [n].
-    weights : torch.Generator
-        Draws the initial weights.
-    draws : callable
-        Gives an epoch's generator.
     precision : str
         ``float32`` or ``bfloat16``.
-    private : PrivateDescent, optional
-        Makes the training differentially private.
 
     Raises
     ------

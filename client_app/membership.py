@@ -33,12 +33,6 @@ def key_of(run: Run, site: str, directory: Path | None, *, seeded: bool) -> byte
 
     Parameters
     ----------
-    run : Run
-        The run.
-    site : str
-        The site's name.
-    directory : Path, optional
-        Its state directory.
     seeded : bool
         Whether the site is simulated, where the run's seed gives the key.
 
@@ -91,10 +85,6 @@ def chosen(pool: Samples, key: bytes, purpose: str, share: float) -> Indices:
 
     Parameters
     ----------
-    pool : Samples
-        The examples.
-    key : bytes
-        The site's.
     purpose : str
         What they are chosen for; each purpose chooses by itself.
     share : float
@@ -115,10 +105,6 @@ def divided(
     ----------
     division : Division
         The run's; one that is not private draws them by its seed, the classes in proportion.
-    site : str
-        The site's name.
-    dataset : Dataset
-        Where its examples lie.
     indices : int64 array
         Which of them are its.
     key : bytes

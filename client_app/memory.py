@@ -18,10 +18,6 @@ class Memory:
 
     Parameters
     ----------
-    state : DeviceState
-        Where versions lie.
-    site : str
-        The site's name, for its log.
     taken : int
         The round of the site's work that the server last took; 0 for none.
 

@@ -8,13 +8,7 @@ from common.settings.datasets import is_somebodys_own
 
 
 def refuse_seeded(config: Config, own_data: bool) -> None:
-    """Refuse a run that would have a site with data of its own draw noise that whoever knows the seed can take off.
-
-    Raises
-    ------
-    FederationError
-        If it asks for that.
-    """
+    """Refuse, with a FederationError, noise that whoever knows the seed can take off, at a site with its own data."""
     if own_data and config.privacy.noise == "seeded":
         raise FederationError(
             "this site has data of its own and draws noise from its system's entropy alone, and the run asks for "
@@ -27,8 +21,6 @@ def is_seeded(config: Config, own_data: bool) -> bool:
 
     Parameters
     ----------
-    config : Config
-        The run's.
     own_data : bool
         Whether the site has data of its own; if not, it holds a partition of the run's data set.
 

@@ -42,8 +42,6 @@ def sizes_of_all(
 
     Parameters
     ----------
-    division : Division
-        Of the training set that they share.
     number : int
         Partitions (K).
     by_class, held_out : bool

@@ -29,13 +29,7 @@ def charge(client: DeviceClient, steps: PrivateSteps) -> None:
 
 
 def refuse_coupled(model: nn.Module) -> None:
-    """Refuse a model in which one example changes what others' gradients are.
-
-    Raises
-    ------
-    FederationError
-        If it normalises over its batch.
-    """
+    """Refuse a model whose examples change each other's gradients, as batch norm has them: FederationError."""
     model.train()
     if couples_samples(model):
         raise FederationError(

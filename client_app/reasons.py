@@ -23,8 +23,6 @@ def reason_of(error: Exception, *, owner: bool) -> str:
 
     Parameters
     ----------
-    error : Exception
-        What was raised.
     owner : bool
         Whether the machine is another one's than the server's user's; in a simulation nothing is withheld.
     """

@@ -35,13 +35,7 @@ class ReleaseLog:
         self._about = about
 
     def append(self, line: Line) -> None:
-        """Add a line with the time.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written; nothing may leave then.
-        """
+        """Add a line with the time; OSError if it cannot be written, and then nothing may leave."""
         now = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
         content = json.dumps({**now, **self._about, **line}) + "\n"
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW

@@ -70,13 +70,7 @@ class Owner:
 
     @classmethod
     def of(cls, node: NodeConfig) -> Owner:
-        """Read a node config.
-
-        Raises
-        ------
-        FederationError
-            If its keys cannot hold together.
-        """
+        """Read a node config; FederationError if its keys cannot hold together."""
         Review.of(node)
         budget = Budget.of(node)
         if budget is not None and node.state_dir is None:
@@ -171,13 +165,7 @@ def _check_offered(device: str) -> None:
 
 
 def partition_of(context: Context) -> tuple[int, int]:
-    """Return (partition-id, num-partitions) of the node.
-
-    Raises
-    ------
-    FederationError
-        If the node config lacks them or they do not fit together.
-    """
+    """Return the node's (partition-id, num-partitions); FederationError if none, or they do not fit."""
     index, number = (context.node_config.get(key) for key in PARTITION)
     if not isinstance(index, int) or not isinstance(number, int) or not 0 <= index < number:
         raise FederationError(
@@ -226,13 +214,7 @@ def _simulated_folder(run: Run, context: Context) -> Path | None:
 
 
 def own_folder(run: Run, context: Context) -> Path | None:
-    """Return the folder of the site's own images, None for a site that is given a partition.
-
-    Raises
-    ------
-    FederationError
-        If the node config names both, or a relative path.
-    """
+    """Return the folder of the site's own images, if any; FederationError if it is relative, or a partition beside."""
     named = context.node_config.get("data")
     if named is None:
         return _simulated_folder(run, context)
@@ -353,13 +335,7 @@ def account_of(run: Run, record_id: str, site: str, context: Context) -> Account
 
 
 def state_directory(context: Context) -> Path | None:
-    """Return the directory that the site's own node config names for what it keeps, None where it names none.
-
-    Raises
-    ------
-    FederationError
-        If it is relative.
-    """
+    """Return the directory that the site's node config names for what it keeps; FederationError if it is relative."""
     named = context.node_config.get("state-dir")
     return None if named is None else absolute("state-dir", named)
 

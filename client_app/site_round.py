@@ -36,16 +36,10 @@ class SiteRound:
     ----------
     memory : Memory
         What the site remembers, as of its round that the server last took.
-    charged : Charged
-        What it was charged.
     private : bool
         Whether what is computed from private data stays, unless it went through a mechanism.
     number : int
         The round; 0 before any instruction.
-    phase : str
-        What was asked.
-    deadline : Deadline
-        Until when the server waits.
     figures : dict of str to float
         What goes along with the reply.
     slots : str

@@ -18,8 +18,6 @@ def refuse_small_classes(client: DeviceClient, sent: int) -> None:
 
     Parameters
     ----------
-    client : DeviceClient
-        The site's.
     sent : int
         What the site sends of a class, or how many images one of these is the mean of if that is more.
 

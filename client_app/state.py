@@ -98,23 +98,11 @@ class DirectoryState:
         )
 
     def load(self, server_round: int) -> Tensors:
-        """Return version ``server_round``.
-
-        Raises
-        ------
-        FederationError
-            If it cannot be read.
-        """
+        """Return version ``server_round``; FederationError if it cannot be read."""
         return self._read(server_round)[0]
 
     def base_of(self, server_round: int) -> int:
-        """Return the round that had last been taken when it was written; 0 of one that an earlier release wrote.
-
-        Raises
-        ------
-        FederationError
-            If it cannot be read.
-        """
+        """Return the round last taken when it was written, 0 of an earlier release's; FederationError if unreadable."""
         return int(self._read(server_round)[1].get("taken", 0))
 
     def _read(self, server_round: int) -> tuple[Tensors, Mapping[str, Any]]:
@@ -158,13 +146,7 @@ class DirectoryState:
         return self._shelf
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
-        """Append to the log at the root, whatever the record is called.
-
-        Raises
-        ------
-        FederationError
-            If it cannot be written; nothing may leave then.
-        """
+        """Append to the log at the root; FederationError if it cannot be written, and then nothing may leave."""
         try:
             self._log.append(line)
         except OSError as error:

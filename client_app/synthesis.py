@@ -60,14 +60,8 @@ class Synthesis:
 
     Parameters
     ----------
-    client : DeviceClient
-        Whose images, generators, deadline and shelf these are.
-    settings : GenerationSettings
-        The generator's.
     rho : float
         The share of the site's images that it is trained on; in a private training the chance of each.
-    size : int
-        How many images are made.
     kind : str
         Which of `GENERATORS` makes them.
     """
@@ -166,13 +160,7 @@ class Synthesis:
         return self._client.generator(f"synthesis-epoch {epoch}", 0)
 
     def _train(self, training: Generator) -> None:
-        """Train to the end, keeping a copy from time to time.
-
-        Raises
-        ------
-        _Pause
-            If the round's time is about to be over; all that was done is kept.
-        """
+        """Train to the end, keeping copies; _Pause, with all kept, if the round's time is about to be over."""
         clock, ahead = _Clock(), counted(self._steps)
 
         def after_step() -> None:
@@ -202,13 +190,7 @@ class Synthesis:
     # ---- drawing --------------------------------------------------------------------------------------
 
     def _draw(self, training: Generator) -> Pixels:
-        """Return the images, drawn in blocks of which each is kept.
-
-        Raises
-        ------
-        _Pause
-            If the round's time is about to be over.
-        """
+        """Return the images, drawn in blocks of which each is kept; _Pause if the round's time is about to be over."""
         clock = _Clock()
         # In a private training the classes' counts are public, and which images were chosen is not.
         private = self._settings.noise_multiplier > 0

@@ -40,13 +40,7 @@ def received(client: DeviceClient, given: Payload, takes: Spec) -> Received | No
 
 
 def travelling(client: DeviceClient, payload: Payload, sent: Received | None) -> Payload:
-    """Return ``payload`` as it leaves, and remember what an update falls short by where the run wants it.
-
-    Raises
-    ------
-    PayloadError
-        If a change of the model is not finite.
-    """
+    """Return ``payload`` as it leaves, and remember what it falls short by; PayloadError if a change is not finite."""
     return _part(client, "", payload, sent)
 
 

@@ -30,28 +30,14 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Known to those alone who hand out data: the apps, and what a person looks at it with.
-
-    Parameters
-    ----------
-    config : Config
-        The run's.
-    bounds : Bounds
-        What this machine lets the run touch.
-    """
+    """Known to those alone who hand out data: the apps, and what a person looks at it with."""
 
     config: Config
     bounds: Bounds = ANYWHERE
 
     @cached_property
     def run(self) -> Run:
-        """What a method knows of it; reads no data, but for a set of one's own.
-
-        Raises
-        ------
-        DataError
-            If there is no such data set, or one of one's own cannot be had.
-        """
+        """What a method knows of it, reading only a set of one's own; DataError if there is no such data set."""
         config = self.config
         own = kind_of(config.dataset)
         info = self._loaded.info if own else describe(config.dataset, config.images)
@@ -83,13 +69,7 @@ class Division:
 
     @property
     def site_datasets(self) -> dict[str, Dataset]:
-        """The simulated sites' own folders by the name of the site; none where a data set is divided.
-
-        Raises
-        ------
-        DataError
-            If one of them cannot be used.
-        """
+        """The simulated sites' own folders by site, none of a divided set; DataError if one cannot be used."""
         folders = self.config.images.site_folders
         names = folder_sites(self.config.images.sites)
         kept = self.config.data_dir

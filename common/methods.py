@@ -151,13 +151,7 @@ FOREIGN_CLIENT = "fedavg"
 
 
 def own_method(path: str) -> Method | None:
-    """Return the method of a user's own that an import path names; None where it names something else.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported.
-    """
+    """Return the user's own method at an import path, else None; ConfigError if it cannot be imported."""
     if path.partition(":")[0].partition(".")[0] == "flwr":
         return None
     found = load(path)
@@ -181,12 +175,8 @@ def require_taken(name: str, kind: str, dataset: str) -> None:
 
     Parameters
     ----------
-    name : str
-        The method's, or its import path.
     kind : str
         What the data are, one of ``common.models.registry.KINDS``.
-    dataset : str
-        What a message calls them.
 
     Raises
     ------
@@ -218,13 +208,7 @@ def settings_class(name: str) -> type[Settings]:
 
 
 def settings_of(method: Method) -> type[Settings]:
-    """Import the settings class of a method.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported, or is none.
-    """
+    """Import the settings class of a method; ConfigError if it cannot be imported, or is none."""
     found = load(method.settings)
     if not (isinstance(found, type) and issubclass(found, Settings)):
         raise ConfigError(

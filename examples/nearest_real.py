@@ -17,15 +17,7 @@ LEAST = 10
 
 @dataclass(frozen=True)
 class Real:
-    """The real digits: of each site, and those that nobody has, values 0 to 1.
-
-    Attributes
-    ----------
-    sites : dict of str to Held
-        By site.
-    test : Held
-        Those that no site has.
-    """
+    """The real digits: of each site, and those that nobody has, values 0 to 1."""
 
     sites: dict[str, Held]
     test: Held

@@ -44,13 +44,7 @@ class Plan:
 
 
 class Encoder(nn.Module):
-    """q(z | x, c): an image's values and its class's embedding through three dense layers.
-
-    Parameters
-    ----------
-    form : Form
-        The generator's.
-    """
+    """q(z | x, c): an image's values and its class's embedding through three dense layers."""
 
     def __init__(self, form: Form) -> None:
         super().__init__()
@@ -100,13 +94,9 @@ def train_prior(
         Float [N, C, H, W] in [-1, 1].
     labels : Tensor
         Int64 [N].
-    form : Form
-        The generator's size.
     generator : torch.Generator
         The source of every draw, on the images' device: the two networks' initial weights, then of each step the batch
         and the noise of its codes.
-    plan : Plan, optional
-        How to train.
 
     Returns
     -------

@@ -95,13 +95,7 @@ def as_they_are(split: Split, scale: float, most: int = 0) -> Labelled:
 
 
 def material(name: str, data: Path) -> Material:
-    """Return what the generator of a public set learns from; of ``digits`` that is MNIST, in their form.
-
-    Raises
-    ------
-    NectarError
-        If the set is not there, or has no images of classes.
-    """
+    """Return what is learned from a public set, of ``digits`` MNIST in their form; NectarError if it cannot be had."""
     if name == DIGITS:
         mnist, digits = load("mnist", data), load(DIGITS, data)
         parts = [as_they_are(split, LEVELS) for split in (digits.train, digits.test)]

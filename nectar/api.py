@@ -122,26 +122,34 @@ def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
     return RecordedRun(PastRun.open(record_at(record), judge_of(allow_imports, "allow_imports=")))
 
 
-@dataclass(frozen=True, repr=False)
-class ComparisonResult:
-    """Methods side by side; shown, it is their tables.
+class _Shown:
+    """What is looked at as its tables, in a terminal and in a notebook."""
 
-    Parameters
-    ----------
-    results : Results
-        The rows with all figures of their runs.
-    directory : Path
-        Where tables, figures by round and plots lie.
-    """
-
-    results: Results
-    directory: Path
+    results: Results | GridResults | TableResults
 
     def __repr__(self) -> str:
         return self.table
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.table)}</pre>"
+
+    @property
+    def table(self) -> str:
+        """The tables as text of 120 columns."""
+        raise NotImplementedError
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A sentence for each run, and each cell of a grid, that failed."""
+        return self.results.failures
+
+
+@dataclass(frozen=True, repr=False)
+class ComparisonResult(_Shown):
+    """Methods side by side; shown, it is their tables."""
+
+    results: Results
+    directory: Path
 
     @property
     def table(self) -> str:
@@ -172,32 +180,13 @@ class ComparisonResult:
             for row in self.results.rows
         }
 
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """A sentence for each run that failed."""
-        return self.results.failures
-
 
 @dataclass(frozen=True, repr=False)
-class GridResult:
-    """A grid of comparisons; shown, it is its pivot: rows are methods, columns are combinations of values.
-
-    Parameters
-    ----------
-    results : GridResults
-        The pivot with all figures of its runs.
-    directory : Path
-        Where the pivot and its plots lie.
-    """
+class GridResult(_Shown):
+    """A grid of comparisons; shown, it is its pivot: rows are methods, columns are combinations of values."""
 
     results: GridResults
     directory: Path
-
-    def __repr__(self) -> str:
-        return self.table
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.table)}</pre>"
 
     @property
     def table(self) -> str:
@@ -213,32 +202,13 @@ class GridResult:
             for cell, own in self.results.results.items()
         }
 
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """A sentence for each cell, and each run, that failed."""
-        return self.results.failures
-
 
 @dataclass(frozen=True, repr=False)
-class TableResult:
-    """A paper's table; shown, it is our numbers beside the paper's.
-
-    Parameters
-    ----------
-    results : TableResults
-        The table with all figures of its runs.
-    directory : Path
-        Where the table lies.
-    """
+class TableResult(_Shown):
+    """A paper's table; shown, it is our numbers beside the paper's."""
 
     results: TableResults
     directory: Path
-
-    def __repr__(self) -> str:
-        return self.table
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.table)}</pre>"
 
     @property
     def table(self) -> str:
@@ -253,11 +223,6 @@ class TableResult:
             label: ComparisonResult(own, places[label])
             for label, own in self.results.columns.items()
         }
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """A sentence for each run that failed."""
-        return self.results.failures
 
 
 @overload

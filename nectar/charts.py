@@ -217,13 +217,7 @@ def boxes(values: Mapping[str, Sequence[float]], *, title: str, y_label: str) ->
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write ``figure`` to ``path``, as .png, .svg or .pdf; the same figure gives the same bytes.
-
-    Raises
-    ------
-    ConfigError
-        If ``path`` ends otherwise.
-    """
+    """Write ``figure`` as .png, .svg or .pdf, equal figures as equal bytes; ConfigError if ``path`` ends otherwise."""
     kind = path.suffix.lower().lstrip(".")
     if kind not in _SILENT:
         raise ConfigError(f"a chart cannot be written to {path.name}: choose .png, .svg or .pdf")

@@ -19,10 +19,6 @@ def as_text(lines: Lines, path: Path, delta: float) -> tuple[str, float]:
 
     Parameters
     ----------
-    lines : Lines
-        The ledger.
-    path : Path
-        Where it lies.
     delta : float
         Above 0 and below 1.
     """

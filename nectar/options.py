@@ -97,13 +97,7 @@ Delta = Annotated[float, typer.Option(help="the delta at which an epsilon is mea
 
 
 def here(word: str) -> Path:
-    """Return the path that a word names, absolute.
-
-    Raises
-    ------
-    ConfigError
-        If it is a setting.
-    """
+    """Return the path that a word names, absolute; ConfigError if it is a setting."""
     if "=" in word.partition("/")[0]:
         raise ConfigError(f"{word!r} is a setting: here goes a file or a directory.")
     return Path.cwd() / from_home(word)

@@ -104,13 +104,7 @@ def key_of(word: str) -> str:
 
 
 def refuse_repeats(words: Iterable[str]) -> None:
-    """Refuse a key that is given twice: which one was meant, only the person who typed it knows.
-
-    Raises
-    ------
-    ConfigError
-        Naming the key and both values.
-    """
+    """Refuse a key given twice, since only who typed it knows which was meant; ConfigError naming both values."""
     seen: dict[str, str] = {}
     for word in words:
         key = key_of(word)
@@ -120,13 +114,7 @@ def refuse_repeats(words: Iterable[str]) -> None:
 
 
 def refuse_nothing(key: str, value: str) -> None:
-    """Refuse a key without a value, as an unset variable of a script makes it: it would begin another run.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
+    """Refuse a key without a value, as an unset variable makes it, which begins another run, with a ConfigError."""
     if key == "resume" and not value.strip():
         raise ConfigError(
             "resume= names no record: give its directory, its id or latest, or leave resume out."

@@ -101,10 +101,6 @@ def serve(
 
     Parameters
     ----------
-    grid : Grid
-        The federation.
-    config : Config
-        The configuration.
     begun : callable, optional
         Told the record as soon as there is one.
     members : callable, optional

@@ -46,23 +46,11 @@ class Checkpoint:
         return several or {GLOBAL: self.weights}
 
     def model(self, name: str = GLOBAL) -> Mapping[str, torch.Tensor]:
-        """Return the tensors of the model ``name``, or of the only one.
-
-        Raises
-        ------
-        ConfigError
-            If none of that name was learned, or several were and none is named.
-        """
+        """Return the tensors of the model ``name``, or of the only one; ConfigError if it is not one's name."""
         return self.models[self.named(name)]
 
     def named(self, name: str = GLOBAL) -> str:
-        """Return the name under which the model ``name``, or the only one, was learned.
-
-        Raises
-        ------
-        ConfigError
-            If none of that name was learned, or several were and none is named.
-        """
+        """Return the name of the model ``name``, or of the only one; ConfigError if it is not one's name."""
         if name in self.models:
             return name
         if name == GLOBAL and len(self.models) == 1:
@@ -109,13 +97,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Read ``path``.
-
-        Raises
-        ------
-        FederationError
-            If it is not there, damaged or another release's.
-        """
+        """Read ``path``; FederationError if it is not there, damaged or another release's."""
         if not path.is_file():
             raise FederationError(
                 f"{path} is not there: the run stopped before its first round was done; start it again"

@@ -26,8 +26,6 @@ class Standing:
 
     Attributes
     ----------
-    record : Record
-        Its record; this process is the one that writes it.
     checkpoint : Checkpoint or None
         Behind which round; None for a run that begins.
     best : float or None

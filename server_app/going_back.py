@@ -21,13 +21,7 @@ REMEMBERED = 3
 
 
 def chosen(record: Record, told: str) -> Checkpoint:
-    """Return the checkpoint of round ``told``, a number or ``best``.
-
-    Raises
-    ------
-    FederationError
-        If there is none of that round: which there are.
-    """
+    """Return the checkpoint of round ``told``, a number or ``best``; FederationError says which there are."""
     if told == BEST and record.best.is_file():
         return Checkpoint.load(record.best)
     there = _readable(record)

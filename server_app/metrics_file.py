@@ -54,13 +54,7 @@ class MetricsFile:
         self.path = path
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line and see it on disk, all of it or nothing; NaN and infinity, which JSON lacks, become null.
-
-        Raises
-        ------
-        OSError
-            If there is no room for it.
-        """
+        """Add a line, on disk whole or not at all, NaN and infinity as null; OSError if there is no room."""
         text = json.dumps(without_nan(line), allow_nan=False)
         with self.path.open("ab", buffering=0) as file:
             before = file.tell()
@@ -75,13 +69,7 @@ class MetricsFile:
                 raise
 
     def lines(self) -> list[Line]:
-        """Return the rounds' lines; a last one that a crash cut short does not count.
-
-        Raises
-        ------
-        FederationError
-            If a line is damaged, or the file cannot be read.
-        """
+        """Return the rounds' lines, not one cut short at the end; FederationError if one is damaged or unreadable."""
         content = self._read()
         if content.damaged:
             raise FederationError(

@@ -175,13 +175,7 @@ class Record(RunDirectory):
         )
 
     def begin_writing(self) -> None:
-        """Be the record's one writer until ``close``.
-
-        Raises
-        ------
-        FederationError
-            If another process writes it: its number and its machine.
-        """
+        """Be the record's one writer until ``close``; FederationError with another one's number and machine."""
         self._writer.begin()
 
     def close(self) -> None:
@@ -232,13 +226,7 @@ class Record(RunDirectory):
         self.metrics_file.append({"schema": SCHEMA, **line})
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the rounds' lines; a last one that a crash cut short does not count.
-
-        Raises
-        ------
-        FederationError
-            If one is damaged.
-        """
+        """Return the rounds' lines, not one that a crash cut short; FederationError if one is damaged."""
         return self.metrics_file.lines()
 
 

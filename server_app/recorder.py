@@ -252,8 +252,6 @@ def said_if_nothing_was_learned(lines: Sequence[Mapping[str, Any]], rates: str) 
 
     Parameters
     ----------
-    lines : sequence of mapping
-        The rounds' lines.
     rates : str
         The learning rates, as they are typed.
     """

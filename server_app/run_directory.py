@@ -99,15 +99,7 @@ class RunDirectory:
 
 
 class KnownRun(RunDirectory):
-    """A record whose provenance was read once.
-
-    Parameters
-    ----------
-    directory : Path
-        The record.
-    provenance : dict
-        What it stated.
-    """
+    """A record whose provenance was read once."""
 
     def __init__(self, directory: Path, provenance: dict[str, Any]) -> None:
         super().__init__(directory)

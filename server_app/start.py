@@ -55,13 +55,7 @@ def starting_weights(run: Run, *, tell: bool = True) -> Tensors:
 
 
 def start_checksum(config: Config) -> str:
-    """Return the SHA-256 of the file that ``model.start`` names, in hexadecimal; empty where it names none.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read.
-    """
+    """Return the SHA-256 of ``model.start``'s file, in hexadecimal, if it names one; ConfigError if unreadable."""
     return _checksum(config, _file(config)) if config.model.start else ""
 
 
@@ -93,13 +87,7 @@ def _read(config: Config) -> Tensors:
 
 
 def _state_dict(read: object) -> Tensors:
-    """Return what a file of ``torch.save``'s holds.
-
-    Raises
-    ------
-    ValueError
-        If that is no state_dict.
-    """
+    """Return what a file of ``torch.save``'s holds; ValueError if that is no state_dict."""
     if not isinstance(read, Mapping):
         raise ValueError(f"it holds a {type(read).__name__} and no state_dict")
     other = next((k for k, v in read.items() if not isinstance(v, torch.Tensor)), None)

@@ -42,13 +42,7 @@ class Strategy(Federated):
         self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a method that can run and does not say what of a reply is believed.
-
-        Raises
-        ------
-        TypeError
-            Naming the hook.
-        """
+        """Refuse a method that can run and does not say what of a reply is believed; TypeError naming the hook."""
         super().__init_subclass__(**options)
         # ABC would say so when the class is used. A class that leaves more unwritten is a base for others.
         unwritten = {
@@ -162,13 +156,7 @@ def _mean_figures(rows: Iterable[Mapping[str, float]]) -> MetricRecord | None:
 
 
 def strategy_class(name: str) -> type[Strategy]:
-    """Return the strategy of a method: one of Nectar's, or of a user's own.
-
-    Raises
-    ------
-    ConfigError
-        If the method names something else.
-    """
+    """Return a method's strategy, Nectar's or a user's own; ConfigError if the method names something else."""
     method = resolve(name)
     cls = load(method.strategy)
     if not (isinstance(cls, type) and issubclass(cls, Strategy)):

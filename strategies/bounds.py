@@ -153,24 +153,7 @@ def _bound_of(path: str, bounds: Mapping[str, Bound]) -> Bound | None:
 def require_believable(
     bounds: Mapping[str, Bound], wire: WireSettings, weights: Weights, upload: Upload
 ) -> None:
-    """Refuse an upload one of whose parts no honest site can have sent.
-
-    Parameters
-    ----------
-    bounds : mapping of str to Bound
-        The strategy's.
-    wire : WireSettings
-        The run's.
-    weights : Weights
-        The round's.
-    upload : Upload
-        What came.
-
-    Raises
-    ------
-    PayloadError
-        Naming the part.
-    """
+    """Refuse an upload one of whose parts no honest site can have sent; PayloadError naming the part."""
     for path, part in leaves(upload.payload):
         bound = _bound_of(path, bounds)
         try:

@@ -28,13 +28,7 @@ class Central(Strategy):
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Ask nobody.
-
-        Raises
-        ------
-        FederationError
-            If a site's data are its own, or the server has not read them.
-        """
+        """Ask nobody; FederationError if a site's data are its own, or the server has not read them."""
         own = [site.name for site in sites if not site.partitions]
         if own:
             raise FederationError(

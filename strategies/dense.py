@@ -82,13 +82,7 @@ class DENSE(FedAvg):
         return model
 
     def _distilled(self, server_round: int, begun: Weights, ensemble: Ensemble) -> Weights:
-        """Return the weights of a student that began with ``begun``.
-
-        Raises
-        ------
-        DivergedError
-            If a loss leaves the finite numbers.
-        """
+        """Return the weights of a student begun with ``begun``; DivergedError if a loss leaves the finite numbers."""
         student, seed = self._model(begun), self.run.config.seed
         distillation = Distillation(
             student,

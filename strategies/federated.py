@@ -53,8 +53,6 @@ class Federated(FlowerStrategy):
 
     Parameters
     ----------
-    run : Run
-        The run's configuration, model and data shape.
     record_id : str
         Names the run to its devices, which keep their state under it.
     """

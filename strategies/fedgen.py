@@ -77,13 +77,7 @@ class FedGEN(FedAvg):
         return mean
 
     def _learn(self, server_round: int, heads: _Heads) -> None:
-        """Train G for a round.
-
-        Raises
-        ------
-        DivergedError
-            If that leaves the finite numbers.
-        """
+        """Train G for a round; DivergedError if that leaves the finite numbers."""
         settings, device = self.settings, self.run.device
         counts = torch.tensor(heads.counts, dtype=torch.float32, device=device)
         draws = generator(self.run.config.seed, "fedgen", server_round, device=device)

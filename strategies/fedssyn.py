@@ -284,13 +284,7 @@ class Fedssyn(Strategy):
         return settled >= max(self.members.counted_on, len(self.sites))
 
     def _close(self) -> None:
-        """End the gathering: mix what there is.
-
-        Raises
-        ------
-        FederationError
-            If no site has made any.
-        """
+        """End the gathering: mix what there is; FederationError if no site has made any."""
         if not self._ready:
             raise FederationError(
                 f"no site made images within fedssyn.deadline={self.settings.deadline:g} s and "

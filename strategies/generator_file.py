@@ -19,8 +19,6 @@ def checked(key: str, path: str, sha256: str) -> bytes:
     ----------
     key : str
         The setting that names the file.
-    path : str
-        Where it lies.
     sha256 : str
         Its SHA-256, in small hexadecimal digits.
 
@@ -47,13 +45,7 @@ def checked(key: str, path: str, sha256: str) -> bytes:
 
 
 def own_prior(path: str, sha256: str) -> StyleNetwork:
-    """Return the generator that ``examples/train_prior.py`` has written.
-
-    Raises
-    ------
-    ConfigError
-        If no checksum is given, or the file is another one or holds no generator.
-    """
+    """Return the generator of ``examples/train_prior.py``; ConfigError without its checksum, or of another file."""
     if not sha256:
         raise ConfigError(
             f"feddgm.generator={path} needs feddgm.generator_sha256: the SHA-256 that examples/train_prior.py printed"

@@ -34,8 +34,6 @@ class GradientGaps:
 
         Parameters
         ----------
-        accepted : mapping of str to mapping
-            Their figures, by site.
         synthetic : Tensor, optional
             The mean gradient over all synthetic images, float [d].
         """

@@ -48,13 +48,7 @@ class Source(Protocol):
         ...
 
     def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
-        """Return the images of a validated upload that has some.
-
-        Raises
-        ------
-        PayloadError
-            If they cannot be used although they are well-formed.
-        """
+        """Return a validated upload's images; PayloadError if they cannot be used although well-formed."""
         ...
 
     def asked_of(self, site: Site) -> int:
@@ -152,13 +146,7 @@ class Given(_Counted):
 
 
 class Distilled:
-    """Images that sites make as another method has them do in a round of its own.
-
-    Raises
-    ------
-    ConfigError
-        If that method's sites send no images, each with a class.
-    """
+    """Images made as another method's sites do in a round; ConfigError if they send none, each with a class."""
 
     def __init__(self, around: Strategy) -> None:
         self._method = settings_of(around.run).distilled_by

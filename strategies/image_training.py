@@ -114,10 +114,6 @@ class TailAverage:
 
     Parameters
     ----------
-    model : nn.Module
-        Whose parameters they are.
-    steps : int
-        How many steps there will be.
     share : float
         The share of them that counts, the last ones; 0: none.
     """

@@ -73,8 +73,6 @@ class LatentExchange:
 
         Parameters
         ----------
-        outcome : Outcome
-            The round's.
         shared, scarce : mapping
             What came beside the models, by site.
         """

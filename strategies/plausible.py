@@ -40,8 +40,6 @@ def too_long(
 
     Parameters
     ----------
-    lengths : sequence of float
-        The updates' lengths.
     own : float
         The length of the round's weights, the measure of an update that stands alone. Where there are fewer than
         ``ENOUGH``, or the others have not moved, none that is shorter is absurd.
@@ -74,8 +72,6 @@ def shares_kept(lengths: Sequence[float], factor: float, *, known: int = 0) -> l
 
     Parameters
     ----------
-    lengths : sequence of float
-        The updates' lengths.
     factor : float
         How often the lower median of all of them makes a long one; 0 for none.
     known : int

@@ -51,8 +51,6 @@ class ServerOptimizer:
 
     Parameters
     ----------
-    settings : ServerStep
-        The method's.
     spec : WeightsSpec
         Names the parameters.
     """

@@ -20,11 +20,6 @@ class ShuffledPool:
 
     Nothing of the order in which images came, or of who sent which, is kept after the shuffling.
 
-    Parameters
-    ----------
-    run : Run
-        Whose images they are.
-
     Attributes
     ----------
     sent : dict of str to Images

@@ -39,10 +39,6 @@ def stylegan_xl(
         Of a run with ``generator=stylegan-xl``.
     shape : tuple of int
         The (C, H, W) of the run's images.
-    classes : int
-        How many classes the run has.
-    device : torch.device
-        Where the network computes.
 
     Raises
     ------

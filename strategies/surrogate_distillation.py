@@ -67,8 +67,6 @@ class SurrogateDistillation:
 
         Parameters
         ----------
-        server_round : int
-            The round.
         architecture : str
             Of the surrogates, as `Run.with_model` takes it.
         start : Weights

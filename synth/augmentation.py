@@ -29,13 +29,7 @@ class Draw:
 
 
 def parse(strategy: str) -> tuple[str, ...]:
-    """Return the transforms that a strategy such as "color_crop_flip" names; "" names none.
-
-    Raises
-    ------
-    ValueError
-        A name that is no transform.
-    """
+    """Return the transforms that "color_crop_flip" or the like names, of "" none; ValueError for an unknown one."""
     names = tuple(strategy.split("_")) if strategy else ()
     unknown = [name for name in names if name not in TRANSFORMS]
     if unknown:

@@ -48,8 +48,6 @@ def class_means(inputs: Tensor, targets: Tensor, classes: int) -> Tensor:
         float [*t, ...], the first dimensions those of ``targets``.
     targets
         int64 [*t].
-    classes
-        How many there are.
     """
     flat = inputs.reshape(targets.numel(), *inputs.shape[targets.ndim :])
     sums = torch.zeros(classes, *flat.shape[1:], dtype=flat.dtype, device=flat.device)

@@ -134,20 +134,14 @@ class Training:
 
     Parameters
     ----------
-    model : BetaVAE
-        Is trained in place.
     inputs : callable
         Gives images in [0, 1], float [b, C, H, W] on the model's device, for indices int64 [b].
-    examples : int
-        How many images there are.
     generator : callable
         Epoch, from 0 on -> the generator of its draws, on the model's device.
     beta, lr : float
         The divergence's weight, and Adam's learning rate.
     batch : int
         Images of a step; the last one of an epoch may have fewer.
-    before_step : callable, optional
-        Called ahead of every step, such as one that raises when the time is over.
 
     Attributes
     ----------
@@ -165,28 +159,18 @@ class Training:
         beta: float = BETA,
         lr: float = LEARNING_RATE,
         batch: int = BATCH,
-        before_step: Callable[[], None] | None = None,
     ) -> None:
         self.epoch = 0
         self._model, self._inputs, self._examples = model, inputs, examples
         self._generator, self._beta, self._batch = generator, beta, batch
-        self._before_step = before_step
         self._adam = Adam(model.parameters(), lr)
 
     def train_epoch(self) -> float:
-        """Go through all images once, in a random order, and return the mean of the loss.
-
-        Raises
-        ------
-        FloatingPointError
-            If the loss left the finite numbers.
-        """
+        """Go through all images once at random and return the mean loss; FloatingPointError if it is not finite."""
         draws = self._generator(self.epoch)
         order = torch.randperm(self._examples, generator=draws, device=draws.device)
         total = torch.zeros((), device=draws.device)
         for at in torch.split(order, self._batch):
-            if self._before_step is not None:
-                self._before_step()
             total += self._step(self._inputs(at), draws)
         self.epoch += 1
         loss = float(total) / self._examples
@@ -228,12 +212,8 @@ def codes(
 
     Parameters
     ----------
-    model : BetaVAE
-        The encoder's.
     inputs : callable
         As `Training` takes it.
-    examples, batch : int
-        How many images there are, and how many are encoded at a time.
     """
     device = next(model.parameters()).device
     positions = torch.split(torch.arange(examples, device=device), batch)
@@ -248,14 +228,8 @@ def draw_images(
 
     Parameters
     ----------
-    model : BetaVAE
-        The decoder's.
     means : Tensor
         mu_c for every image that is to be drawn, float [n, l].
-    generator : torch.Generator
-        The source of the draws.
-    batch : int
-        Images that are decoded at a time.
 
     Returns
     -------

@@ -33,8 +33,6 @@ class SGD:
         The learning rate; it may be set again between steps.
     momentum
         The momentum, without dampening.
-    weight_decay
-        The L2 penalty's factor.
     """
 
     def __init__(
@@ -96,14 +94,8 @@ class Adam:
 
     Parameters
     ----------
-    parameters
-        What is moved, in place; one without a gradient stays.
-    lr
-        The learning rate; it may be set again between steps.
     betas
         The decays of the two moments.
-    weight_decay
-        The L2 penalty's factor.
     fused
         Whether each parameter's step is one pass over memory, as with ``fused=True`` of torch's:
         several times as fast on a CPU, and other numbers in the last bit.

@@ -117,12 +117,8 @@ def denoising_losses(
 
     Parameters
     ----------
-    model : Denoiser
-        What predicts the noise.
     schedule : Schedule
         On the images' device.
-    x0, eps : Tensor
-        Images and standard normal noise, float [n, C, H, W].
     labels, t : Tensor
         The classes and the time steps, 1 to T, int64 [n].
 
@@ -142,10 +138,6 @@ def denoising_loss(
 
     Parameters
     ----------
-    model : Denoiser
-        What predicts the noise.
-    schedule : Schedule
-        On the images' device, as the generator is.
     x0 : Tensor
         Images, float [n, C, H, W], of values in [-1, 1].
     labels : Tensor

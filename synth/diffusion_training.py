@@ -25,8 +25,6 @@ class Plan:
     ----------
     batch : int
         Images of a step; the last of an epoch may have fewer.
-    lr : float
-        Adam's learning rate.
     warmup : int
         Steps over which the rate rises linearly to ``lr``.
     clip : float
@@ -74,10 +72,6 @@ class Training:
 
     Parameters
     ----------
-    model : UNet
-        Trained in place.
-    schedule : Schedule
-        The noise's.
     images : Tensor
         Float32 [N, C, H, W], in [-1, 1], on the model's device; there they stay.
     labels : Tensor

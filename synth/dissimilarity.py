@@ -6,7 +6,7 @@ paper's: F(x, xi) is an example's loss, f(x, D_i) its mean over site i, f(x, D) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -113,11 +113,6 @@ def gradient_dissimilarity(means: Tensor) -> Tensor:
         A scalar.
     """
     return (means - means.mean(0)).square().sum(1).mean()
-
-
-def stochastic_noise(sites: Sequence[SiteGradient]) -> Tensor:
-    """Return sigma^2 = 1/N sum_i 1/n_i sum_j ||grad F(x, xi_ij) - grad f(x, D_i)||^2 (Assumption 2, as a mean)."""
-    return torch.stack([site.noise for site in sites]).mean()
 
 
 def distribution_shift(means: Tensor, synthetic: Tensor) -> Tensor:

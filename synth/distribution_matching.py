@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from synth.augmentation import Draw
-from synth.ball import project_ball, sample_ball
+from synth.ball import sample_ball
 from synth.class_batches import ClassBatches
 from synth.descent import SGD
 from synth.matching_parts import (
@@ -31,14 +31,6 @@ from synth.matching_parts import (
     require_finite,
     transformed,
 )
-
-__all__ = [
-    "Distilled",
-    "distil",
-    "matching_loss",
-    "project_ball",
-    "sample_ball",
-]
 
 
 @dataclass(frozen=True)
@@ -59,59 +51,6 @@ class Distilled:
     images: Tensor
     labels: Tensor
     losses: Tensor
-
-
-def matching_loss(
-    model: Embedder,
-    real_x: Tensor,
-    real_y: Tensor,
-    syn_x: Tensor,
-    syn_y: Tensor,
-    *,
-    real_precision: torch.dtype = torch.float32,
-) -> Tensor:
-    """Return Eq. 9: sum_c ||mean h(B_c) - mean h(S_c)||^2 + ||mean z(B_c) - mean z(S_c)||^2.
-
-    Gradients reach ``syn_x`` (and the model, through the synthetic batch), never the real batch.
-
-    Parameters
-    ----------
-    model
-        The classifier, at the weights to match at and in the mode (train or eval) to match
-        in.
-    real_x
-        Real images [n, C, H, W], normalised, any order.
-    real_y
-        Their classes, int64 [n].
-    syn_x
-        Synthetic images [m, C, H, W].
-    syn_y
-        Their classes, int64 [m]; the same classes as in ``real_y``.
-    real_precision
-        torch.bfloat16 runs the real forward pass under autocast.
-
-    Returns
-    -------
-    The loss, a scalar of the type of ``syn_x``.
-
-    Raises
-    ------
-    ValueError
-        The two batches do not hold the same classes.
-    """
-    real = ClassBatches.plan(real_y, dtype=syn_x.dtype)
-    syn = ClassBatches.plan(syn_y, dtype=syn_x.dtype)
-    if not torch.equal(real.classes, syn.classes):
-        raise ValueError(
-            f"a batch of classes {real.classes.tolist()} cannot be matched by one "
-            f"of {syn.classes.tolist()}: give both the same classes"
-        )
-    real_x, syn_x = real_x[real_y.argsort(stable=True)], syn_x[syn_y.argsort(stable=True)]
-    with torch.no_grad():
-        target = _class_means(
-            model, lambda piece: real_x[piece], _pieces(model, real, syn_x), real, real_precision
-        )
-    return _distance(target, _synthetic_means(model, syn_x, syn))
 
 
 def distil(

@@ -120,8 +120,6 @@ def generator_loss(
         L_BN, a scalar.
     labels : Tensor
         The classes that the images are to have, int64 [n].
-    plan : Plan
-        The weights.
     """
     return (
         plan.matching * F.cross_entropy(ensemble, labels)
@@ -153,18 +151,12 @@ class Distillation:
         Images [n, C, H, W] -> logits [n, classes]; is trained in place.
     ensemble : Ensemble
         Its teacher.
-    generator : ImageGenerator
-        Makes the images; its weights are drawn again in each iteration.
     classes : int
         How many there are; the images' classes are uniform over them.
     normalise : callable
         Images in [0, 1], float [n, C, H, W] -> what the models take; gradients pass through it.
     draws : callable
         Iteration, from 0 on -> the generator of its draws, on the models' device.
-    plan : Plan
-        The settings.
-    before_step : callable, optional
-        Called ahead of every step, such as one that raises when the time is over.
 
     Attributes
     ----------
@@ -185,24 +177,16 @@ class Distillation:
         draws: Callable[[int], torch.Generator],
         *,
         plan: Plan = Plan(),
-        before_step: Callable[[], None] | None = None,
     ) -> None:
         self.iteration = 0
         self.pool: list[Tensor] = []
         self.labels: list[Tensor] = []
         self._student, self._ensemble, self._generator = student, ensemble, generator
         self._classes, self._normalise, self._draws, self._plan = classes, normalise, draws, plan
-        self._before_step = before_step or (lambda: None)
         self._sgd = SGD(student.parameters(), plan.student_lr, momentum=plan.momentum)
 
     def run_iteration(self) -> Losses:
-        """Train a generator, add its best batch to the pool and train the student on the pool once.
-
-        Raises
-        ------
-        FloatingPointError
-            A loss left the finite numbers.
-        """
+        """Train a generator, pool its best batch, train the student once; FloatingPointError of a loss not finite."""
         draws = self._draws(self.iteration)
         images, labels, best = self._synthesise(draws)
         made = self._finite(best, "generator")
@@ -235,7 +219,6 @@ class Distillation:
         best = torch.full((), math.inf, device=draws.device)
         kept = torch.zeros((), device=draws.device)
         for _ in range(plan.steps):
-            self._before_step()
             images = model(z)
             loss = self._judged(images, labels, draws)
             # On the device: to ask which is lower would wait for every step.
@@ -260,7 +243,6 @@ class Distillation:
         self._student.train()
         # Batches that differ by one at most: a single image is no batch for a batch norm.
         for at in torch.tensor_split(order, math.ceil(len(pool) / plan.student_batch)):
-            self._before_step()
             x = self._seen(pool[at].float() / _LEVELS, draws)
             with torch.no_grad():
                 target = self._ensemble(x)

@@ -38,8 +38,6 @@ class FeatureGenerator(nn.Module):
         C.
     latent : int
         d, the size of what enters the classifier.
-    hidden : int
-        Units of the hidden layer.
     noise : int
         The dimensions of eps.
     """
@@ -213,8 +211,6 @@ class Training:
     ----------
     model : FeatureGenerator
         Is trained in place, with the batch norm in training mode.
-    lr, weight_decay : float
-        Adam's.
     decay : float
         What the learning rate is multiplied by after each round.
 
@@ -245,7 +241,6 @@ class Training:
         steps: int = STEPS,
         batch: int = BATCH,
         eta: float = ETA,
-        before_step: Callable[[], None] | None = None,
     ) -> float:
         """Train G against a round's heads and return the mean of the loss.
 
@@ -265,8 +260,6 @@ class Training:
             n, the latents of a step.
         eta : float
             The weight of the diversity.
-        before_step : callable, optional
-            Called ahead of every step, such as one that raises when the time is over.
 
         Raises
         ------
@@ -283,8 +276,6 @@ class Training:
         self._model.train()
         total = torch.zeros((), device=counts.device)
         for _ in range(steps):
-            if before_step is not None:
-                before_step()
             drawn = torch.randint(
                 len(present), (batch,), generator=generator, device=generator.device
             )

@@ -68,13 +68,7 @@ class InnerTraining:
     transforms: Sequence[str] = ()
 
     def steps(self, n: int, generator: torch.Generator) -> list[InnerStep]:
-        """Return the steps on a set of ``n`` images, first to last.
-
-        Raises
-        ------
-        ValueError
-            There is no epoch, no image, or a batch below 0.
-        """
+        """Return the steps on ``n`` images, first to last; ValueError without epoch or image, or of a batch below 0."""
         if self.epochs < 1 or n < 1 or self.batch < 0:
             raise ValueError(
                 f"{self.epochs} epochs on {n} images in batches of {self.batch} train no student: "

@@ -170,14 +170,7 @@ def flat_copy(model: Embedder) -> tuple[Embedder, Tensor]:
 
 
 def require_finite(images: Tensor, losses: Tensor | None = None) -> None:
-    """Refuse images that are not numbers any more.
-
-    Raises
-    ------
-    FloatingPointError
-        They are not; the message says from which of the iterations on where
-        ``losses`` tell.
-    """
+    """Refuse images that are not finite; FloatingPointError saying from which iteration on where ``losses`` tell."""
     if bool(images.isfinite().all()):
         return
     when = ""

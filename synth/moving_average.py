@@ -54,12 +54,6 @@ class MovingAverage:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state`.
-
-        Raises
-        ------
-        KeyError
-            It is another model's.
-        """
+        """Go on from a `state`; KeyError if it is another model's."""
         torch._foreach_copy_(self._values, [state[name] for name in self._names])
         self._updates = int(state["updates"])

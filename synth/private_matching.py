@@ -110,10 +110,6 @@ def distil_privately(
         The images to start from [C m, C, H, W], class by class in the order of ``batches``,
         equally many of each: noise, or an earlier result of this function, never real images.
         Not changed.
-    matching
-        How.
-    mechanism
-        What is clipped.
     gaussian
         How contributions are clipped and sums released.
     sample

@@ -87,8 +87,6 @@ def noisy_means(real: Contributions, expected: Tensor, gaussian: Gaussian) -> Te
         The features h and z side by side, of a Poisson sample.
     expected
         The expected sizes of its classes, [C].
-    gaussian
-        The clip and the noise.
     """
     rows = real.rows
     kept = rows.nan_to_num(0, 0, 0) * gaussian.factors(rows.norm(dim=1))[:, None]
@@ -118,8 +116,6 @@ def noisy_gradients(
         The synthetic images [C m, ...], m of each class one after the other.
     expected
         The expected sizes of the sample's classes, [C].
-    gaussian
-        The clip and the noise.
 
     Returns
     -------

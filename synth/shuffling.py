@@ -9,15 +9,6 @@ from torch import Tensor
 def equal_shares(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:
     """Return the positions 0 to ``count`` - 1 in a random order, cut into ``parts`` whose sizes differ by one at most.
 
-    Parameters
-    ----------
-    count : int
-        How many images there are.
-    parts : int
-        How many shares, at least one.
-    generator : torch.Generator
-        Draws the one permutation.
-
     Returns
     -------
     list of Tensor

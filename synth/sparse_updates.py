@@ -101,13 +101,7 @@ def pack_places(places: Tensor, total: int) -> Tensor:
 
 
 def unpack_places(code: Tensor, total: int, k: int) -> Tensor:
-    """Return the places that ``pack_places`` coded, int64 [k].
-
-    Raises
-    ------
-    ValueError
-        If ``code`` is not what ``k`` ascending distinct places of ``total`` give.
-    """
+    """Return ``pack_places``' places, int64 [k]; ValueError if ``code`` is none of k ascending ones below ``total``."""
     if len(code) != places_bytes(total, k):
         raise ValueError(f"{len(code)} bytes where {places_bytes(total, k)} were expected")
     bits = ((code[:, None].long() >> torch.arange(7, -1, -1)) & 1).flatten()

@@ -1,4 +1,10 @@
-"""Where synthetic images start: at noise, plain or smooth, at means of a class or of few images, at real images."""
+"""Where synthetic images start: at noise, plain or smooth, at means of a class or of few images, at real images.
+
+Each start takes the real samples' classes ``labels``, int64 [n]; ``ipc``, the images of each class that these hold, 1
+or more; an image's ``shape`` (C, H, W), or ``inputs``, which gives the normalised images, float [b, C, H, W], for
+indices int64 [b]; and the source of its draws, on the labels' device. It returns images, float32 [m, C, H, W], and
+their labels, int64 [m], ascending.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +32,6 @@ def noise_start(
 
     Noise of unit variance in the normalised space has the scale of real images and no trace of
     them.
-
-    Parameters
-    ----------
-    labels
-        The real samples' classes, int64 [n].
-    ipc
-        Images a class, at least 1; a class with fewer real ones gets as many.
-    shape
-        An image's (channels, height, width).
-    generator
-        The source of the noise, on the device of ``labels``.
-
-    Returns
-    -------
-    Images, float32 [m, C, H, W], and their labels, int64 [m], ascending.
     """
     classes = torch.unique(labels).repeat_interleave(ipc)
     images = torch.randn(len(classes), *shape, generator=generator, device=labels.device)
@@ -54,22 +45,7 @@ def real_start(
 
     A class with fewer than ``ipc`` images gives each of them once. Their mean is then the class's own,
     so that matching, which moves means alone, has little or nothing to change them by: they leave as
-    they are.
-
-    Parameters
-    ----------
-    inputs
-        Gives the normalised images, float [b, C, H, W], for indices int64 [b].
-    labels
-        The real samples' classes, int64 [n].
-    ipc
-        Images a class at most, at least 1.
-    generator
-        The source of the choice, on the device of ``labels``.
-
-    Returns
-    -------
-    Images, float [m, C, H, W], in memory of their own, and their labels, int64 [m], ascending.
+    they are. The images are in memory of their own.
     """
     batches = ClassBatches.plan(labels, ipc)
     return inputs(batches.draw(generator)).clone(), batches.labels
@@ -103,10 +79,7 @@ def smooth_noise(images: int, shape: tuple[int, int, int], generator: torch.Gene
 def smooth_start(
     labels: Tensor, ipc: int, shape: tuple[int, int, int], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return ``ipc`` images of `smooth_noise` for every class that ``labels`` holds: no trace of real ones.
-
-    Parameters and returns as `noise_start`'s.
-    """
+    """Return ``ipc`` images of `smooth_noise` for every class that ``labels`` holds: no trace of real ones."""
     classes = torch.unique(labels).repeat_interleave(ipc)
     return smooth_noise(len(classes), shape, generator), classes
 
@@ -121,23 +94,6 @@ def mean_start(
     """Return ``ipc`` times the mean of every class with smooth noise of deviation ``BESIDE_MEAN`` upon it.
 
     A class with fewer than ``MEAN_OF`` images begins as `smooth_start` has it: the mean of few shows them.
-
-    Parameters
-    ----------
-    inputs
-        Gives the normalised images, float [b, C, H, W], for indices int64 [b].
-    labels
-        The real samples' classes, int64 [n].
-    ipc
-        Images a class, at least 1.
-    shape
-        An image's (channels, height, width).
-    generator
-        The source of the noise, on the device of ``labels``.
-
-    Returns
-    -------
-    Images, float32 [m, C, H, W], and their labels, int64 [m], ascending.
     """
     images, classes = smooth_start(labels, ipc, shape, generator)
     for one in torch.unique(labels):
@@ -165,16 +121,10 @@ def mix_start(
 
     Parameters
     ----------
-    inputs, labels, ipc, shape, generator
-        As `mean_start`'s.
     of
         Images a mean, K, at least 1.
     small_as_noise
         Whether a class with fewer than ``of`` images begins as smooth noise; else it is left out.
-
-    Returns
-    -------
-    Images, float32 [m, C, H, W], and their labels, int64 [m], ascending; none where every class is left out.
     """
     images, classes = smooth_start(labels, ipc, shape, generator)
     kept = torch.ones_like(classes, dtype=torch.bool)

@@ -98,7 +98,6 @@ def distil(
     generator: torch.Generator,
     form: Form = exact,
     chunk: int = 0,
-    before_step: Callable[[], None] | None = None,
 ) -> Distilled:
     """Move Z and eta for T_d iterations: D = G(Z), a student's training on D, one SGD step along the gradient of L_MTT.
 
@@ -132,8 +131,6 @@ def distil(
         `exact`, `unrolled` or `released`.
     chunk : int
         Rows that the generator takes at a time; 0 for all.
-    before_step : callable, optional
-        Called ahead of every iteration, such as one that raises when the time is over.
 
     Returns
     -------
@@ -155,8 +152,6 @@ def distil(
     schedule = [training.steps(labels.shape[-1], generator) for _ in range(iterations)]
     losses = [eta.new_empty((0, *eta.shape))]
     for steps in schedule:
-        if before_step is not None:
-            before_step()
         data = SyntheticSet(render(images_of, moved, chunk), labels, eta)
         found = form(loss, segment, data, steps)
         slopes = [*pull_back(images_of, moved, found.images, chunk), found.step_size]

@@ -35,10 +35,6 @@ class UNet(nn.Module):
 
     Parameters
     ----------
-    shape : tuple of int
-        An image's (C, H, W).
-    classes : int
-        The number of classes.
     generator : torch.Generator, optional
         The source of the initial weights; its device is the network's. Without one it stays laid out on "meta", which
         shows whether it can be built and takes no memory.

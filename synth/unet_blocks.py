@@ -18,10 +18,6 @@ class ResidualBlock(nn.Module):
 
     Parameters
     ----------
-    channels, out : int
-        Channels that come in and go out.
-    conditions : int
-        The length of the vector of conditions.
     dropout : float
         The share of values dropped before the second convolution.
     resample : str

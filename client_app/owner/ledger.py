@@ -40,13 +40,7 @@ class Budget:
 
     @classmethod
     def of(cls, node: NodeConfig) -> Budget | None:
-        """Read a node config's; None where the owner bounds nothing.
-
-        Raises
-        ------
-        FederationError
-            If there is a delta without an epsilon.
-        """
+        """Read a node config's; None where the owner bounds nothing; FederationError if delta has no epsilon."""
         most, delta = node.privacy_epsilon, node.privacy_delta
         if most is None and delta is not None:
             raise FederationError(
@@ -55,13 +49,7 @@ class Budget:
         return None if most is None else cls(most, _DELTA if delta is None else delta)
 
     def check_settings(self, config: Config) -> None:
-        """Refuse a run that sends what no mechanism covers: beside that, a budget would bound nothing.
-
-        Raises
-        ------
-        FederationError
-            If it is none of differential privacy.
-        """
+        """Refuse a run that sends what no mechanism covers, which no budget bounds, with a FederationError."""
         if not config.private:
             raise FederationError(
                 f"this site's owner sets a privacy budget ({EPSILON}), and the run (method={config.method}) sends what "
@@ -81,10 +69,6 @@ class Account:
     ----------
     directory : Path, optional
         The site's state directory; None where its owner names none: then nothing private can be asked of it.
-    budget : Budget, optional
-        The owner's; None for none.
-    site, record : str
-        The site's name, and the run's.
     data : str
         Which data the charges are of, for the owner to read. The ledger adds up whatever they are: examples that lie
         in two folders are released twice.
@@ -124,13 +108,7 @@ class Account:
             raise FederationError(NO_BUDGET)
 
     def check(self, seen: Head | None) -> None:
-        """Refuse to go on with an older ledger than one whose head the server has seen.
-
-        Raises
-        ------
-        LedgerError
-            If the ledger lacks it, or cannot be relied on.
-        """
+        """Refuse an older ledger than the server has seen, or one not to be relied on, with a LedgerError."""
         if seen is None or seen == Head():
             return
         ledger = self._ledger()

@@ -50,13 +50,7 @@ def _amount(
 
 
 def absolute(key: str, named: object) -> Path:
-    """Return a path of the node config's.
-
-    Raises
-    ------
-    FederationError
-        If it is relative.
-    """
+    """Return a path of the node config's; FederationError if it is relative."""
     path = Path(str(named))
     if not path.is_absolute():
         raise FederationError(

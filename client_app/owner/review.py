@@ -93,12 +93,8 @@ class Review:
 
         Parameters
         ----------
-        payload : Payload
-            What a phase returned.
         name : str
             Names the record and the site, in the folder's name.
-        info : DatasetInfo
-            Whose mean and std undo the normalisation.
         left : callable
             Returns the seconds that are left of the round.
 

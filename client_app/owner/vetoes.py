@@ -59,13 +59,7 @@ class Vetoes:
 
     @classmethod
     def of(cls, node: NodeConfig) -> Vetoes:
-        """Read the vetoes of a node config.
-
-        Raises
-        ------
-        FederationError
-            If it allows a method or a start that there is not.
-        """
+        """Read the vetoes of a node config; FederationError if it allows a method or a start that there is not."""
         given = {amount: getattr(node, f"max_{amount}") for amount in AMOUNTS}
         unnamed = {"size": MAX_SIZE, **({} if node.cores else {"cores": machine_cores()})}
         if node.allow_imports is None:  # else one of them may be a method of somebody's own
@@ -82,13 +76,7 @@ class Vetoes:
         )
 
     def check_settings(self, config: Config) -> None:
-        """Refuse a run by its settings alone.
-
-        Raises
-        ------
-        FederationError
-            If one of them is vetoed.
-        """
+        """Refuse a run by its settings alone, with a FederationError."""
         for name, settings in config.methods.items():
             named = config.method if name == config.section else name
             if self.methods is not None and name not in self.methods:
@@ -135,13 +123,7 @@ class Vetoes:
             )
 
     def check_parameters(self, count: int) -> None:
-        """Refuse a model of ``count`` numbers.
-
-        Raises
-        ------
-        FederationError
-            If that is too many.
-        """
+        """Refuse a model of ``count`` numbers, with a FederationError."""
         if self.parameters is not None and count > self.parameters:
             raise _refusal(
                 f"a model of {count} parameters",
@@ -154,8 +136,6 @@ class Vetoes:
 
         Parameters
         ----------
-        config : Config
-            The run's.
         counts : sequence of int, optional
             The site's number of examples of each class; None where there are no classes.
 
@@ -176,13 +156,7 @@ class Vetoes:
 
 
 def check_instruction(config: Mapping[str, object]) -> None:
-    """Refuse an instruction's round or time that is no number of a round, or no time.
-
-    Raises
-    ------
-    FederationError
-        If it is another thing, or out of range.
-    """
+    """Refuse an instruction's round or time that is no number of a round, or no time, with a FederationError."""
     for key in ("server-round", TAKEN):
         named = config.get(key, 0)
         if type(named) is not int or not 0 <= named <= MAX_ROUND:
@@ -197,13 +171,7 @@ def check_instruction(config: Mapping[str, object]) -> None:
 
 
 def check_size(run_config: Mapping[str, object]) -> None:
-    """Refuse settings that are too much to read.
-
-    Raises
-    ------
-    FederationError
-        If they have more than ``MAX_SETTINGS`` characters.
-    """
+    """Refuse settings that are too much to read; FederationError if they have more than ``MAX_SETTINGS`` characters."""
     size = sum(len(key) + len(str(value)) for key, value in run_config.items())
     if size > MAX_SETTINGS:
         raise FederationError(

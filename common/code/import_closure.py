@@ -104,8 +104,6 @@ class Sources:
 
         Parameters
         ----------
-        starts : iterable of str
-            Modules.
         apart : callable
             Whether a module is left out, and what only it imports.
         windows : bool
@@ -164,17 +162,7 @@ class Sources:
 
 
 def parse(content: bytes, module: str, stem: str) -> Source:
-    """Read a file of source.
-
-    Parameters
-    ----------
-    content : bytes
-        The file.
-    module : str
-        Its dotted name.
-    stem : str
-        Its file's name without the ending.
-    """
+    """Read a file of source."""
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):  # half written, or no Python: what it says is all that it is

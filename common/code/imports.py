@@ -29,13 +29,7 @@ def search(folder: str) -> None:
 
 
 def load(path: str) -> Any:
-    """Import what an import path names.
-
-    Raises
-    ------
-    ConfigError
-        If the module cannot be imported or does not have the name.
-    """
+    """Import what an import path names; ConfigError if the module cannot be imported or does not have the name."""
     module_name, _, attribute = path.partition(":")
     if folder := os.environ.get(FOLDER, ""):
         search(folder)

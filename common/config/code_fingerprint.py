@@ -48,8 +48,6 @@ def code_fingerprint(config: Config, sources: Sources = _LOADED) -> str:
 
     Parameters
     ----------
-    config : Config
-        The run's.
     sources : Sources
         Where the source is read; by default as this process first read it.
     """

@@ -45,13 +45,7 @@ _HEAD_ALONE = (
 
 
 def check_federation(federation: FederationSettings) -> None:
-    """Refuse a quorum that the sites asked in a round can never make.
-
-    Raises
-    ------
-    ConfigError
-        More replies required than there are sites, or than are asked.
-    """
+    """Refuse a quorum above the sites that there are, or that a round asks, with a ConfigError."""
     if federation.min_replies > federation.sites:
         raise ConfigError(
             f"federation.min_replies={federation.min_replies} can never be met by "
@@ -99,13 +93,7 @@ def check_robust(federation: FederationSettings, method: str, settings: Settings
 
 
 def check_evaluation(evaluation: EvaluationSettings, data: DataSettings) -> None:
-    """Refuse an evaluation on the sites without a share held out for it.
-
-    Raises
-    ------
-    ConfigError
-        If the sites are to evaluate and hold nothing out.
-    """
+    """Refuse an evaluation on sites that hold nothing out for it, with a ConfigError."""
     if evaluation.on in ("sites", "both") and data.site_holdout == 0:
         raise ConfigError(
             f"evaluation.on={evaluation.on} needs images the sites hold out for it: "
@@ -114,13 +102,7 @@ def check_evaluation(evaluation: EvaluationSettings, data: DataSettings) -> None
 
 
 def check_private(private: bool, evaluation: EvaluationSettings, method: str) -> None:
-    """Refuse figures of the sites' own examples in a run whose sites let nothing out but through a mechanism.
-
-    Raises
-    ------
-    ConfigError
-        If the sites are to evaluate.
-    """
+    """Refuse evaluation at the sites in a run whose sites let nothing out but through a mechanism: ConfigError."""
     if private and evaluation.on in ("sites", "both"):
         raise ConfigError(
             f"evaluation.on={evaluation.on} has the sites tell accuracies and losses of their own examples, which the "
@@ -173,13 +155,7 @@ def check_statistics(
 
 
 def check_head(model: ModelSettings, method: str) -> None:
-    """Refuse to train the last layer alone where a method trains, or corrects, the others too.
-
-    Raises
-    ------
-    ConfigError
-        Naming the methods of which it is known that they do not.
-    """
+    """Refuse to train the last layer alone where a method trains others; ConfigError naming methods that do not."""
     if model.train == "head" and method not in _HEAD_ALONE:
         raise ConfigError(
             f"model.train=head cannot hold under method={method}, which does not leave the other layers as they are: "
@@ -384,13 +360,7 @@ def check_originals(
 
 
 def check_site_folders(images: ImagesSettings, federation: FederationSettings) -> None:
-    """Refuse simulated sites' folders that cannot be one a site.
-
-    Raises
-    ------
-    ConfigError
-        A relative path, a folder twice, or another number of them than there are sites.
-    """
+    """Refuse site folders that are relative, named twice or not one a site, with a ConfigError."""
     folders = images.site_folders
     for folder in folders:
         if not folder.is_absolute():
@@ -409,13 +379,7 @@ def check_site_folders(images: ImagesSettings, federation: FederationSettings) -
 
 
 def check_track(track: TrackSettings, dataset: str) -> None:
-    """Refuse to show a tracker pictures that may be somebody's own.
-
-    Raises
-    ------
-    ConfigError
-        If images are to be shown of a set that is not public, or to no tracker.
-    """
+    """Refuse to show a tracker pictures of a set that is not public, or none a tracker, with a ConfigError."""
     if not track.images:
         return
     if track.by == "none":

@@ -44,8 +44,6 @@ def dataset_layer(name: str, where: str) -> Layer:
 
     Parameters
     ----------
-    name : str
-        The file's name without its ending, as the user chose it.
     where : str
         Where it was chosen, for the message.
 
@@ -97,13 +95,7 @@ def run_config_layers(given: Mapping[str, Any]) -> tuple[Layer, Layer]:
 
 
 def read_run_config(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that are set (the empty text means unset).
-
-    Raises
-    ------
-    ConfigError
-        If a key is unknown.
-    """
+    """Return the keys that are set (the empty text means unset); ConfigError if a key is unknown."""
     for key in run_config:
         if key not in RUN_KEYS:
             raise unknown_run_key(key, run_config.get("method"))

@@ -46,8 +46,6 @@ def read_own_file(named: Any, experiment: str) -> OwnFile:
 
     Parameters
     ----------
-    named : Any
-        The value of ``config``.
     experiment : str
         The experiment that the run config names; empty if none.
 

@@ -52,12 +52,6 @@ class Sections:
 
     Parameters
     ----------
-    run : RunSettings
-        The run's own keys.
-    shared : mapping of str to Section
-        The run-wide sections, by name.
-    method : Settings
-        The chosen method's.
     inner : mapping of str to Settings
         Those of the methods inside it, and of those inside these, by name.
     leaves : mapping of str to Leaf
@@ -260,8 +254,6 @@ def build(section: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> Secti
     ----------
     section : str
         The section's name; empty for the run-wide keys.
-    cls : type[Section]
-        Its class.
     leaves : mapping of str to Leaf
         Every value given, by dotted key; unknown keys are passed over.
 

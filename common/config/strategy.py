@@ -127,10 +127,6 @@ def check_arguments(
 
     Parameters
     ----------
-    path : str
-        The strategy's import path.
-    cls : type
-        Its class.
     leaves : mapping of str to Leaf
         Every value given, by dotted key.
 

@@ -51,8 +51,6 @@ class Column:
 
     Parameters
     ----------
-    label : str
-        What the table calls it.
     cell : str
         The experiment's name.
     steps, small_steps : tuple of Departure
@@ -71,8 +69,6 @@ class Table:
 
     Parameters
     ----------
-    name : str
-        The file's name.
     base : Departure
         What its cells share.
     small : Departure or None
@@ -106,13 +102,7 @@ def title(kind: str, name: str) -> str:
 
 
 def read_table(name: str) -> Table:
-    """Read a table, whose file is known to be there.
-
-    Raises
-    ------
-    ConfigError
-        If the file is not made as this module's text says.
-    """
+    """Read a table, whose file is known to be there; ConfigError if the file is not made as this module's text says."""
     source = _source(name)
     content = read_yaml(layers.CONF / TABLE / f"{name}.yaml", source)
     for key in content:
@@ -195,8 +185,6 @@ def experiment_layers(
 
     Parameters
     ----------
-    name : str
-        The experiment.
     where : str
         Where it was named.
     above : tuple of str

@@ -71,13 +71,7 @@ def join_set(values: Mapping[str, Scalar]) -> str:
 
 
 def parse_set(text: str) -> dict[str, Scalar]:
-    """Read the run config's ``set``: ``a.b=c d.e=f``, split as a shell does; the last one wins.
-
-    Raises
-    ------
-    ConfigError
-        If a quotation is not closed, or a word is no ``key=value``.
-    """
+    """Read ``set``: ``a.b=c d.e=f``, split as a shell does, the last wins; ConfigError for no such words."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -132,8 +126,6 @@ def read_yaml(path: Path, name: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    path : Path
-        The file.
     name : str
         What a message calls it.
 
@@ -191,13 +183,7 @@ def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def from_home(text: str) -> Path:
-    """Read a path that may begin with ``~``.
-
-    Raises
-    ------
-    ConfigError
-        If the home directory it names is not known.
-    """
+    """Read a path that may begin with ``~``; ConfigError if the home directory it names is not known."""
     try:
         return Path(text).expanduser()
     except RuntimeError:

@@ -53,13 +53,7 @@ class Bounds:
         return real
 
     def links_inside(self, folder: Path, key: str) -> None:
-        """Refuse a folder with a link below it that leads out of ``root``.
-
-        Raises
-        ------
-        DataError
-            If there is one.
-        """
+        """Refuse a folder with a link below it that leads out of ``root``, with a DataError."""
         if self.root is None:
             return
         pending, seen = [folder], set()
@@ -76,13 +70,7 @@ class Bounds:
                         pending.append(Path(entry.path))
 
     def may_download(self, name: str) -> None:
-        """Refuse to fetch what is missing of the data set ``name``, unless that is allowed.
-
-        Raises
-        ------
-        DataError
-            If it is not.
-        """
+        """Refuse to fetch what is missing of the data set ``name``, unless that is allowed, with a DataError."""
         if not self.download:
             raise DataError(
                 f"this site downloads nothing, and files of {name} are missing in its data directory: its owner puts "

@@ -57,8 +57,6 @@ def load(
         defaults.
     seed
         the run's, by which a test split is drawn where the set brings none.
-    bounds
-        what this machine lets a run touch.
 
     Raises
     ------
@@ -89,10 +87,6 @@ def load_site(name: str, images: ImagesSettings, folder: Path, keep: Path | None
 
     Parameters
     ----------
-    name
-        the run's data set, a folder of images.
-    images
-        its settings.
     folder
         ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``.
     keep

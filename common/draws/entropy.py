@@ -17,11 +17,6 @@ def system_uniform(shape: Sequence[int]) -> Tensor:
 
     Each number is an odd multiple of 2^-53.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the result.
-
     Returns
     -------
     Tensor
@@ -41,11 +36,6 @@ def system_normal(shape: Sequence[int]) -> Tensor:
 
     No seed gives these numbers again, and no other generator is touched. Each is the quantile of an odd multiple of
     2^-53, computed in float64: none is beyond 8.21, which a normal variable is once in 4.5e15 draws.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the result.
 
     Returns
     -------

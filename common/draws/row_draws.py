@@ -63,8 +63,6 @@ class SystemRows(_Rows):
     ----------
     count : int
         n.
-    device : torch.device
-        Of the results.
     """
 
     def __init__(self, count: int, device: torch.device) -> None:
@@ -93,8 +91,6 @@ class SeededRows(_Rows):
         What they are for: another one for each step.
     hashes : uint64 array [n]
         Of the examples, as `example_hashes` gives them.
-    device : torch.device
-        Of the results.
     """
 
     def __init__(self, seed: int, hashes: Words, device: torch.device) -> None:
@@ -122,8 +118,6 @@ def keyed_hashes(samples: Samples, key: bytes = b"") -> Words:
 
     Parameters
     ----------
-    samples : Samples
-        The examples.
     key : bytes
         At most 64 of them; whoever lacks it learns nothing from a hash of what the example is.
     """

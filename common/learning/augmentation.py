@@ -78,13 +78,7 @@ def augmented(
 
 
 def check_augmentation(section: str, settings: object, info: DatasetInfo) -> None:
-    """Refuse to augment what cannot be.
-
-    Raises
-    ------
-    ConfigError
-        If text, or images too small to be reflected, were to be.
-    """
+    """Refuse to augment what cannot be; ConfigError if text, or images too small to be reflected, were to be."""
     if not isinstance(settings, TrainingSettings | ImageTrainingSettings):
         return
     if settings.augment == "none":

@@ -66,13 +66,7 @@ def return_if_large(size: int) -> None:
 
 
 def torch_device(name: str) -> torch.device:
-    """Return the device ``name`` stands for; "auto" is a CUDA device where there is one.
-
-    Raises
-    ------
-    ConfigError
-        If a CUDA device is asked for and not there.
-    """
+    """Return the device ``name``, "auto" being a GPU where there is one; ConfigError if CUDA is asked and not there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)

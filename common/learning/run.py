@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from common import models
 from common.code.imports import is_import_path
@@ -28,33 +26,18 @@ from common.settings.base import Settings
 from common.settings.sections import ModelSettings
 from common.wire.weights import Weights, WeightsSpec
 
-Indices = NDArray[np.int64]
 S = TypeVar("S", bound=Settings)
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One run's shared facts; both apps have it of a ``Division`` of the same configuration.
-
-    Parameters
-    ----------
-    config : Config
-        The configuration.
-    info : DatasetInfo
-        The data set's shape, classes and normalisation.
-    """
+    """One run's shared facts; both apps have it of a ``Division`` of the same configuration."""
 
     config: Config
     info: DatasetInfo
 
     def of(self, method: str) -> Run:
-        """Return the run as a method inside this one's has it, the same object each time.
-
-        Raises
-        ------
-        ConfigError
-            If the run's method does not use it.
-        """
+        """Return the run as a method inside it has it, the same each time; ConfigError if its method uses none."""
         if method not in self._inner:
             self._inner[method] = Run(self.config.of(method), self.info)
         return self._inner[method]
@@ -64,13 +47,7 @@ class Run:
         return {}
 
     def settings(self, cls: type[S]) -> S:
-        """Return the method's settings, which have to be ``cls`` or inherit it.
-
-        Raises
-        ------
-        FederationError
-            If they are others: a method's parts do not belong together.
-        """
+        """Return the method's settings; FederationError unless they are ``cls``'s: parts of two methods were mixed."""
         settings = self.config.settings
         if not isinstance(settings, cls):
             raise FederationError(
@@ -109,13 +86,7 @@ class Run:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """The channels, height and width of an image, a row or a series, for a method whose sites send such.
-
-        Raises
-        ------
-        ConfigError
-            If the data set is text.
-        """
+        """An image's, row's or series' (channels, height, width), where sites send such; ConfigError of text."""
         if not self.info.has_values:
             raise ConfigError(
                 f"method={self.config.method} learns from images of each class, and {self.info.name} is text: choose "

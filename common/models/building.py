@@ -89,13 +89,7 @@ def drawn(model: M, generator: torch.Generator) -> M:
 
 
 def outline(name: str, shape: tuple[int, ...], classes: int, **given: Any) -> Classifier:
-    """Return the model on "meta": its names and shapes, no memory, and no draw from any generator.
-
-    Raises
-    ------
-    ValueError
-        As `build`.
-    """
+    """Return the model on "meta": names and shapes, no memory, no draw; ValueError as of `build`."""
     if min(shape) < 1 or classes < 2:
         raise ValueError(
             f"a classifier needs images with pixels and at least 2 classes, "

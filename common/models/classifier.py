@@ -42,9 +42,10 @@ class Classifier(nn.Module, ABC):
     def embed(self, x: Tensor) -> Tensor:
         """Return the flat embeddings h [n, d] of the normalised images ``x`` [n, C, H, W]."""
 
-    @abstractmethod
     def classify(self, h: Tensor) -> Tensor:
         """Return the logits z [n, classes] for the embeddings ``h`` [n, d]."""
+        logits: Tensor = self.head(h)
+        return logits
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits [n, classes] for the images ``x`` [n, C, H, W]."""

@@ -21,8 +21,6 @@ class CNN(Classifier):
     ----------
     shape
         An image's (channels, height, width), both sides at least 16.
-    classes
-        The number of logits.
 
     Raises
     ------
@@ -56,8 +54,3 @@ class CNN(Classifier):
         """Return the 512 hidden units' output, of shape [n, 512]."""
         hidden: Tensor = self.features(x)
         return hidden
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

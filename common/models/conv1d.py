@@ -30,12 +30,6 @@ class Conv1d(Classifier):
     ----------
     shape
         A series' (channels, 1, steps).
-    classes
-        The number of logits.
-    depth
-        The number of blocks.
-    width
-        Channels of every block.
 
     Raises
     ------
@@ -74,8 +68,3 @@ class Conv1d(Classifier):
         """Return the channels' means over time, of shape [n, width]."""
         features: Tensor = self.features(x)
         return features.mean((2, 3))
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

@@ -48,14 +48,8 @@ class ConvNet(Classifier):
 
     Parameters
     ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
     depth
         The number of blocks; each halves the image's sides.
-    width
-        Channels of every block.
     norm
         "instance" (affine), "group" (4 groups), "batch" or "none".
 
@@ -95,11 +89,6 @@ class ConvNet(Classifier):
         """Return the last block's output, flattened: [n, width * (H / 2^depth) * (W / 2^depth)]."""
         features: Tensor = self.features(x)
         return features.flatten(1)
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the linear layer's logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
 
 
 def _check(

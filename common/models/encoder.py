@@ -9,13 +9,7 @@ from common.models.classifier import Classifier
 
 
 def _sides(shape: tuple[int, ...], name: str) -> tuple[int, int]:
-    """Return a quarter of an image's height and width.
-
-    Raises
-    ------
-    ValueError
-        Two poolings do not divide the images evenly.
-    """
+    """Return a quarter of an image's height and width; ValueError if two poolings do not divide the images evenly."""
     _, height, width = shape
     if height % 4 or width % 4:
         raise ValueError(
@@ -37,8 +31,6 @@ class Encoder(Classifier):
     ----------
     shape
         An image's (channels, height, width), both sides divided by 4.
-    classes
-        The number of logits.
     depth
         Convolutions of a block.
     width
@@ -72,11 +64,6 @@ class Encoder(Classifier):
     def embed(self, x: Tensor) -> Tensor:
         """Return the codes mu of shape [n, l], each number from 0 to 1."""
         return torch.sigmoid(self.mu(self.features(x)))
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
 
 
 class VAEEncoder(Encoder):
@@ -153,15 +140,7 @@ class Decoder(nn.Module):
 
 
 class VAE(nn.Module):
-    """An encoder that classifies, and a decoder: what FedDPMS trains in its preliminary rounds.
-
-    Parameters
-    ----------
-    encoder
-        Gives codes and classes.
-    decoder
-        Gives images of codes.
-    """
+    """An encoder that classifies, and a decoder: what FedDPMS trains in its preliminary rounds."""
 
     def __init__(self, encoder: VAEEncoder, decoder: Decoder) -> None:
         super().__init__()

@@ -18,8 +18,6 @@ class LeafCNN(Classifier):
     ----------
     shape
         An image's (channels, height, width), both sides at least 4.
-    classes
-        The number of logits.
 
     Raises
     ------
@@ -52,8 +50,3 @@ class LeafCNN(Classifier):
         """Return the 2,048 hidden units' output, of shape [n, 2048]."""
         hidden: Tensor = self.features(x)
         return hidden
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

@@ -13,13 +13,6 @@ class Logistic(Classifier):
     """A linear layer; the embedding is the flat image.
 
     It has 7,850 parameters for MNIST's images and ten classes.
-
-    Parameters
-    ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
@@ -29,8 +22,3 @@ class Logistic(Classifier):
     def embed(self, x: Tensor) -> Tensor:
         """Return the pixels, of shape [n, C * H * W]."""
         return x.flatten(1)
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

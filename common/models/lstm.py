@@ -17,13 +17,6 @@ class LSTMLayer(nn.Module):
     Unlike ``nn.LSTM`` it can be differentiated twice on every device and runs under ``vmap``. The
     gates stand in torch's order i, f, g, o; there is one bias, and none is added to the forget
     gate.
-
-    Parameters
-    ----------
-    inputs
-        The size of an input vector.
-    width
-        Hidden units.
     """
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -52,13 +45,7 @@ class LSTMLayer(nn.Module):
 
 
 class TiedOutput(nn.Module):
-    """A linear layer that has only its bias: the matrix is the embedding's own (Press and Wolf, 2017).
-
-    Parameters
-    ----------
-    classes
-        The number of logits.
-    """
+    """A linear layer that has only its bias: the matrix is the embedding's own (Press and Wolf, 2017)."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -85,10 +72,6 @@ class LSTM(Classifier):
         A text's number of tokens, (T,).
     classes
         The number of tokens in the vocabulary.
-    depth
-        LSTM layers.
-    width
-        Hidden units of every layer.
     embedding
         The size d of a token's vector; 0 for ``width``.
     tied

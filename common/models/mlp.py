@@ -15,15 +15,6 @@ class MLP(Classifier):
     With 200 hidden units it has 159,010 parameters for MNIST's images and ten classes. The
     embedding is the hidden units' output.
 
-    Parameters
-    ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
-    width
-        Hidden units.
-
     Raises
     ------
     ValueError
@@ -43,8 +34,3 @@ class MLP(Classifier):
         """Return the hidden units' output, of shape [n, width]."""
         hidden: Tensor = self.features(x)
         return hidden
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

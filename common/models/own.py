@@ -90,8 +90,6 @@ def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
         What a message calls it.
     shape
         The shape of one input: an image's (C, H, W), or a text's (T,).
-    classes
-        The number of logits.
 
     Raises
     ------
@@ -216,10 +214,6 @@ class OwnNetwork(Classifier):
 
     Parameters
     ----------
-    module
-        The network.
-    shape
-        The shape of one input.
     head
         The name of the linear layer that gives the logits; None for none.
     embeds

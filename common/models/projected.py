@@ -17,10 +17,6 @@ class Projected(Classifier):
     ----------
     base
         A classifier whose ``head`` is a linear layer; it loses it.
-    size
-        The projection's size.
-    classes
-        The number of logits.
 
     Raises
     ------
@@ -46,11 +42,6 @@ class Projected(Classifier):
         """Return the projections [n, size]."""
         projected: Tensor = self.projection(self.base.embed(x))
         return projected
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
 
     def continuous(self, x: Tensor) -> Tensor:
         """Return the inputs as the base has them."""

@@ -53,10 +53,6 @@ class ResNet18(Classifier):
 
     Parameters
     ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
     norm
         "instance" (affine), "group" (2 groups) or "batch".
 
@@ -94,11 +90,6 @@ class ResNet18(Classifier):
         for number in range(1, len(self.blocks) + 1):
             out = self.get_submodule(f"layer{number}")(out)
         return out.mean((2, 3))
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
 
 
 class ResNet34(ResNet18):

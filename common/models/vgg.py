@@ -34,13 +34,6 @@ class VGG11(Classifier):
     of a 32x32 image, as NIID-Bench's: 9,750,922 for ten classes. A pool that would leave nothing of a small
     image is left out. There is no dropout, so that one input gives one output. The embedding is the second
     hidden layer's output.
-
-    Parameters
-    ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
     """
 
     plan: ClassVar[tuple[tuple[int, ...], ...]] = (
@@ -77,8 +70,3 @@ class VGG11(Classifier):
         out = F.adaptive_avg_pool2d(self.features(x), self.places)
         hidden: Tensor = self.classifier(out.flatten(1))
         return hidden
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits

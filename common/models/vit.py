@@ -79,12 +79,6 @@ class ViT(Classifier):
 
     Parameters
     ----------
-    shape
-        An image's (channels, height, width).
-    classes
-        The number of logits.
-    depth
-        Transformer layers.
     width
         The size of a token, a multiple of 32 or below it.
 
@@ -115,11 +109,6 @@ class ViT(Classifier):
         tokens = self.positions(self.patches(x).flatten(2).transpose(1, 2))
         mean: Tensor = self.norm(self.layers(tokens)).mean(1)
         return mean
-
-    def classify(self, h: Tensor) -> Tensor:
-        """Return the logits of shape [n, classes]."""
-        logits: Tensor = self.head(h)
-        return logits
 
 
 def _patch(shape: tuple[int, int, int]) -> int:

@@ -86,8 +86,6 @@ def epsilon(
 
     Parameters
     ----------
-    events : iterable of Event
-        In any order.
     delta : float
         Above 0 and below 1.
     adjacency : str

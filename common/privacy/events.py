@@ -118,13 +118,7 @@ class Event:
 
     @classmethod
     def read(cls, recorded: object) -> Event:
-        """Return what ``to_dict`` gave.
-
-        Raises
-        ------
-        ValueError
-            If it is none.
-        """
+        """Return what ``to_dict`` gave; ValueError if it is none."""
         if not isinstance(recorded, Mapping) or set(recorded) != {f.name for f in fields(cls)}:
             raise ValueError(
                 f"{str(recorded)[:80]} is not an event: it lacks a field, or has another"

@@ -55,12 +55,8 @@ class Charge:
     ----------
     time : str
         UTC, as ISO 8601 has it.
-    site, record, phase, method : str
-        Whose, in which run, by which phase of which method.
     round : int
         In which round; one that is repeated is charged again.
-    data : str
-        Which of the site's data, such as its folder.
     events : tuple of Event
         What.
     unit : str
@@ -113,26 +109,14 @@ class Lines:
 
 
 class Ledger:
-    """A site's ledger.
-
-    Parameters
-    ----------
-    directory : Path
-        Its state directory.
-    """
+    """A site's ledger."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / LEDGER
         self._head = directory / HEAD
 
     def read(self) -> Lines:
-        """Return what was charged; none where nothing ever was.
-
-        Raises
-        ------
-        LedgerError
-            If it cannot be read, was edited, or has lost lines.
-        """
+        """Return what was charged, if anything; LedgerError if it cannot be read, was edited, or has lost lines."""
         try:
             file = open_regular(self.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -152,8 +136,6 @@ class Ledger:
 
         Parameters
         ----------
-        charge : Charge
-            What is about to be released.
         allow : callable
             Gets the charges so far, which no other process adds to meanwhile; raises if this one must not be added.
 

@@ -36,8 +36,6 @@ class DatasetInfo:
 
     Attributes
     ----------
-    name
-        the name settings use.
     shape
         channels, height and width of one image; (columns, 1, 1) of a table's row; (channels, 1, steps) of a series; for
         text the number of tokens of a sequence.
@@ -138,13 +136,7 @@ class Split:
     owners: Labels | None = None
 
     def __post_init__(self) -> None:
-        """Refuse arrays that cannot belong together.
-
-        Raises
-        ------
-        ValueError
-            images and labels, or images and owners, differ in number.
-        """
+        """Refuse images that are not as many as labels or owners, with a ValueError."""
         if self.labels.shape[:1] != self.images.shape[:1]:
             raise ValueError(f"{self.images.shape[0]} images with labels {self.labels.shape}")
         if self.owners is not None and self.owners.shape != self.images.shape[:1]:
@@ -162,8 +154,6 @@ class Skipped:
     ----------
     path
         its place below the folder.
-    reason
-        why it is not used.
     """
 
     path: str
@@ -176,8 +166,6 @@ class Dataset:
 
     Attributes
     ----------
-    info
-        the public description.
     train
         the training split, before a validation share is cut from it.
     test

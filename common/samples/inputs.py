@@ -37,13 +37,7 @@ class Samples:
     offset: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Refuse tensors that cannot belong together.
-
-        Raises
-        ------
-        ValueError
-            images and labels differ in number.
-        """
+        """Refuse tensors that cannot belong together; ValueError if images and labels differ in number."""
         if self.labels.shape[:1] != self.raw.shape[:1]:
             raise ValueError(f"{self.raw.shape[0]} images with labels {tuple(self.labels.shape)}")
 
@@ -122,8 +116,6 @@ def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None =
 
     Parameters
     ----------
-    split
-        where the images lie, possibly mapped from a file.
     info
         whose mean, std and scale normalise them.
     indices

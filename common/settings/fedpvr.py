@@ -17,13 +17,7 @@ class FedPVRSettings(ScaffoldSettings):
     )
 
     def corrected(self, names: Sequence[str]) -> list[str]:
-        """Return the parameters of the chosen layers.
-
-        Raises
-        ------
-        ValueError
-            If a model has no such layer.
-        """
+        """Return the parameters of the chosen layers; ValueError if a model has no such layer."""
         if self.layers == "none":
             return []
         chosen = self.layers.split(",")

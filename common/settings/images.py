@@ -96,13 +96,7 @@ class ImagesSettings(Section):
         return tuple(Path(part) for part in self.sites.split(",")) if self.sites else ()
 
     def constants(self, name: Literal["mean", "std"]) -> tuple[float, ...]:
-        """Return ``mean`` or ``std``, one value a channel.
-
-        Raises
-        ------
-        ValueError
-            If it is not a finite number, or one a channel.
-        """
+        """Return ``mean`` or ``std``, one value a channel; ValueError if it is none or not finite."""
         values = tuple(float(part) for part in str(getattr(self, name)).split(","))
         if len(values) == 1:
             values *= self.channels

@@ -81,13 +81,7 @@ def values_of(images: Images) -> Tensor:
 
 
 def pixels_spec(run: Run, most: int) -> PixelsSpec:
-    """Return the form of at most ``most`` images of a byte a value.
-
-    Raises
-    ------
-    ConfigError
-        If the data set is text.
-    """
+    """Return the form of at most ``most`` images of a byte a value; ConfigError if the data set is text."""
     info = run.info
     constants = tuple(info.mean), tuple(info.std)
     pictures = run.config.wire.pictures
@@ -128,8 +122,6 @@ def sent_spec(run: Run, takes: Spec) -> BundleSpec:
 
     Parameters
     ----------
-    run : Run
-        The run.
     takes : Spec
         What the inner method's phase takes.
     """
@@ -137,13 +129,7 @@ def sent_spec(run: Run, takes: Spec) -> BundleSpec:
 
 
 def weights_of(payload: Payload) -> Weights:
-    """Return the weights in what the inner method sends.
-
-    Raises
-    ------
-    FederationError
-        If there are none.
-    """
+    """Return the weights in what the inner method sends; FederationError if there are none."""
     found = payload.parts.get("weights") if isinstance(payload, Bundle) else payload
     if not isinstance(found, Weights):
         raise FederationError(

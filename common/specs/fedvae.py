@@ -18,13 +18,7 @@ _SPREAD = "spread."
 
 
 def network(run: Run) -> VAEEncoder:
-    """Return the run's model with its initial weights.
-
-    Raises
-    ------
-    ConfigError
-        If it is no encoder of a VAE.
-    """
+    """Return the run's model with its initial weights; ConfigError if it is no encoder of a VAE."""
     model = run.build_model()
     if not isinstance(model, VAEEncoder):
         raise ConfigError(

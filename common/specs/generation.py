@@ -17,13 +17,7 @@ from synth.unet import UNet
 def require_buildable(
     kind: str, settings: GenerationSettings, shape: tuple[int, int, int], classes: int
 ) -> None:
-    """Lay a generator, ``diffusion`` or ``vae``, out without memory.
-
-    Raises
-    ------
-    ConfigError
-        If the settings make no generator of such images.
-    """
+    """Lay a ``diffusion`` or ``vae`` out without memory; ConfigError if the settings make none of such images."""
     with unbuildable():
         if kind == "diffusion":
             unet(settings, shape, classes, None)

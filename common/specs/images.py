@@ -39,13 +39,7 @@ def picture_constants(run: Run) -> tuple[Constants, Constants]:
 
 
 def half_shape(run: Run) -> tuple[int, int, int]:
-    """Return the shape of images half as high and wide as the run's.
-
-    Raises
-    ------
-    ConfigError
-        If a side is odd.
-    """
+    """Return the shape of images half as high and wide as the run's; ConfigError if a side is odd."""
     channels, height, width = run.image_shape
     if height % 2 or width % 2:
         raise ConfigError(

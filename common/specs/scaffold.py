@@ -12,13 +12,7 @@ WEIGHTS, CONTROL = "weights", "control"
 
 
 def control_spec(run: Run) -> WeightsSpec:
-    """Return the names and shapes of a control variate.
-
-    Raises
-    ------
-    ConfigError
-        If the settings name a layer that the model does not have.
-    """
+    """Return a control variate's names and shapes; ConfigError if the settings name a layer that the model lacks."""
     settings = run.settings(ScaffoldSettings)
     try:
         return run.spec.only(settings.corrected(run.spec.trained))

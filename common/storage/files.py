@@ -38,13 +38,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Open a file that is one: no link, and no pipe, at which whoever opens or reads it would wait for ever.
-
-    Raises
-    ------
-    OSError
-        If it is another thing, or cannot be opened.
-    """
+    """Open a file that is no link, and no pipe that would never open; OSError if it is, or cannot be opened."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file

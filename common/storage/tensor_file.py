@@ -29,13 +29,7 @@ class TensorFileError(Exception):
 
 
 def save(path: Path, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
-    """Write ``tensors``, by name, and ``meta``, as JSON can state it, whole or not at all.
-
-    Raises
-    ------
-    OSError, SafetensorError
-        If it cannot be written.
-    """
+    """Write ``tensors`` by name, and ``meta`` as JSON, whole or not at all; OSError, SafetensorError if it fails."""
     content = {name: _as_stored(t) for name, t in tensors.items()}
     text = json.dumps(meta)
     head = {_CHECKED: f"{_checksum(content, text)} {text}"}
@@ -73,13 +67,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def meta_of(path: Path) -> dict[str, Any]:
-    """Return a file's description alone, without reading its tensors, and so without the checksum's say.
-
-    Raises
-    ------
-    TensorFileError
-        If it cannot be read.
-    """
+    """Return a file's description without its tensors, so without the checksum; TensorFileError if unreadable."""
     try:
         with safe_open(path, framework="pt") as file:
             head = dict(file.metadata() or {})

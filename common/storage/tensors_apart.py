@@ -68,13 +68,7 @@ def write(directory: Path, tensors: Mapping[str, torch.Tensor], apart: Mapping[s
 
 
 def read(directory: Path, meta: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the tensors that a file's description names as stored apart, by name.
-
-    Raises
-    ------
-    TensorFileError
-        If one is missing or damaged.
-    """
+    """Return the tensors that a description has stored apart, by name; TensorFileError if one is missing or bad."""
     found = {}
     for name, digest in dict(meta.get(APART, {})).items():
         path = _path(directory, str(digest))

@@ -54,13 +54,7 @@ class ClassList:
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: ClassListSpec) -> Self:
-        """Rebuild the list.
-
-        Raises
-        ------
-        PayloadError
-            If count, dtype, shape, a class or their number is not as ``spec`` allows, or one is there twice.
-        """
+        """Rebuild the list; PayloadError if count, dtype, shape, classes or number are not as ``spec`` allows."""
         _, body = unframe(cls.kind, arrays)
         require_count(cls.kind, body, 1)
         (sent,) = body

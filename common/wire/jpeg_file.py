@@ -43,10 +43,6 @@ def require_plain(data: bytes, width: int, height: int, components: int) -> None
 
     Parameters
     ----------
-    data : bytes
-        The file.
-    width, height : int
-        Pixels.
     components : int
         1 (grey) or 3 (colour, each component with as many values as the others).
 

@@ -69,13 +69,7 @@ class LatentMeans:
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: LatentMeansSpec) -> Self:
-        """Rebuild the set.
-
-        Raises
-        ------
-        PayloadError
-            If count, dtype, shape, a label, the number of vectors or of classes, or a value is not as ``spec`` allows.
-        """
+        """Rebuild the set; PayloadError if count, dtype, shape, labels, numbers or values break ``spec``."""
         header, body = unframe(cls.kind, arrays)
         codec = choose(header, "codec", FLOAT_CODECS)
         require_count(cls.kind, body, 2)

@@ -73,13 +73,7 @@ class MaskedUpdate:
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: MaskedUpdateSpec) -> Self:
-        """Rebuild the values and the seed.
-
-        Raises
-        ------
-        PayloadError
-            If the seed is none, or the values are not as many as its mask keeps, of the codec's dtype and finite.
-        """
+        """Rebuild values and seed; PayloadError unless these are its mask's number, of the codec and finite."""
         header, body = unframe(cls.kind, arrays)
         codec = choose(header, "codec", FLOAT_CODECS)
         seed = _read_seed(header)

@@ -88,13 +88,7 @@ class Pixels:
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: PixelsSpec) -> Self:
-        """Rebuild the images.
-
-        Raises
-        ------
-        PayloadError
-            If count, dtype, shape, a label or the number of images is not as ``spec`` allows.
-        """
+        """Rebuild the images; PayloadError if count, dtype, shape, labels or number are not as ``spec`` allows."""
         header, body = unframe(cls.kind, arrays)
         require_count(cls.kind, body, 2)
         sent, labels = body

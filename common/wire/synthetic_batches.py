@@ -143,13 +143,7 @@ class SyntheticBatches:
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: SyntheticBatchesSpec) -> Self:
-        """Rebuild the batches.
-
-        Raises
-        ------
-        PayloadError
-            If count, dtype, shape, a label, the step size or a value is not as ``spec`` allows.
-        """
+        """Rebuild the batches; PayloadError if count, dtype, shape, labels, step or values break ``spec``."""
         header, body = unframe(cls.kind, arrays)
         codec = choose(header, "codec", CODECS)
         require_count(cls.kind, body, 3 if spec.learned_step else 2)

@@ -130,13 +130,7 @@ class SyntheticImages:
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: SyntheticImagesSpec) -> Self:
-        """Rebuild the set.
-
-        Raises
-        ------
-        PayloadError
-            If count, dtype, shape, a label, the number of images or a value is not as ``spec`` allows.
-        """
+        """Rebuild the set; PayloadError if count, dtype, shape, labels, number or values are not as ``spec`` allows."""
         header, body = unframe(cls.kind, arrays)
         codec = _read_codec(header, spec)
         require_count(cls.kind, body, 2)

@@ -103,13 +103,7 @@ class Tensors:
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: TensorsSpec) -> Self:
-        """Rebuild the tensors.
-
-        Raises
-        ------
-        PayloadError
-            If they are not the spec's by number, name, dtype or shape, or a value is not finite or out of its bounds.
-        """
+        """Rebuild the tensors; PayloadError unless names, dtypes and shapes are the spec's, and values in bounds."""
         header, body = unframe(cls.kind, arrays)
         if header.get("names") != ",".join(spec.tensors):
             raise PayloadError(

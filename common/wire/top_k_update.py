@@ -72,13 +72,7 @@ class TopKUpdate:
 
     @classmethod
     def decode(cls, arrays: Sequence[NDArray], spec: TopKUpdateSpec) -> Self:
-        """Rebuild values and places.
-
-        Raises
-        ------
-        PayloadError
-            If they are not k values of the codec's dtype, all finite, at k ascending places below ``spec.total``.
-        """
+        """Rebuild values and places; PayloadError unless k finite ones of the codec at k ascending places."""
         header, body = unframe(cls.kind, arrays)
         codec = choose(header, "codec", FLOAT_CODECS)
         require_count(cls.kind, body, 2)

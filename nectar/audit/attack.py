@@ -71,16 +71,8 @@ def audit(
 
     Parameters
     ----------
-    name : str
-        What it is called in the result.
-    releases : Releases
-        The mechanism.
-    delta : float
-        Of the claim.
     repeats : int
         Releases on either side: half of them choose the attacker's test, the other half are counted.
-    confidence : float
-        Of the bound.
     before_block : callable, optional
         Called ahead of each block of releases.
     """

@@ -53,10 +53,6 @@ class Phase:
 
     Attributes
     ----------
-    method : str
-        Its name.
-    words : str
-        Its settings, without its name.
     beside : str
         Settings of other sections.
     rounds : int
@@ -124,8 +120,6 @@ class Moved:
 
     Attributes
     ----------
-    name : str
-        Of the phase.
     clips : dict of str to float
         By how many C the sum moves at the most, by where the example is put.
     delta, claimed : float
@@ -203,13 +197,7 @@ def _inserted(pool: Samples, example: Samples, at: int) -> Samples:
 
 
 class Federation:
-    """Two sites and their server, round by round and without messages.
-
-    Parameters
-    ----------
-    run : Run
-        What they run.
-    """
+    """Two sites and their server, round by round and without messages."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -18,8 +18,6 @@ class Target:
 
     Attributes
     ----------
-    what : str
-        In a line.
     releases : callable
         noise multiplier -> its releases.
     ours : bool

@@ -58,13 +58,7 @@ def main(
 def bring(
     connection: Link, request: Request, output: Path | None, server_output: str, *, replace: bool
 ) -> None:
-    """Fetch a record and say where it lies.
-
-    Raises
-    ------
-    NectarError
-        If it did not come.
-    """
+    """Fetch a record and say where it lies; NectarError if it did not come."""
     from common.config.loading import load
     from nectar.engines.remote.fetching import fetch
 

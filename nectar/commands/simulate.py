@@ -136,8 +136,6 @@ def resources(config: Config, cores: int, cluster: str = "") -> Resources:
 
     Parameters
     ----------
-    config
-        The run's configuration.
     cores
         Cores that this process may use.
     cluster

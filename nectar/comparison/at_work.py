@@ -17,8 +17,6 @@ class AtWork:
 
     Parameters
     ----------
-    name : str
-        The run.
     before, reached, rounds : int
         Rounds that were done when it was begun here, that are done now, and that there are to be.
     """
@@ -46,8 +44,6 @@ def sentence(
 
     Parameters
     ----------
-    runs : sequence of AtWork
-        The runs that go on.
     ended, waiting : int
         Runs that ended here, and that are not begun.
     done, total : int

@@ -38,8 +38,6 @@ class Comparison:
 
     Parameters
     ----------
-    request : Request
-        What was asked.
     say : callable
         Told each step, in a sentence.
     cell : str

@@ -41,10 +41,6 @@ def write_all(
     ----------
     directory : Path
         Where they go; what lies there of an earlier call is replaced, file by file.
-    results : Results
-        The rows.
-    configs : mapping of str to Config
-        Each row's configuration at the first seed, by label.
     facts : mapping
         What compare.json says beside rows and configurations.
     """

@@ -38,10 +38,6 @@ class GridResults:
     ----------
     command : str
         The words that ask for it again.
-    axes : tuple of Axis
-        What it goes over.
-    labels : tuple of str
-        The rows.
     cells : mapping of Cell to Results or str
         The comparison of each cell, or the sentence that says why there is none.
     directories : mapping of Cell to Path

@@ -36,12 +36,6 @@ def latex_of(
 
     Parameters
     ----------
-    command : str
-        What gives the tables.
-    tables : sequence of Table
-        The tables.
-    notes : sequence of str
-        What is to be known of them.
     above : sequence of sequence of (str, int)
         Lines above each header.
     bold : collection of (int, int)

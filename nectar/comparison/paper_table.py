@@ -28,8 +28,6 @@ class TableRow:
 
     Parameters
     ----------
-    label : str
-        What the table calls it.
     word : str
         The method and its own settings, as ``nectar compare`` takes them.
     tune : mapping of str to tuple of str
@@ -65,8 +63,6 @@ class Printed:
 
     Parameters
     ----------
-    source : str
-        Where.
     figure : str
         One of `FIGURES`.
     network : str
@@ -102,13 +98,7 @@ class PaperTable:
 
 
 def read_paper_table(name: str) -> PaperTable:
-    """Read a table by its name.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of this name, or its file is not made as tables are.
-    """
+    """Read a table by its name; ConfigError if there is none of this name, or its file is not made as tables are."""
     known = names(TABLE)
     if name not in known:
         raise ConfigError(

@@ -24,12 +24,6 @@ class Task:
 
     Parameters
     ----------
-    variant : Variant
-        The row.
-    seed : int
-        The seed.
-    config : Config
-        The resolved configuration.
     identity : Identity
         What its record is found by.
     cell : str
@@ -107,13 +101,7 @@ def _task(request: Request, variant: Variant, seed: int) -> Task:
 
 
 def refuse_duplicates(tasks: Iterable[Task]) -> None:
-    """Refuse two rows that are one and the same run.
-
-    Raises
-    ------
-    ConfigError
-        Naming both.
-    """
+    """Refuse two rows that are one and the same run; ConfigError naming both."""
     seen: dict[str, Task] = {}
     for task in tasks:
         first = seen.setdefault(task.identity.key, task)

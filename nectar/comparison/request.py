@@ -29,10 +29,6 @@ class Request:
         ``[EXPERIMENT] [key=value ...]`` that all rows share, without the seed.
     seeds : range
         The seeds that are reported.
-    tune : tuple of str
-        The searches, as typed.
-    tune_seeds : range
-        The seeds of the searches.
     target : float or None
         The accuracy up to which rounds and bytes are counted; None: chosen from the results.
     jobs : int

@@ -28,10 +28,6 @@ class Row:
 
     Parameters
     ----------
-    label : str
-        The row's name.
-    seeds : tuple of int
-        The seeds.
     runs : tuple of RunFigures or None
         The run of each seed; None where there is none.
     """

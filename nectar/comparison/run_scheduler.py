@@ -54,18 +54,12 @@ class RunScheduler:
 
     Parameters
     ----------
-    archive : Archive
-        Where records are looked up.
     output_dir : Path
         Where records go; the locks lie there too.
-    logs : Path
-        Where the children's logs go.
     jobs : int
         Runs at a time; 0: as many as the cores allow.
     alone : bool
         Whether only records count that were made alone.
-    say : callable
-        Told each step, in a sentence.
     ray : str
         The Ray cluster whose nodes carry them out; empty: this machine does.
     """

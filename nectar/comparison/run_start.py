@@ -64,16 +64,8 @@ class RunStarter(ExitStack):
 
         Parameters
         ----------
-        words : sequence of str
-            The run's.
-        log : Path
-            Where all goes that it says.
-        threads : int
-            With which it computes.
         cores : int
             What it may share out among processes of its own.
-        gpu : bool
-            Whether it computes on a GPU.
         """
         if sys.platform == "linux":
             server = self._servers.get(threads)
@@ -117,13 +109,7 @@ class _ForkServer:
             )
 
     def fork(self, words: Sequence[str], log: Path, environment: dict[str, str]) -> _Forked:
-        """Have a run forked.
-
-        Raises
-        ------
-        OSError, EOFError
-            If the server is gone.
-        """
+        """Have a run forked; OSError, EOFError if the server is gone."""
         here, there = socket.socketpair()
         with there:
             socket.send_fds(self._door, [b"\0"], [there.fileno()])

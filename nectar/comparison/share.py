@@ -12,13 +12,7 @@ from nectar.comparison.plan import Task
 
 
 def parse_share(text: str) -> tuple[int, int]:
-    """Return K and N of ``K/N``.
-
-    Raises
-    ------
-    ConfigError
-        If it is none, or K is not from 1 to N.
-    """
+    """Return K and N of ``K/N``; ConfigError if it is none, or K is not from 1 to N."""
     found = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", text)
     if found is None or int(found[1]) > int(found[2]):
         raise ConfigError(

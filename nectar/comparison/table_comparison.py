@@ -48,12 +48,6 @@ class TableResults:
     ----------
     title, command : str
         The table's title, and the words that ask for it again.
-    columns : mapping of str to Results
-        Each column's comparison, by label.
-    directories : mapping of str to Path
-        Where each column's files lie.
-    lines : tuple of Line
-        The numbers, ours beside the paper's.
     small : bool
         Whether small variants were run.
     """

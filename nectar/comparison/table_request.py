@@ -22,12 +22,8 @@ class TableRequest:
 
     Parameters
     ----------
-    table : PaperTable
-        The table.
     small : bool
         Whether its small variants are meant.
-    requests : mapping of str to Request
-        The comparison of each column, by label.
     typed : str
         The words that asked for it, as a shell takes them.
     output : Path or None

@@ -27,20 +27,14 @@ class Results:
 
     Parameters
     ----------
-    title : str
-        What was compared, on what.
     command : str
         The words that ask for it again.
-    rows : tuple of Row
-        The rows.
     rounds : int
         Rounds of the longest run.
     target : float
         The accuracy up to which rounds and bytes are counted; NaN without a completed run.
     chosen_target : bool
         Whether it was given, not derived.
-    choices : tuple of Choice
-        What the searches chose.
     failures : tuple of str
         A sentence for each run that failed.
     """

@@ -161,13 +161,7 @@ def _axis(text: str, rest: str, method: str) -> Axis:
 
 
 def choices_of(values: str, option: str) -> tuple[str, ...]:
-    """Read values with commas between them.
-
-    Raises
-    ------
-    ConfigError
-        If one is missing, or stands twice; ``option`` is named.
-    """
+    """Read values with commas between them; ConfigError if one is missing, or stands twice, naming ``option``."""
     choices = tuple(value.strip() for value in values.split(","))
     if "" in choices:
         raise ConfigError(f"{option}: a value is missing; write KEY=v1,v2,...")
@@ -187,13 +181,7 @@ def _refuse_own(rows: Sequence[Variant], axes: Sequence[Axis]) -> None:
 
 
 def choose(search: Search, trials: Sequence[Trial]) -> Choice:
-    """Choose the best of ``trials``.
-
-    Raises
-    ------
-    FederationError
-        If not one combination has a completed run of every seed.
-    """
+    """Choose the best of ``trials``; FederationError if not one combination has a completed run of every seed."""
     choice = Choice(search, tuple(trials))
     if math.isnan(choice.best.score):
         raise FederationError(

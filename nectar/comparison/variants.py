@@ -31,8 +31,6 @@ class Variant:
 
     Parameters
     ----------
-    label : str
-        What the row is called.
     method : str
         A method's name, or the import path of a Flower strategy or of a method of the user's own.
     own : tuple of str

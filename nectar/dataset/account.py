@@ -115,13 +115,7 @@ def _left_out(dataset: Dataset) -> str:
 
 
 def partitioned(division: Division) -> Holdings:
-    """Return what each simulated site of ``division`` would hold.
-
-    Raises
-    ------
-    DataError
-        If the partition cannot be had; it says what to change.
-    """
+    """Return what each simulated site of ``division`` would hold; DataError saying what to change if nothing can."""
     run, clients = division.run, division.config.federation.sites
     sites, parts = tuple(f"partition-{i}" for i in range(clients)), division.partition(clients)
     if not run.task.by_class:
@@ -149,13 +143,7 @@ def describe_partition(division: Division, holdings: Holdings) -> str:
 
 
 def held_by_sites(division: Division) -> Holdings:
-    """Return what each simulated site of ``division`` holds in a folder of its own.
-
-    Raises
-    ------
-    DataError
-        If a folder cannot be used.
-    """
+    """Return what each simulated site of ``division`` has in its own folder; DataError if one cannot be used."""
     each = [own(name, dataset) for name, dataset in division.site_datasets.items()]
     sites = tuple(name for held in each for name in held.sites)
     return Holdings(

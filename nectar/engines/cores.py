@@ -13,24 +13,12 @@ GRANTED = "NECTAR_CORES"
 
 
 def available_cores() -> int:
-    """Count the cores that this process may use.
-
-    Raises
-    ------
-    ConfigError
-        If ``NECTAR_CORES`` is no number of cores.
-    """
+    """Count the cores that this process may use; ConfigError if ``NECTAR_CORES`` is no number of cores."""
     return min(machine_cores(), granted_cores() or sys.maxsize)
 
 
 def granted_cores() -> int | None:
-    """Return what ``NECTAR_CORES`` says; None where nobody bounds the cores.
-
-    Raises
-    ------
-    ConfigError
-        If it is no number of cores.
-    """
+    """Return what ``NECTAR_CORES`` says, None without bounds; ConfigError if it is no number of cores."""
     named = os.environ.get(GRANTED, "")
     if not named:
         return None

@@ -45,13 +45,9 @@ class LocalGrid(Grid):
 
     Parameters
     ----------
-    client_app : ClientApp
-        The app to call.
     clients : int or sequence of mappings
         The number of nodes, of which node i holds partition i; or each node's own config, such as one that names
         the site and the folder of its images.
-    run_config : mapping, optional
-        What the app finds in ``context.run_config``.
     node_config : mapping, optional
         Added to every node's config.
     progress : callable, optional

@@ -54,8 +54,6 @@ def start(
 
     Parameters
     ----------
-    command : sequence of str
-        The program and its words.
     environment : mapping of str to str, optional
         All its variables; by default this process's.
     folder : Path, optional

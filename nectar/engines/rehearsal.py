@@ -59,8 +59,6 @@ class Estimate:
         Of the server's training in a round; None where it was not timed.
     processes : int
         Processes that carry out sites side by side where that pays.
-    rounds : int
-        Rounds of the run.
     making : float
         Of one site's work in the first round, where that makes images and no other round does.
     """

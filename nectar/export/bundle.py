@@ -54,12 +54,8 @@ class Export:
 
     Attributes
     ----------
-    folder : Path
-        The exported folder.
     about : dict
         The content of its model.json.
-    images : int
-        How many images of the run it holds.
     who : str
         Whose they are, in words that follow "images that", or empty.
     nature : str

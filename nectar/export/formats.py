@@ -24,8 +24,6 @@ class Format:
 
     Attributes
     ----------
-    file : str
-        Its name in the folder.
     takes : str
         What the model takes in this form.
     tolerance : float

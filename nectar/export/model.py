@@ -45,13 +45,7 @@ class ExportedModel:
 
     @classmethod
     def open(cls, folder: Path, judge: Judge | None = None) -> ExportedModel:
-        """Read what `nectar export` wrote to ``folder``; a network's import path is put before ``judge``.
-
-        Raises
-        ------
-        ConfigError
-            If it is no such folder, or a damaged one.
-        """
+        """Read an export, its network's import path put before ``judge``; ConfigError if it is none or damaged."""
         try:
             about = plain.describe(folder)
             channels, height, width = (int(n) for n in about["input"]["shape"])

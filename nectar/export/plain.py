@@ -27,13 +27,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def describe(folder: Path = HERE) -> dict[str, Any]:
-    """Return model.json: the network and its settings, classes in the order of the logits, normalisation, origin.
-
-    Raises
-    ------
-    ValueError
-        If it is another release's.
-    """
+    """Return model.json: network, settings, classes in order, normalisation, origin; ValueError of another release."""
     about: dict[str, Any] = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     if about["schema"] != MODEL_SCHEMA:
         raise ValueError(f"model.json has schema {about['schema']}, this reads {MODEL_SCHEMA}")

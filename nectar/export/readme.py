@@ -76,8 +76,6 @@ def readme(about: dict[str, Any], config: Config, sent: dict[str, Any] | None) -
     ----------
     about : dict
         model.json's content.
-    config : Config
-        The run's.
     sent : dict, optional
         ``count``, ``sites``, ``round`` and ``missing`` (classes without an image) of the synthetic set.
     """

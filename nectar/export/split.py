@@ -54,8 +54,6 @@ class RunSplit:
     ----------
     checksum : str
         The whole set's.
-    seed : int
-        The run's.
     settings : mapping
         As ``split_settings`` returned them.
     images : ImagesSettings

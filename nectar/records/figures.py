@@ -61,12 +61,6 @@ class RunFigures:
 
     Parameters
     ----------
-    directory : Path
-        Its record.
-    rounds : tuple of RoundFigures
-        Its rounds, that before training first.
-    completed : bool
-        Whether it ran to its last round.
     alone : bool
         Whether no other run went on beside it.
     chance : float

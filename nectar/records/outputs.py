@@ -48,8 +48,6 @@ def output_page(given: str, named: str = "--output") -> Path:
     ----------
     given : str
         Its path.
-    named : str
-        What a message calls it.
 
     Raises
     ------

@@ -26,8 +26,6 @@ class PastRun:
 
     Parameters
     ----------
-    directory : Path
-        The record.
     judge : callable, optional
         Told of each import path that the record names before it is imported; None imports them all.
     """
@@ -57,13 +55,7 @@ class PastRun:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """provenance.json: command, versions, source, hardware, outcome.
-
-        Raises
-        ------
-        ConfigError
-            If there is none that can be read, or it is another release's.
-        """
+        """provenance.json: command, versions, source, hardware, outcome; ConfigError without this release's."""
         if (stated := self.record.stated()) is None:
             raise ConfigError(f"{self.directory} {self.record.why_not()}")
         return stated
@@ -102,13 +94,7 @@ class PastRun:
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """audit-images.json, what `nectar audit images` found; None where it was not asked.
-
-        Raises
-        ------
-        FederationError
-            If a value of it is not what the audit writes.
-        """
+        """audit-images.json, if `nectar audit images` was asked; FederationError if a value is not what it writes."""
         return audit_of(self.record)
 
     @cached_property

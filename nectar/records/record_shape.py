@@ -147,13 +147,7 @@ class Audit(Shape):
 
 
 def audit_of(record: Record) -> dict[str, Any] | None:
-    """Return audit-images.json, what `nectar audit images` found of a record; None where it was not asked.
-
-    Raises
-    ------
-    FederationError
-        If a value of it is not what the audit writes.
-    """
+    """Return audit-images.json, None where nobody asked; FederationError if a value is not what the audit writes."""
     content = record.json(AUDIT)
     if content is not None:
         require(Audit, content, record.directory / AUDIT)

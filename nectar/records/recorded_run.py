@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RecordedRun:
-    """A run that is over, or was interrupted, or still goes on elsewhere.
-
-    Parameters
-    ----------
-    past : PastRun
-        The run's record.
-    """
+    """A run that is over, or was interrupted, or still goes on elsewhere."""
 
     past: PastRun
 
@@ -148,13 +142,7 @@ class RecordedRun:
 
     @property
     def pictures(self) -> dict[str, Image]:
-        """The same to look at: by site, one picture with a row a class.
-
-        Raises
-        ------
-        ConfigError
-            If they are rows of a table or series, which make no pictures.
-        """
+        """The same to look at: by site, a picture with a row a class; ConfigError of tables and series."""
         sets = self.images
         if not sets:
             return {}

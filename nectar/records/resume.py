@@ -15,13 +15,7 @@ Scalar = str | int | float | bool
 
 
 def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return ``run_config``, filled up from the record that it resumes, if it does.
-
-    Raises
-    ------
-    ConfigError
-        If the directory is not a run's record.
-    """
+    """Return ``run_config``, filled up from the record that it resumes, if any; ConfigError if that is no record."""
     directory = str(run_config.get("resume", ""))
     if not directory:
         return dict(run_config)
@@ -49,13 +43,7 @@ def recorded_config(provenance: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def over_recorded(recorded: Mapping[str, Scalar], typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return a record's run config with what was typed over it, setting by setting.
-
-    Raises
-    ------
-    ConfigError
-        If a file of settings was named: a run is continued with its own.
-    """
+    """Return a record's run config, what was typed over it; ConfigError if a file was named: a run keeps its own."""
     given = {key: value for key, value in typed.items() if value != ""}
     if CONFIG in given:
         raise ConfigError("resume continues a run with its own settings: leave --config out.")

@@ -28,12 +28,6 @@ class ListedRun:
 
     Parameters
     ----------
-    directory : Path
-        The record.
-    method, dataset : str
-        What was run on what.
-    seed, rounds : int or None
-        Its seed, and the rounds that were asked for.
     done : int
         Rounds on record.
     accuracy : float or None
@@ -42,8 +36,6 @@ class ListedRun:
         One of OUTCOMES.
     size : int
         Bytes of its files.
-    started : datetime or None
-        When it began.
     """
 
     directory: Path
@@ -118,8 +110,6 @@ def chosen(output: Path, names: Sequence[str]) -> list[ListedRun]:
 
     Parameters
     ----------
-    output : Path
-        The output directory.
     names : sequence of str
         Ids of records in it, their directories, or ``latest``.
 

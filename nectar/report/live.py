@@ -40,8 +40,6 @@ class LiveView:
 
     Parameters
     ----------
-    directory : Path
-        The output directory.
     port : int
         The port; 0: any that is free.
     judge : callable

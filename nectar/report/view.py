@@ -82,13 +82,7 @@ class View:
         ]
 
     def require_named(self) -> None:
-        """Refuse a record that names what the command line did not allow to be imported, before any work.
-
-        Raises
-        ------
-        NotNamed
-            If it does.
-        """
+        """Refuse, before any work, a record that names what the command line did not allow, with NotNamed."""
         _ = self.method, self.config
 
     @property

@@ -17,13 +17,7 @@ NAME = "report.html"
 
 
 def page_of(runs: Sequence[PastRun]) -> str:
-    """Return the report on ``runs``.
-
-    Raises
-    ------
-    ConfigError
-        If a record names what may not be imported.
-    """
+    """Return the report on ``runs``; ConfigError if a record names what may not be imported."""
     from nectar.report.page import page
     from nectar.report.view import View
 
@@ -34,13 +28,7 @@ def page_of(runs: Sequence[PastRun]) -> str:
 
 
 def write(runs: Sequence[PastRun], to: Path, named: str) -> None:
-    """Write the report on ``runs`` to ``to``.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be written there.
-    """
+    """Write the report on ``runs`` to ``to``; ConfigError if it cannot be written there."""
     text = page_of(runs)
     try:
         write_text(to, text)

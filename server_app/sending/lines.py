@@ -128,13 +128,7 @@ class Arrival:
         return ""
 
     def whole(self) -> tuple[Head, bytes]:
-        """Return what came, and the archive itself.
-
-        Raises
-        ------
-        FetchError
-            If lines are missing, or it is not what the server packed.
-        """
+        """Return what came, and the archive; FetchError if a line is missing, or it is not as packed."""
         if problem := self.problem():
             raise FetchError(problem)
         assert self.head is not None

@@ -37,10 +37,6 @@ class Pack:
 
     Attributes
     ----------
-    record : str
-        Its id.
-    directory : Path
-        Where it lies on the server.
     content : bytes
         The zip archive.
     left_out : tuple of str
@@ -101,13 +97,7 @@ def _zipped(directory: Path, files: list[Path], limit: int) -> bytes:
 
 
 def find(output_dir: Path, name: str) -> Path:
-    """Return the directory of a record.
-
-    Raises
-    ------
-    FederationError
-        If there is none of that id, or none at all.
-    """
+    """Return the directory of a record; FederationError if there is none of that id, or none at all."""
     if name == LATEST:
         records = sorted(path for path in output_dir.glob("*") if _is_record(path))
         if not records:

@@ -47,13 +47,7 @@ class Request:
 
     @classmethod
     def parse(cls, text: str) -> Request:
-        """Read the run config's value.
-
-        Raises
-        ------
-        ConfigError
-            If it is none.
-        """
+        """Read the run config's value; ConfigError if it is none."""
         record, *words = text.split() or [""]
         parts: dict[str, tuple[str, ...]] = {}
         for word in words:
@@ -70,13 +64,7 @@ def within(file: str, parts: Collection[str]) -> bool:
 
 
 def checked_record(name: str) -> str:
-    """Return a record's id.
-
-    Raises
-    ------
-    ConfigError
-        If it is a path or otherwise none.
-    """
+    """Return a record's id; ConfigError if it is a path or otherwise none."""
     if not _RECORD.fullmatch(name):
         raise ConfigError(
             f"{name[:80]!r} is not a record's id: give the name of its directory alone, or {LATEST}"
@@ -85,13 +73,7 @@ def checked_record(name: str) -> str:
 
 
 def parts_of(text: str) -> tuple[str, ...]:
-    """Read names of a record's files and folders with commas between them; none from the empty text.
-
-    Raises
-    ------
-    ConfigError
-        If one cannot be a name in a record.
-    """
+    """Read names of a record's files with commas between, of nothing none; ConfigError if one cannot be there."""
     names = text.split(",") if text else []
     for name in names:
         if not _PART.fullmatch(name):

@@ -22,13 +22,7 @@ _LINES_A_BURST, _PAUSE, _LAST_PAUSE = 20, 0.3, 1.5
 
 
 def send(run_config: Mapping[str, Any]) -> None:
-    """Print the record that ``run_config`` asks for.
-
-    Raises
-    ------
-    NectarError
-        If there is none, or it is too large.
-    """
+    """Print the record that ``run_config`` asks for; NectarError if there is none, or it is too large."""
     request = Request.parse(str(run_config[FETCH]))
     output_dir = load({"output-dir": run_config.get("output-dir", "")}).output_dir
     packed = pack(output_dir, request)

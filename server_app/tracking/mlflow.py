@@ -31,13 +31,7 @@ _LONGEST = 500
 
 
 class MLflow:
-    """Writes a run of MLflow's.
-
-    Parameters
-    ----------
-    run : TrackedRun
-        The run.
-    """
+    """Writes a run of MLflow's."""
 
     def __init__(self, run: TrackedRun) -> None:
         # MLflow tells its makers what is used of it, unless it is told not to.

@@ -46,13 +46,7 @@ class Tracker(Protocol):
 
 
 class Guard:
-    """Carries out what may fail: the first time the log gets its traceback, later a line.
-
-    Parameters
-    ----------
-    name : str
-        What fails, for the log.
-    """
+    """Carries out what may fail: the first time the log gets its traceback, later a line."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -75,8 +69,6 @@ class Apart:
 
     Parameters
     ----------
-    name : str
-        What the log calls it.
     begin : callable
         Returns the tracker; it is called on that thread, too.
     """
@@ -119,10 +111,6 @@ class Telling:
 
     Parameters
     ----------
-    on_round : callable, optional
-        The function; it is called on the thread of the run.
-    tracker : Tracker, optional
-        The tracker.
     pictures : callable
         Returns the pictures of a round that the tracker may be shown.
     """

@@ -26,10 +26,6 @@ class TrackedRun:
     ----------
     record : Path
         The record; its name is the run's id.
-    name, group : str
-        What the run, and what it belongs to, is called.
-    settings : mapping of str to scalar
-        The resolved settings.
     before : tuple of dict
         The lines of the rounds that are done, for a tracker that does not know them.
     next_round : int
@@ -50,13 +46,7 @@ class TrackedRun:
 
 
 def require_tracker(track: TrackSettings) -> None:
-    """Refuse a tracker that is not installed where the run's server is to be.
-
-    Raises
-    ------
-    ConfigError
-        With the line that installs it.
-    """
+    """Refuse a tracker that is not installed at the run's server; ConfigError with the line that installs it."""
     if track.by == "none":
         return
     found = find_spec(track.by)
@@ -68,13 +58,7 @@ def require_tracker(track: TrackSettings) -> None:
 
 
 def refuse_own_pictures(track: TrackSettings, sites: Sequence[Site]) -> None:
-    """Refuse to show a tracker images of sites with data of their own.
-
-    Raises
-    ------
-    FederationError
-        Naming some of them.
-    """
+    """Refuse to show a tracker images of sites with data of their own; FederationError naming some of them."""
     if track.images and (own := [site.name for site in sites if not site.partitions]):
         raise FederationError(
             f"track.images=on would copy images of sites with data of their own ({', '.join(own[:5])}) to a tracker: "
@@ -92,14 +76,10 @@ def telling_of(
 
     Parameters
     ----------
-    config : Config
-        The run's.
     record : Record
         Its record, with the lines of the rounds that are done.
     sites : callable
         Returns the sites that take part at the moment.
-    on_round : callable, optional
-        A user's own function.
     """
     track = config.track
     if track.by == "none":

@@ -34,8 +34,6 @@ class Evaluation:
     ----------
     outcome : Outcome
         The round's: what is answered, or refused, is noted there, also when the next round has begun.
-    sites : sequence of Site
-        Those that were asked.
     """
 
     outcome: Outcome = field(default_factory=Outcome)

@@ -51,8 +51,6 @@ class Attendance:
 
     Attributes
     ----------
-    sites : list of Site
-        Who takes part, in site order.
     refused, silent : mapping of int to str
         Why each other node that is there takes no part, by node id: by what it answered, or because it did not.
     """
@@ -81,13 +79,9 @@ class Gathering:
 
     Parameters
     ----------
-    grid : Grid
-        The nodes.
     clients : int
         How many sites of their own data are counted on. A node that holds a partition says how many there are, and
         that number wins: plain ``flwr run`` starts two nodes whatever the configuration says.
-    question : Question
-        What every node is asked.
     deadline : float
         Seconds.
     min_replies : int

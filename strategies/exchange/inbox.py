@@ -163,11 +163,6 @@ class Inbox:
 
     A call that outlasts a look goes on, and the next look has its reply. Asked for by another call meanwhile, it would
     be gone from the SuperLink, whose answer is that the message expired.
-
-    Parameters
-    ----------
-    grid : Grid
-        The nodes.
     """
 
     def __init__(self, grid: Grid) -> None:

@@ -213,10 +213,6 @@ class Judge:
 
     Parameters
     ----------
-    trials : Trials
-        Tell a model that gives numbers.
-    weights : Weights
-        The round's weights.
     factor : float
         ``federation.max_update``: how often the usual length an update may be long; 0 for any.
     clip : float

@@ -59,13 +59,7 @@ class Upload:
     metrics: Mapping[str, float]
 
     def payload_as(self, cls: type[Kind]) -> Kind:
-        """Return the payload, which the instruction said is a ``cls``.
-
-        Raises
-        ------
-        TypeError
-            If the method asked for another kind than it reads.
-        """
+        """Return the payload as a ``cls``; TypeError if the method asked for another kind than it reads."""
         if not isinstance(self.payload, cls):
             kind = type(self.payload).__name__
             raise TypeError(
@@ -173,13 +167,7 @@ def _size(value: object) -> int:
 
 
 def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
-    """Validate ``reply`` against what ``site`` was asked for.
-
-    Raises
-    ------
-    PayloadError
-        With the reason, if the reply is an error or anything else than was asked for.
-    """
+    """Validate ``reply`` against what ``site`` was asked for; PayloadError with the reason, if it is not that."""
     if reply.has_error():
         raise PayloadError(reason_of(reply))
     with any_failure_is_the_replys():
@@ -203,13 +191,7 @@ def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
 
 
 def read_evaluation(reply: Message, held_out: int) -> SiteEvaluation:
-    """Validate the evaluation of a site that has said that it holds out ``held_out`` images.
-
-    Raises
-    ------
-    PayloadError
-        With the reason, if it is none, or counts otherwise.
-    """
+    """Validate the evaluation of a site that holds out ``held_out`` images; PayloadError if it is not that."""
     if reply.has_error():
         raise PayloadError(reason_of(reply))
     with any_failure_is_the_replys():

@@ -181,13 +181,7 @@ def disagreement(numbers: str) -> str:
 
 
 def expected_sites(sites: Iterable[Site]) -> int:
-    """Return how many partitions the sites speak of; 0 where they hold data of their own.
-
-    Raises
-    ------
-    FederationError
-        If they disagree.
-    """
+    """Return how many partitions the sites speak of, 0 of their own data; FederationError if they disagree."""
     numbers = {site.partitions for site in sites}
     if len(numbers) > 1:
         raise FederationError(disagreement(", ".join(map(str, sorted(numbers)))))

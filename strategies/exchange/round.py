@@ -49,8 +49,6 @@ class Round:
     ----------
     strategy : Federated
         Says what of a reply is believed, and who the members are.
-    number : int
-        The round's.
     weights : Weights
         What the round begins with.
     """

@@ -34,13 +34,7 @@ class Spending:
     heads: dict[str, Head] = field(default_factory=dict)
 
     def take_from(self, reply: Message, site: str, noises: Collection[float] | None) -> None:
-        """Note what a reply says of its site's charges, of ``noises`` alone unless that is None.
-
-        Raises
-        ------
-        PayloadError
-            If it cannot be read, or is of other noise.
-        """
+        """Note a reply's charges, of ``noises`` alone if given; PayloadError if unreadable or of other noise."""
         told = told_with(reply)
         if told is None:
             return
@@ -51,13 +45,7 @@ class Spending:
         self.take(site, told)
 
     def take(self, site: str, told: Told) -> None:
-        """Note what came beside a reply, accepted or not: it has left the site.
-
-        Raises
-        ------
-        PayloadError
-            If the site would have more kinds of events than a run has.
-        """
+        """Note what came beside a reply, accepted or not, as it left; PayloadError of more kinds than a run has."""
         before = () if told.whole else self.events.get(site, ())
         events = merged((*before, *told.events))
         if len(events) > MOST_EVENTS:
@@ -92,13 +80,7 @@ class Spending:
 
 
 def told_with(reply: Message) -> Told | None:
-    """Return what a reply says of its site's charges; None where it says nothing.
-
-    Raises
-    ------
-    PayloadError
-        If that is something else.
-    """
+    """Return what a reply says of its site's charges, if anything; PayloadError if that is something else."""
     if not reply.has_content() or RECORD not in reply.content:
         return None
     try:

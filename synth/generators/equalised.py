@@ -31,13 +31,7 @@ def activated(x: Tensor) -> Tensor:
 
 
 class Dense(nn.Module):
-    """x W^T / sqrt(fan in) + b: float [n, inputs] -> [n, outputs].
-
-    Parameters
-    ----------
-    inputs, outputs : int
-        Values that come in and go out.
-    """
+    """x W^T / sqrt(fan in) + b: float [n, inputs] -> [n, outputs]."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -54,8 +48,6 @@ class Convolution(nn.Module):
 
     Parameters
     ----------
-    channels, outputs : int
-        Channels that come in and go out.
     kernel : int
         The side of the kernel; odd.
     """

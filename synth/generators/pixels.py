@@ -18,8 +18,6 @@ class Pixels:
     ----------
     shape : tuple of int
         An image's (C, H, W).
-    rate : float
-        By what the learning rate is multiplied.
     """
 
     shape: tuple[int, int, int]

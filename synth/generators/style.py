@@ -29,8 +29,6 @@ class Form:
     shape : tuple of int
         An image's (C, H, W). The synthesis begins at these sides halved as long as both stay whole and 4 or more: 4x4
         for images of 8x8, 16x16 and 32x32, 7x7 for those of 28x28.
-    classes : int
-        The number of classes.
     width : int
         Channels of every feature map.
     depth : int
@@ -77,11 +75,6 @@ class StyleNetwork(nn.Module):
     """G(z, c): mapping, L synthesis layers, and a 1x1 convolution to the image; 66,881 weights for the 8x8 digits.
 
     Its tensors are laid out, not drawn: `start` gives them initial weights, `style_weights.decoded` trained ones.
-
-    Parameters
-    ----------
-    form : Form
-        Its size.
     """
 
     def __init__(self, form: Form) -> None:

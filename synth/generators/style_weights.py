@@ -24,8 +24,6 @@ def encoded(network: StyleNetwork, about: str) -> bytes:
 
     Parameters
     ----------
-    network : StyleNetwork
-        On any device.
     about : str
         Where the weights come from, for whoever opens the file.
 

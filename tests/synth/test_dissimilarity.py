@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from common.models import build
 from synth.dissimilarity import (
-    SiteGradient,
     distribution_shift,
     gradient_dissimilarity,
     site_gradient,
-    stochastic_noise,
 )
 
 
@@ -106,11 +104,6 @@ def test_the_servers_constants_by_hand() -> None:
     means = torch.tensor([[0.0, 0.0], [2.0, 4.0]])
     assert float(gradient_dissimilarity(means)) == 5
     assert float(distribution_shift(means, torch.tensor([[4.0, 5.0], [4.0, 7.0]]))) == 25
-    sites = [
-        SiteGradient(mean, torch.tensor(noise))
-        for mean, noise in zip(means, (1.0, 4.0), strict=True)
-    ]
-    assert float(stochastic_noise(sites)) == 2.5
 
 
 @settings(deadline=None, max_examples=20)  # a busy machine is no failure
@@ -128,7 +121,7 @@ def test_noise_and_dissimilarity_add_up_to_the_noise_of_all_examples(
     together = site_gradient(model, F.cross_entropy, images.__getitem__, labels)
     means = torch.stack([part.mean for part in parts])
     torch.testing.assert_close(
-        stochastic_noise(parts) + gradient_dissimilarity(means),
+        torch.stack([part.noise for part in parts]).mean() + gradient_dissimilarity(means),
         together.noise,
         rtol=1e-9,
         atol=1e-12,

@@ -279,7 +279,6 @@ def distillation(
     student: nn.Module | None = None,
     teacher: nn.Module | None = None,
     plan: Plan = SMALL,
-    steps: list[int] | None = None,
 ) -> Distillation:
     return Distillation(
         student or Spy(1),
@@ -289,7 +288,6 @@ def distillation(
         lambda images: 2 * images - 1,
         lambda iteration: rng(100 + iteration),
         plan=plan,
-        before_step=None if steps is None else lambda: steps.append(1),
     )
 
 
@@ -440,12 +438,6 @@ def test_a_lone_image_behind_full_batches_is_no_batch() -> None:
     student = Spy(1)
     distillation(student, plan=replace(SMALL, batch=5)).run_iteration()
     assert [len(x) for x in student.given[3:]] == [3, 2]  # not 4 and 1
-
-
-def test_every_step_is_asked_about_before_it_is_taken() -> None:
-    steps: list[int] = []
-    distillation(steps=steps).run_iteration()
-    assert len(steps) == 3 + 2
 
 
 @pytest.mark.parametrize("whose", ["student", "generator"])

@@ -366,14 +366,6 @@ def test_a_loss_that_is_no_number_is_told() -> None:
         )
 
 
-def test_a_step_is_asked_about_before_it_is_taken() -> None:
-    asked: list[int] = []
-    Training(start(rng(), 4, 6)).train_round(
-        linear_heads(*linear(1)), COUNTS, rng(), steps=3, before_step=lambda: asked.append(1)
-    )
-    assert len(asked) == 3
-
-
 # ---- latents, and images as their own ----------------------------------------------------------------
 
 

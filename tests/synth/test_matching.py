@@ -8,13 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matching import matching_loss
 from seeds import rng
 from torch import Tensor
 
 from common.models import Classifier, build
 from synth.ball import project_ball, sample_ball
 from synth.class_batches import ClassBatches
-from synth.distribution_matching import matching_loss
 
 
 def network(norm: str = "instance", dtype: torch.dtype = torch.float64) -> Classifier:

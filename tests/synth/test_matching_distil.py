@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from matching import distil
+from matching import distil, matching_loss
 from seeds import rng
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.models import Classifier, build
 from synth import augmentation
+from synth.ball import sample_ball
 from synth.class_batches import ClassBatches
-from synth.distribution_matching import matching_loss, sample_ball
 from synth.starts import real_start
 
 SETTINGS: dict[str, Any] = {

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from matching import distil, distil_privately
+from matching import distil, distil_privately, matching_loss
 from scipy.stats import binom, chi2
 from seeds import rng
 from torch import Tensor, nn
 
 from common.models import Classifier, build
 from synth import private_release
-from synth.distribution_matching import matching_loss
 from synth.matching_parts import features
 from synth.poisson_classes import PoissonClasses
 from synth.private_matching import Mechanism, rows_see_each_other

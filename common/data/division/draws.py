@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def dirichlet(alpha: float, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw shares [clients] from the symmetric Dirichlet(alpha).
-
-    Raises
-    ------
-    DataError
-        alpha is beyond what floating point can draw with.
-    """
+    """Draw shares [clients] from the symmetric Dirichlet(alpha); DataError if floats cannot draw with alpha."""
     shares = rng.dirichlet(np.full(clients, alpha))
     if not np.isclose(shares.sum(), 1):  # not a number, or all zero where the sum overflowed
         raise DataError(

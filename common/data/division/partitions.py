@@ -39,8 +39,6 @@ def partition(
         what its stratified cuts go by.
     clients
         how many clients there are (K).
-    settings
-        the rule and its parameters.
     seed
         the run's seed; equal arguments give equal parts.
     owners

@@ -66,8 +66,6 @@ def subset(labels: Labels, count: int, seed: int) -> Indices:
         int64 [n].
     count
         how many, the classes in proportion; 0 for all.
-    seed
-        the run's seed.
 
     Returns
     -------

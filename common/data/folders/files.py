@@ -61,13 +61,7 @@ class Source:
         return [file for file in self.files if not (data_dir / file.path).is_file()]
 
     def splits(self, data_dir: Path) -> tuple[Split, Split]:
-        """Return the training and the test split.
-
-        Raises
-        ------
-        DataError
-            a file is missing, truncated or damaged; it is named.
-        """
+        """Return the training and the test split; DataError if a file is missing, truncated or damaged, naming it."""
         return self.read(data_dir, self.files)
 
     def fingerprint(self, data_dir: Path) -> str:
@@ -77,13 +71,7 @@ class Source:
 
 
 def read_verified(data_dir: Path, file: SourceFile) -> bytes:
-    """Return a published file's content, once its checksum is known to be right.
-
-    Raises
-    ------
-    DataError
-        the file cannot be read, or is not the published one.
-    """
+    """Return a published file's content by its checksum; DataError if it is another or cannot be read."""
     path = data_dir / file.path
     try:
         content = path.read_bytes()

@@ -79,13 +79,7 @@ def split_folders(folder: Path, classes: Sequence[str]) -> tuple[str | None, str
 
 
 def class_folders(folder: Path) -> list[str]:
-    """Return the names of the classes' folders, sorted: those in train/, in a test folder, or in the folder itself.
-
-    Raises
-    ------
-    DataError
-        If a folder cannot be read.
-    """
+    """Return the classes' folders, sorted, of train/, a test folder or ``folder``; DataError if one is unreadable."""
     if not folder.is_dir():
         return []
     split = next((name for name in (TRAIN, *TEST) if (folder / name).is_dir()), PLAIN)

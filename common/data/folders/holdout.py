@@ -27,10 +27,6 @@ def with_test(
 
     Parameters
     ----------
-    stored : Stored
-        The set as it was brought.
-    name : str
-        Its store's name.
     roots : sequence of Path
         Where stores may lie.
     holdout : Holdout

@@ -105,12 +105,8 @@ def read_site(
 
     Parameters
     ----------
-    info
-        the run's data set.
     settings
         the classes and the form of an image, the same at every site.
-    folder
-        the site's folder.
     keep
         where the site keeps what must survive a restart; None for the user's cache.
 

@@ -173,13 +173,7 @@ def _split(
 
 
 def numbers(value: Any, what: str) -> NDArray[np.generic]:
-    """Return an array of numbers of NumPy's or torch's, or anything that becomes one.
-
-    Raises
-    ------
-    DataError
-        If it becomes none, such as lists of unequal lengths.
-    """
+    """Return an array of numbers of what becomes one; DataError if it does not, as lists of unequal lengths."""
     try:
         array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
         array = np.asarray(array)

@@ -20,8 +20,6 @@ def read_function(path: str, data_dir: Path, size: int) -> Mapping[str, Any]:
     path : str
         ``package.module:callable``. One that needs an argument is given the data directory. It returns a mapping as
         :func:`common.data.own.arrays.contents_of` takes it, or data sets as torch has them: (train, test), or one.
-    data_dir : Path
-        The data directory.
     size : int
         As in :func:`common.data.own.items.arrays_of`.
 

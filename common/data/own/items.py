@@ -41,10 +41,6 @@ def arrays_of(
 
     Parameters
     ----------
-    samples : iterable
-        The samples.
-    count : int
-        How many there are.
     size : int
         Pixels a side that Pillow's images are brought to, as those of a folder are; 0 leaves them as they are.
     what : str

@@ -13,13 +13,7 @@ from common.errors import DataError
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read.
-    """
+    """Return the SHA-256 of a file's content; DataError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -31,13 +25,7 @@ def file_digest(path: Path) -> str:
 
 
 def read_npz(path: Path) -> dict[str, Any]:
-    """Return the arrays in a file by name; nothing in it is ever unpickled.
-
-    Raises
-    ------
-    DataError
-        If it is no .npz file, is damaged, or an array in it holds Python objects.
-    """
+    """Return a file's arrays by name, never unpickling; DataError if it is no .npz, is damaged or holds objects."""
     try:
         found = np.load(path, allow_pickle=False)
         if isinstance(found, np.ndarray):

@@ -53,18 +53,12 @@ def read_own(
 
     Parameters
     ----------
-    name : str
-        The run's ``dataset``.
-    data_dir : Path
-        The data directory.
     images : ImagesSettings
         Whose ``mean``, ``std`` and ``classes`` stand over what the set brings.
     data : DataSettings
         Which file, what its arrays are and how they are brought to a common scale.
     holdout : Holdout
         The test split that is drawn where the set brings none.
-    bounds : Bounds
-        What this machine lets a run touch.
 
     Raises
     ------

@@ -28,8 +28,6 @@ _MISSING = (
 #: what float32 holds of normalised values with room for sums of their squares
 _LARGEST = 1e15
 
-_NAMED = ("low", "high", "mean", "std")
-
 
 def rows_of(array: NDArray[np.generic], kind: Rows, what: str) -> NDArray[np.float64]:
     """Return rows [n, d] as [n, d, 1, 1], or series [n, c, t] as [n, c, 1, t].
@@ -91,12 +89,6 @@ def info_of_rows(
 
     Parameters
     ----------
-    name : str
-        What messages call the set.
-    stored : Stored
-        The set.
-    classes : tuple of str
-        The classes' names.
     images : ImagesSettings
         Whose ``mean`` and ``std`` stand over what the set brings.
     data : DataSettings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from common.code.parameters import constructor_parameters
 from common.data.bounds import ANYWHERE, Bounds
 from common.data.own.function import of_item_sets
 from common.errors import ConfigError, DataError
-
-log = logging.getLogger("flwr")
 
 #: what torchvision's sets call their parts, the first one that a set knows being taken
 _TRAIN, _TEST = ("train", "trainval"), ("test", "val", "valid")
@@ -34,8 +31,6 @@ def read_torchvision(
         The data directory, torchvision's ``root``.
     size : int
         As in :func:`common.data.own.items.arrays_of`.
-    bounds : Bounds
-        What this machine lets a run touch.
 
     Raises
     ------

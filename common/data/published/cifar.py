@@ -56,13 +56,7 @@ def read_cifar100(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Split,
 def _read(
     data_dir: Path, files: tuple[SourceFile, ...], *, key: str, classes: int
 ) -> tuple[Split, Split]:
-    """Read every batch and join those of one split.
-
-    Raises
-    ------
-    DataError
-        a batch is missing, not the published one, or not what a batch is.
-    """
+    """Read every batch and join a split's; DataError if one is missing, not the published one, or no batch."""
     batches: dict[str, list[tuple[NDArray[np.uint8], Labels]]] = {"train": [], "test": []}
     for file in files:
         content = read_verified(data_dir, file)

@@ -49,23 +49,11 @@ class SpritesSource:
         return [] if there else [SourceFile(f"{FOLDER}/*.npz", "train", "", _PUBLISHER)]
 
     def splits(self, data_dir: Path) -> tuple[Split, Split]:
-        """Return the training split, with its owners, and the test split.
-
-        Raises
-        ------
-        DataError
-            the file is missing, one of several, or damaged.
-        """
+        """Return the training split, with owners, and the test split; DataError if the file is missing or damaged."""
         return read_dsprites(self._file(data_dir))
 
     def fingerprint(self, data_dir: Path) -> str:
-        """Return what tells a store built from this file from one of another or a changed one.
-
-        Raises
-        ------
-        DataError
-            the file is missing, or one of several.
-        """
+        """Return what tells this file's store from another's; DataError if it is missing, or one of several."""
         path = self._file(data_dir)
         about = path.stat()
         line = f"dsprites {_READER}\0{path.name}\0{about.st_size}\0{about.st_mtime_ns}"

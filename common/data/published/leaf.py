@@ -60,25 +60,13 @@ class LeafSource:
         ]
 
     def splits(self, data_dir: Path) -> tuple[Split, Split]:
-        """Return the training split, with its owners, and the test split.
-
-        Raises
-        ------
-        DataError
-            a file is missing or damaged; it is named.
-        """
+        """Return the training split, with owners, and the test split; DataError naming a missing or damaged file."""
         self._require(data_dir)
         train, test = (self._shards(data_dir, part) for part in _PARTS)
         return self.read(train, test, [data_dir / path for path in self.extra])
 
     def fingerprint(self, data_dir: Path) -> str:
-        """Return what tells a store built from these files from one of other or changed files.
-
-        Raises
-        ------
-        DataError
-            a file is missing.
-        """
+        """Return what tells a store of these files from one of others or changed ones; DataError if one is missing."""
         self._require(data_dir)
         lines = [f"leaf {_READER}"]
         for path in filter(Path.is_file, self.paths(data_dir)):

@@ -71,13 +71,7 @@ def read_users(path: Path) -> Iterator[User]:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises
-    ------
-    DataError
-        it cannot be read, or is not one.
-    """
+    """Return the JSON object in a file; DataError if it cannot be read, or is not one."""
     try:
         content = json.loads(path.read_bytes())
     except OSError as error:
@@ -90,13 +84,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def entry(content: dict[str, Any], key: str, kind: type, place: object) -> Any:
-    """Return ``content[key]``.
-
-    Raises
-    ------
-    DataError
-        it is missing or of another kind.
-    """
+    """Return ``content[key]``; DataError if it is missing or of another kind."""
     if key not in content:
         raise DataError(f"{place} has no {key!r}; {REMEDY}")
     value = content[key]

@@ -50,10 +50,6 @@ class Evidence:
         int64 [n]: the position in ``sites`` of the site that trains on it, or NOBODY.
     kind : Tensor
         int64 [n], MEMBER, FITTED or COUNTED of :mod:`nectar.audit.images.attacks`.
-    sites : tuple of str
-        The sites with members.
-    info : DatasetInfo
-        The data set's public description.
     sent : mapping of str to Sent
         By site, or under ALL_SITES.
     """

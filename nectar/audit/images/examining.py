@@ -60,8 +60,6 @@ class Examined:
 
     Parameters
     ----------
-    images : int
-        How many it sent.
     attacks : mapping of str to Found
         By the attack's name.
     nearest : Nearest or None
@@ -87,8 +85,6 @@ def examined(
 
     Parameters
     ----------
-    evidence : Evidence
-        Candidates, and what was sent.
     by_model : mapping of str to Tensor
         Scores of the candidates, float [n], of attacks on weights.
     """

@@ -24,10 +24,6 @@ def outcome(
 
     Parameters
     ----------
-    whole : Examined
-        All sites together.
-    sites : mapping of str to Examined
-        Each.
     about : mapping
         What was audited: controls by what they are.
     notes : sequence of str

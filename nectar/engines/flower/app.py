@@ -38,13 +38,7 @@ def project_file() -> Path:
 
 
 def project() -> dict[str, Any]:
-    """Return what the app's pyproject.toml says.
-
-    Raises
-    ------
-    LaunchError
-        If it is not there, cannot be read or describes no Flower app.
-    """
+    """Return what pyproject.toml says; LaunchError if it is not there, unreadable or describes no Flower app."""
     return _read(project_file())
 
 
@@ -57,13 +51,7 @@ def client_app() -> ClientApp:
 
 
 def app_folder() -> Path:
-    """Return the folder that ``flwr run`` submits and ``flwr build`` bundles.
-
-    Raises
-    ------
-    LaunchError
-        If there is none, or an installed app cannot be laid out.
-    """
+    """Return the folder that ``flwr run`` and ``flwr build`` take; LaunchError if there is none to lay out."""
     if not _CARRIED.is_file():
         require_app(SOURCE)
         return SOURCE
@@ -98,13 +86,7 @@ def copy_bundled(app: Path, folder: Path) -> None:
 
 
 def require_app(folder: Path) -> None:
-    """Check that a Flower app lies in ``folder``.
-
-    Raises
-    ------
-    LaunchError
-        No pyproject.toml, or one without the app's components.
-    """
+    """Check that a Flower app lies in ``folder``; LaunchError without its pyproject.toml and components."""
     _read(folder / _PROJECT)
 
 

@@ -54,8 +54,6 @@ class Client:
 
     Attributes
     ----------
-    program
-        The program ``flwr``.
     connection
         The connection's name in the configuration of `environment`'s Flower home.
     environment
@@ -73,18 +71,7 @@ class Client:
     last_words: Callable[[], str] = lambda: "."
 
     def submit(self, app: Path, options: Sequence[str]) -> str:
-        """Hand an app to the SuperLink.
-
-        Returns
-        -------
-        str
-            The run's number.
-
-        Raises
-        ------
-        LaunchError
-            Flower refuses the app; the sentence holds its reason.
-        """
+        """Hand an app to the SuperLink, and return the run's number; LaunchError with Flower's reason if it refuses."""
         words = run_words(app, self.connection, options)
         return run_number(self._call(words, SUBMIT_SECONDS))
 
@@ -93,8 +80,6 @@ class Client:
 
         Parameters
         ----------
-        run
-            The run's number.
         watch
             Called in a thread of its own; when it returns, the SuperLink is taken for gone. Flower's
             client itself waits for one to come back, and for ever where a network is cut.
@@ -130,26 +115,14 @@ class Client:
             process.wait()
 
     def log_so_far(self, run: str) -> str:
-        """Return what the run has logged until now.
-
-        Raises
-        ------
-        LaunchError
-            The SuperLink does not answer, or knows no such run.
-        """
+        """Return what the run has logged until now; LaunchError without an answer or such a run."""
         done = self._call(["log", run, self.connection, "--show"], _LIST_SECONDS)
         if done.returncode:
             raise _failed("log", done)
         return done.stdout
 
     def outcome(self, run: str) -> Outcome:
-        """Ask how the run stands.
-
-        Raises
-        ------
-        LaunchError
-            The SuperLink is gone or gives no sensible answer.
-        """
+        """Ask how the run stands; LaunchError if the SuperLink is gone or gives no sensible answer."""
         answer = self.ask(["list", self.connection, "--run-id", run], _LIST_SECONDS)
         try:
             entry = answer["runs"][0]
@@ -161,13 +134,7 @@ class Client:
             ) from None
 
     def stop(self, run: str) -> None:
-        """End a run.
-
-        Raises
-        ------
-        LaunchError
-            The SuperLink does not answer, or there is no such run or it is over.
-        """
+        """End a run; LaunchError if the SuperLink does not answer, or there is no such run or it is over."""
         self.ask(["stop", run, self.connection], _LIST_SECONDS)
 
     def ask(self, arguments: Sequence[str], seconds: float) -> dict[str, Any]:
@@ -207,13 +174,7 @@ def run_words(app: Path, connection: str, options: Sequence[str]) -> list[str]:
 
 
 def run_number(done: subprocess.CompletedProcess[str]) -> str:
-    """Read the run's number from what ``flwr run`` answered.
-
-    Raises
-    ------
-    LaunchError
-        Flower refuses the app; the sentence holds its reason.
-    """
+    """Read the run's number from what ``flwr run`` answered; LaunchError with Flower's reason if it refuses."""
     try:
         answer = _answer("run", done)
     except Refused as refusal:

@@ -30,8 +30,6 @@ class Connection:
         ``HOST:PORT``.
     root_certificates : Path or None
         The authority whose server certificates are trusted; None for the system's, or without TLS.
-    insecure : bool
-        Whether there is no TLS.
     home : Path
         Flower's home, in which the configuration lies.
     """
@@ -68,13 +66,7 @@ class Connection:
         )
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return what this connection trusts, None without TLS.
-
-        Raises
-        ------
-        LaunchError
-            The certificates cannot be read.
-        """
+        """Return what this connection trusts, None without TLS; LaunchError if the certificates cannot be read."""
         if self.insecure:
             return None
         try:
@@ -122,13 +114,7 @@ class Connection:
             return str(error)
 
     def wait(self, seconds: float) -> None:
-        """Wait until the SuperLink answers.
-
-        Raises
-        ------
-        LaunchError
-            It does not within `seconds`, or TLS fails, which no waiting mends.
-        """
+        """Wait until the SuperLink answers; LaunchError if it does not in `seconds`, or TLS fails for good."""
         deadline = time.monotonic() + seconds
         while problem := self.health(_FIRST_PROBE_SECONDS):
             if "CERTIFICATE_VERIFY_FAILED" in problem or time.monotonic() >= deadline:

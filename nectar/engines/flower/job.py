@@ -26,8 +26,6 @@ class Resources:
 
     Attributes
     ----------
-    supernodes
-        Number of simulated devices.
     client_cores
         Cores a device at work takes.
     client_gpus
@@ -65,8 +63,6 @@ class Job:
         The app's directory, the one that holds its pyproject.toml.
     run_config
         Overrides of the app's run configuration.
-    resources
-        Devices and what each may use.
     """
 
     app: Path

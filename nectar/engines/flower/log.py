@@ -65,8 +65,6 @@ class Screen:
 
     Parameters
     ----------
-    out
-        The terminal or file.
     verbose
         Whether every line is, idle ones too.
     """
@@ -108,8 +106,6 @@ def follow_lines(
     ----------
     lines
         Gives the log from its beginning to the run's end; raises LogBroken where the connection breaks.
-    outcome
-        Says how the run stands.
     see
         Called with each line, its line end included; the log's very last one may have none.
     """

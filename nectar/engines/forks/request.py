@@ -19,12 +19,6 @@ class Request:
 
     Attributes
     ----------
-    words : list of str
-        What it is called with.
-    folder : bytes
-        The working directory.
-    environment : dict of bytes to bytes
-        All variables.
     files : list of int
         Descriptors of its standard input, output and errors, open in this process.
     """

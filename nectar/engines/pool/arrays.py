@@ -23,8 +23,6 @@ class Sender:
 
     Parameters
     ----------
-    connection : Connection
-        The pipe.
     keep : bool
         Whether both ends keep a message's bytes until the next one; the receiver says the same.
     """
@@ -35,13 +33,7 @@ class Sender:
         self._numbers = itertools.count()
 
     def send(self, item: object) -> None:
-        """Send ``item``.
-
-        Raises
-        ------
-        OSError
-            If the other end is gone.
-        """
+        """Send ``item``; OSError if the other end is gone."""
         file = io.BytesIO()
         pickler = _Pickler(file, self._last, self._numbers)
         pickler.dump(item)
@@ -56,8 +48,6 @@ class Receiver:
 
     Parameters
     ----------
-    connection : Connection
-        The pipe.
     keep : bool
         As the sender's.
     """
@@ -67,13 +57,7 @@ class Receiver:
         self._last: dict[int, bytes] = {}
 
     def receive(self) -> Any:
-        """Wait for what comes next, and return it.
-
-        Raises
-        ------
-        EOFError
-            If the other end is closed.
-        """
+        """Wait for what comes next, and return it; EOFError if the other end is closed."""
         file = io.BytesIO(self._connection.recv_bytes())
         unpickler = _Unpickler(file, self._last, self._connection)
         item = unpickler.load()

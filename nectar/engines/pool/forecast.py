@@ -15,15 +15,7 @@ _LATEST = 32
 
 
 class Forecast:
-    """What is known of the devices' seconds.
-
-    Parameters
-    ----------
-    rounds : int
-        Rounds of the run.
-    asked : int
-        Devices asked in a round.
-    """
+    """What is known of the devices' seconds."""
 
     def __init__(self, rounds: int, asked: int) -> None:
         self._rounds, self._asked = rounds, asked
@@ -41,12 +33,8 @@ class Forecast:
 
         Parameters
         ----------
-        server_round : int
-            The round that goes on.
         waiting : int
             Devices that are still to work in it.
-        processes : int
-            Workers.
         """
         if not self._seconds or processes < 2:
             return False

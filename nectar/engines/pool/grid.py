@@ -35,10 +35,6 @@ def local_federation(
 
     Parameters
     ----------
-    client_app : ClientApp
-        The app to call.
-    config : Config
-        The run's configuration.
     progress : callable, optional
         Told (messages carried out, messages pushed together) after each one.
     """
@@ -98,10 +94,6 @@ class PoolGrid(LocalGrid):
 
     Parameters
     ----------
-    client_app : ClientApp
-        The app to call in this process.
-    config : Config
-        The run's configuration.
     processes : int
         Workers of the pool, at least 2.
     progress : callable, optional

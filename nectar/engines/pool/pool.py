@@ -56,10 +56,6 @@ class WorkerPool:
 
     Parameters
     ----------
-    setup : Setup
-        What each worker is told first.
-    size : int
-        How many there are.
     progress : callable, optional
         Told (messages carried out, messages put together) after each one, in a thread of the pool's.
     """

@@ -41,13 +41,7 @@ class Setup:
 
 
 class Worker:
-    """A worker's process and the pipe to it. One thread at a time uses it; any may ``end`` it.
-
-    Parameters
-    ----------
-    setup : Setup
-        What it is told first.
-    """
+    """A worker's process and the pipe to it. One thread at a time uses it; any may ``end`` it."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
@@ -63,13 +57,7 @@ class Worker:
             )
 
     def greet(self) -> None:
-        """Wait until the worker has imported and resolved what the run needs.
-
-        Raises
-        ------
-        WorkerError
-            If it cannot.
-        """
+        """Wait until the worker has imported and resolved what the run needs; WorkerError if it cannot."""
         self._send(self._setup)
         kind, said = self._answer("ready", "failed")
         if kind == "failed":
@@ -78,13 +66,7 @@ class Worker:
             raise WorkerError("it found other source files than this process has imported")
 
     def carry_out(self, message: Message) -> RecordDict | Error:
-        """Return what the site answers.
-
-        Raises
-        ------
-        WorkerError
-            If the worker died over it.
-        """
+        """Return what the site answers; WorkerError if the worker died over it."""
         to = message.metadata
         self._send(
             {

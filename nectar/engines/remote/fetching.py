@@ -47,14 +47,6 @@ def fetch(
 
     Parameters
     ----------
-    connection : Connection
-        The SuperLink beside whose ServerApp the record lies.
-    app : Path
-        The Flower app.
-    request : Request
-        Which record, which files.
-    output : Path
-        The directory of records at home.
     server_output : str
         The server's output directory, where it is not the server's default.
     replace : bool
@@ -74,13 +66,7 @@ def fetch(
 def ask(
     connection: Connection, app: Path, request: Request, server_output: str = ""
 ) -> tuple[Head, bytes]:
-    """Let the server send a record; return what it says of it, and the archive.
-
-    Raises
-    ------
-    FetchError
-        If the server refuses, with its reason, or not all came.
-    """
+    """Let the server send a record; return its words and the archive; FetchError if it refuses or not all came."""
     config = {"fetch": request.text(), "output-dir": server_output}
     client = connection.client()
     run = client.submit(app, ["--run-config", to_flwr(config)])

@@ -25,10 +25,6 @@ def follow(connection: Connection, run: str, see: Callable[[str], object]) -> Ou
 
     Parameters
     ----------
-    connection : Connection
-        The SuperLink.
-    run : str
-        The run's number.
     see : callable
         Called with each line, its line end included.
 

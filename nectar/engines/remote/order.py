@@ -57,8 +57,6 @@ def order_of(
 
     Parameters
     ----------
-    words : sequence of str
-        The words.
     file : str, optional
         A file of settings, of this machine.
     typed : dict, optional
@@ -100,8 +98,6 @@ def resumed(order: Order, directory: str, recorded: RunConfig) -> Order:
 
     Parameters
     ----------
-    order : Order
-        What was typed.
     directory : str
         Where the record lies on the server.
     recorded : dict

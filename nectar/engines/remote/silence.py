@@ -29,14 +29,6 @@ def breaking_silence(
 
     Parameters
     ----------
-    connection : Connection
-        The SuperLink.
-    run : str
-        The run's number.
-    reading : Reading
-        What its log has told so far.
-    say : callable
-        Shows a sentence.
     every : float
         Seconds.
 

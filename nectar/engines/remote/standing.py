@@ -103,8 +103,6 @@ def standing(connection: Connection, names: Mapping[str, str]) -> Standing:
 
     Parameters
     ----------
-    connection : Connection
-        The SuperLink.
     names : mapping
         Sites' names by the number of their node, as they were noted when they were registered. A run tells the names
         under which its sites answered, which stand over these.

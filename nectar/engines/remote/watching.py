@@ -39,13 +39,7 @@ class Watched:
 
 
 def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None = None) -> Watched:
-    """Show a run's log and how it ended, or watch until Ctrl-C, which ends the watching and not the run.
-
-    Raises
-    ------
-    LaunchError
-        The SuperLink has gone and did not come back.
-    """
+    """Show a run's log and end until Ctrl-C, which ends the watching alone; LaunchError if the SuperLink is gone."""
     screen = Screen(out or sys.stdout, verbose=verbose)
     reading = Reading()
     with breaking_silence(connection, run, reading, screen.say) as heard:

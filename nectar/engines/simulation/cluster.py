@@ -8,13 +8,7 @@ from nectar.engines.flower.job import LaunchError
 
 
 def knock(address: str) -> None:
-    """See whether anybody listens at ``HOST:PORT``, which Ray itself tries for minutes; other forms are Ray's own.
-
-    Raises
-    ------
-    LaunchError
-        If nobody does.
-    """
+    """See who listens at ``HOST:PORT``, which Ray tries for minutes; LaunchError if nobody; other forms are Ray's."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in address:
         return

@@ -20,10 +20,6 @@ class Program:
 
     Attributes
     ----------
-    process
-        The child.
-    log
-        The file of what it says, on both its outputs.
     words
         Where a program that was started warm finds its words.
     """
@@ -63,15 +59,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the programs of one simulation run.
-
-    Attributes
-    ----------
-    directory
-        Their working directory.
-    environment
-        Their environment.
-    """
+    """Where the programs of one simulation run."""
 
     directory: Path
     environment: Mapping[str, str]
@@ -87,8 +75,6 @@ class Place:
 
         Parameters
         ----------
-        name
-            The program.
         after
             A program that imports much of the same: the imports wait until it has said something. Python keeps a
             compiled module, so that of two processes one after the other only the first compiles it.

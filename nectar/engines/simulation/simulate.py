@@ -28,8 +28,6 @@ def simulate(
 
     Parameters
     ----------
-    job
-        App, run configuration, resources.
     check
         Called while Flower's programs start, before the job is handed to them; what it raises ends them.
     verbose

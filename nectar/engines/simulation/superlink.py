@@ -63,12 +63,7 @@ class SuperLink:
         self._place.put_in_place_of(self._simulation, "flwr-simulation")
 
     def submit(self, job: Job) -> str:
-        """Hand the app to the SuperLink, as soon as that answers.
-
-        Returns
-        -------
-        str
-            The run's number.
+        """Hand the app to the SuperLink, as soon as that answers, and return the run's number.
 
         Raises
         ------
@@ -103,13 +98,7 @@ class SuperLink:
             time.sleep(_POLL_SECONDS)
 
     def outcome(self, run: str) -> Outcome:
-        """Ask how the run stands.
-
-        Raises
-        ------
-        LaunchError
-            The SuperLink is gone or gives no sensible answer.
-        """
+        """Ask how the run stands; LaunchError if the SuperLink is gone or gives no sensible answer."""
         code = self._simulation.process.poll()
         # Flower's simulation exits with 0 only after a run that completed.
         if code == 0:

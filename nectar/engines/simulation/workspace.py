@@ -33,18 +33,7 @@ _numbers = itertools.count()
 
 
 class Workspace:
-    """A run's own directory, readable by its user alone.
-
-    Attributes
-    ----------
-    directory : Path
-        The directory.
-
-    Raises
-    ------
-    LaunchError
-        No temporary directory has a path that leaves room for Ray's sockets.
-    """
+    """A run's directory, its user's alone; LaunchError if no temporary path leaves room for Ray's sockets."""
 
     def __init__(self) -> None:
         self.directory = _free_place()

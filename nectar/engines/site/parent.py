@@ -33,15 +33,6 @@ _PASSED_ON = {
 class Parent:
     """Serves one SuperNode, which ends with this process.
 
-    Parameters
-    ----------
-    listener : socket.socket
-        Where stubs connect.
-    command : sequence of str
-        The SuperNode.
-    environment : mapping of str to str
-        Its environment.
-
     Attributes
     ----------
     told_to_end : bool

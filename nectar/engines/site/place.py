@@ -32,8 +32,6 @@ class Place:
     ----------
     folder : Path
         Readable for its owner alone.
-    listener : socket.socket
-        Where stubs connect.
     """
 
     folder: Path

@@ -40,10 +40,6 @@ def exit_code(
     ----------
     code : int
         With what the SuperNode ended: 0 where it was online before.
-    fleet : Fleet
-        The server and the key.
-    folder : Path
-        The program's own.
     ask : callable
         Whether the server knows the key; None if that cannot be told.
     """

@@ -42,8 +42,6 @@ def shared(config: Config, *, elsewhere: bool) -> Check:
 
     Parameters
     ----------
-    config : Config
-        The run's.
     elsewhere : bool
         Whether the server that needs it may be another machine: then a lack here is no failure.
     """

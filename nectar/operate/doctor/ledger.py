@@ -20,8 +20,6 @@ def standing(state: Path, node: Mapping[str, Any], delta: float) -> Iterator[Che
 
     Parameters
     ----------
-    state : Path
-        The site's state directory.
     node : mapping
         The site's node config, whose delta and budget hold where it names them.
     delta : float

@@ -33,8 +33,6 @@ class Answer:
     ----------
     status : int
         HTTP's; 0 if nothing came, and ``body`` says why.
-    headers : mapping
-        By lower-case name.
     body : str
         The content.
     asked : float
@@ -52,8 +50,6 @@ def link(connection: Connection, flower: str, *, site: bool) -> Iterator[Check]:
 
     Parameters
     ----------
-    connection : Connection
-        The server.
     flower : str
         The major.minor of Flower that it must run.
     site : bool

@@ -66,13 +66,6 @@ def _of_file(path: Path) -> Node:
 def held_against(node: Node, run_config: Mapping[str, str | int | float | bool]) -> Config:
     """Return a run's configuration as the site carries it out: with its own device and cores, below its own root.
 
-    Parameters
-    ----------
-    node : mapping
-        The node config.
-    run_config : mapping
-        What is submitted.
-
     Raises
     ------
     NectarError
@@ -120,8 +113,6 @@ def look(
     ----------
     text : str
         As typed after ``--node-config``.
-    run_config : mapping
-        What is submitted.
     """
     node: Node = {}
     try:

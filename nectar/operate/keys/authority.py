@@ -36,13 +36,7 @@ _HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*")
 
 
 def make_authority(directory: Path, days: int = CA_DAYS) -> x509.Certificate:
-    """Write ``ca.key``, which never leaves the operator, and ``ca.crt``, which every site gets.
-
-    Raises
-    ------
-    KeysError
-        If one of them is there already or cannot be written.
-    """
+    """Write ``ca.key``, the operator's alone, and ``ca.crt`` for every site; KeysError if there or not writable."""
     key_file, certificate_file = directory / "ca.key", directory / "ca.crt"
     refuse_existing(key_file, certificate_file)
     make_directory(directory)
@@ -106,13 +100,7 @@ def make_server(directory: Path, hosts: Sequence[str], days: int = SERVER_DAYS) 
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Return the (first) certificate in a PEM file.
-
-    Raises
-    ------
-    KeysError
-        If there is none.
-    """
+    """Return the (first) certificate in a PEM file; KeysError if there is none."""
     try:
         return x509.load_pem_x509_certificates(read(path))[0]
     except ValueError:
@@ -120,13 +108,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a private key in PEM form.
-
-    Raises
-    ------
-    KeysError
-        If it is none, has a passphrase or is of another kind.
-    """
+    """Return a private key in PEM form; KeysError if it is none, has a passphrase or is of another kind."""
     try:
         key = serialization.load_pem_private_key(read(path), password=None)
     except (ValueError, TypeError):

@@ -25,13 +25,7 @@ _GONE, _RANGE = "unregistered", 2**64
 
 
 def copy(database: Path, target: Path) -> None:
-    """Write a copy as one file, by SQLite's own backup, which also reads what is in the log.
-
-    Raises
-    ------
-    KeysError
-        If there is no SuperLink's database.
-    """
+    """Write a copy as one file, log included, by SQLite's own backup; KeysError if there is no such database."""
     target.touch(PRIVATE, exist_ok=False)
     with _open(database) as source, contextlib.closing(sqlite3.connect(target)) as to:
         source.backup(to)
@@ -39,13 +33,7 @@ def copy(database: Path, target: Path) -> None:
 
 
 def members(database: Path) -> tuple[list[Revoked], list[Revoked]]:
-    """Return the sites that are registered in a database and those that were unregistered.
-
-    Raises
-    ------
-    KeysError
-        If it is no SuperLink's database, or damaged.
-    """
+    """Return a database's sites, registered and unregistered; KeysError if it is no SuperLink's, or damaged."""
     with _open(database) as connection:
         rows = connection.execute(
             "SELECT node_id, public_key, name, status, unregistered_at FROM node"

@@ -18,13 +18,7 @@ class KeysError(NectarError):
 
 
 def make_directory(directory: Path) -> None:
-    """Make ``directory``, which its user alone may enter; one that is there already is taken as it is.
-
-    Raises
-    ------
-    KeysError
-        If it cannot be made.
-    """
+    """Make ``directory`` for its user alone, unless it is there already; KeysError if it cannot be made."""
     try:
         # Whoever may write to a directory above may put another one in its place.
         for above in reversed(directory.parents):
@@ -37,13 +31,7 @@ def make_directory(directory: Path) -> None:
 
 
 def refuse_existing(*paths: Path) -> None:
-    """Refuse, before any work, what would have to be written over.
-
-    Raises
-    ------
-    KeysError
-        Naming the first file that is there.
-    """
+    """Refuse, before any work, what would have to be written over; KeysError naming the first file that is there."""
     for path in paths:
         if os.path.lexists(path):
             raise _exists(path)
@@ -101,13 +89,7 @@ def _is_same(path: Path, temporary: Path) -> bool:
 
 
 def read(path: Path) -> bytes:
-    """Return a file's content.
-
-    Raises
-    ------
-    KeysError
-        If it is not there or cannot be read.
-    """
+    """Return a file's content; KeysError if it is not there or cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

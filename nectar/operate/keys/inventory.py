@@ -36,10 +36,6 @@ class Entry:
 
     Attributes
     ----------
-    name : str
-        Its name from the directory.
-    text : str
-        What it is, in a line.
     problem : str
         What is wrong with it and how it is mended; empty if nothing is.
     fatal : bool

@@ -65,13 +65,7 @@ def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
 
 
 def read_public(path: Path) -> ec.EllipticCurvePublicKey:
-    """Return the public half in an OpenSSH file.
-
-    Raises
-    ------
-    KeysError
-        If the file holds something else; a private key is named as what it is.
-    """
+    """Return the public half in an OpenSSH file; KeysError if it holds another thing, naming a private key so."""
     content = read(path)
     if b"PRIVATE KEY" in content:
         raise KeysError(
@@ -89,13 +83,7 @@ def read_public(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def read_private(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the site's own half.
-
-    Raises
-    ------
-    KeysError
-        If it is none, or has a passphrase, which a SuperNode could not ask for.
-    """
+    """Return the site's own half; KeysError if it is none, or has a passphrase, which a SuperNode could not ask for."""
     try:
         key = serialization.load_ssh_private_key(read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -36,12 +36,8 @@ def register(
 
     Parameters
     ----------
-    connection : Connection
-        The SuperLink, by a way on which it answers its operator.
     public_files : sequence of Path
         The files ``SITE.pub``; a site's name at the SuperLink is the file's.
-    wait : float
-        Seconds that the SuperLink is waited for.
     all_of : Path, optional
         A directory of keys, all of whose sites are meant. Those that were unregistered are named and stay out; asked
         for by its file, such a site is refused.
@@ -108,13 +104,7 @@ def _nodes(connection: Connection) -> dict[str, str]:
 
 
 def _standing(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
-    """Say how a key stands of which it is noted that it was registered as one of ``nodes``; nothing if it is not.
-
-    Raises
-    ------
-    KeysError
-        If it was unregistered.
-    """
+    """Say how a key stands that was noted as one of ``nodes``, if it is one; KeysError if it was unregistered."""
     node, of = noted(path)
     return _how(path, node, nodes) if of == fingerprint(key) else ""
 
@@ -165,8 +155,6 @@ def unregister(connection: Connection, which: Sequence[Path | str], directory: P
 
     Parameters
     ----------
-    connection : Connection
-        The SuperLink.
     which : sequence of Path or str
         Public halves, and numbers of nodes.
     directory : Path or None

@@ -84,13 +84,7 @@ def revoked(path: Path) -> list[Revoked]:
 
 
 def note_revoked(path: Path, entries: Iterable[Revoked]) -> None:
-    """Put on the list what is not on it yet.
-
-    Raises
-    ------
-    KeysError
-        If it cannot be read or written.
-    """
+    """Put on the list what is not on it yet; KeysError if it cannot be read or written."""
     known = revoked(path)
     new = [entry for entry in entries if not find(known, entry.node, entry.fingerprint)]
     if not new and path.exists():

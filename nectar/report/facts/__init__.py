@@ -23,10 +23,6 @@ def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:
     method : str
         A name, or the import path of a Flower strategy (whose devices are FedAvg's) or of a method of the user's
         own, which may name its facts.
-    disclosed : Disclosure
-        What left the devices.
-    given : callable
-        Returns a run's setting of the method by name.
 
     Returns
     -------

@@ -17,8 +17,6 @@ class Facts:
 
     Parameters
     ----------
-    spoken : str
-        The method's name.
     protected : tuple of str
         What did not leave the devices, or was not given away, in a sentence each.
     sent : tuple of str

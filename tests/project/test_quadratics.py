@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadratics import LeastSquares, exchanged, federated_averaging, quadratics, rounds_to
 from seeds import rng
 from torch import Tensor
 
-from nectar.quadratics import LeastSquares, exchanged, federated_averaging, quadratics, rounds_to
 from synth.dissimilarity import distribution_shift, gradient_dissimilarity
 
 TARGET = 1.1e-6
