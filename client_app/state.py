@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 
 from client_app.releases import ReleaseLog
 from common.errors import FederationError
+from common.sites import site_slug
 from common.storage import tensor_file, tensors_apart
 from common.storage.files import collect_leftovers
 from common.storage.tensor_file import TensorFileError
@@ -73,19 +74,19 @@ class DeviceState(Protocol):
 
 
 class DirectoryState:
-    """Versions as safetensors files in a directory of (record id, site); the log lies at ``root``."""
+    """Versions as safetensors files in a directory of (record id, site's slug); the log lies at ``root``."""
 
     def __init__(
         self, root: Path, record_id: str, site: str, run: int = 0, *, shelf: Path | None = None
     ) -> None:
-        self._parts = root, record_id, site
+        self._parts = root, record_id, site_slug(site)
         self._shelf = shelf or root / SHELF
         self._log = ReleaseLog(root, {"run": run, "record": record_id, "site": site})
 
     @cached_property
     def _directory(self) -> Path:
-        root, record_id, site = self._parts
-        return root / record_id / site
+        root, record_id, slug = self._parts
+        return root / record_id / slug
 
     def rounds(self) -> list[int]:
         """Return the rounds of which there is a version, in order."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,22 +19,62 @@ IN_PROCESS, RAY, SUPERLINK = ENGINES = ("in-process", "ray", "superlink")
 #: stands for all of them where images are told by site; no site can be called so
 ALL_SITES = "all sites"
 
-SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LONGEST = 64
+
+_PLAIN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST - 1}}}")
+
+#: letters and marks that nothing is drawn for, so that two names with and without them look the same
+_UNSEEN = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+def is_site_name(text: str) -> bool:
+    """Whether a site can be called so: the one place that judges it, at a site, at the server and in a record.
+
+    1 to 64 characters in Unicode's form NFC, a letter or digit first: letters and digits of any script, their marks,
+    dots, dashes, underscores, and single spaces inside. So neither a control, nor a mark of direction or of no width,
+    nor what separates the parts of a path.
+    """
+    if _PLAIN.fullmatch(text):
+        return True
+    if not 1 <= len(text) <= _LONGEST or text == ALL_SITES or _UNSEEN.search(text):
+        return False
+    kinds = [unicodedata.category(c) for c in text]
+    letters = all(
+        k[0] in "LM" or k == "Nd" or c in "._- " for c, k in zip(text, kinds, strict=True)
+    )
+    begins = kinds[0][0] == "L" or kinds[0] == "Nd"
+    spaced = "  " not in text and text[-1] != " "
+    return letters and begins and spaced and unicodedata.is_normalized("NFC", text)
+
+
+def site_slug(name: str) -> str:
+    """Return what stands for a site in names of files: the name, where it is of ASCII letters, digits and ``._-``.
+
+    Another is given the letters that ASCII has, and after a ``~``, which no name has, the start of its SHA-256: so no
+    two names have one slug, whoever chose them.
+    """
+    if _PLAIN.fullmatch(name) or name == ALL_SITES:
+        return name
+    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    seen = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip("-_.")[:40] or "site"
+    return f"{seen}~{hashlib.sha256(name.encode()).hexdigest()[:16]}"
 
 
 def site_order(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key: runs of digits count as numbers, so that partition-2 comes before partition-10."""
     parts = re.findall(r"\d+|\D+", name)
-    return tuple((0, int(p), p) if p.isdigit() else (1, 0, p) for p in parts)
+    return tuple((0, int(p), p) if p.isdecimal() else (1, 0, p) for p in parts)
 
 
 def site_name(node_config: Mapping[str, object]) -> str:
-    """Return the site's name: from its node config, else ``partition-<i>``, else its own folder's last part.
+    """Return the site's name in form NFC: of its node config, else ``partition-<i>``, else its folder's last part.
 
     Raises
     ------
     FederationError
-        If the node config names no site, partition or folder, or the name cannot be part of a file's name.
+        If the node config names no site, partition or folder, or no site can be called so.
     """
     name = node_config.get("site")
     if name is None and "partition-id" in node_config:
@@ -44,23 +86,24 @@ def site_name(node_config: Mapping[str, object]) -> str:
             "a node needs a name: start its SuperNode with --node-config \"site='NAME'\" or with "
             '"partition-id=I num-partitions=K"'
         )
-    if not SITE_NAME.fullmatch(str(name)):
+    name = unicodedata.normalize("NFC", str(name)[: 4 * _LONGEST])
+    if not is_site_name(name):
         raise FederationError(
-            f"the site name {str(name)[:80]!r} is not allowed: 1 to 64 letters, digits, dots, dashes and "
-            "underscores, a letter or digit first"
+            f"the site name {name[:80]!a} is not allowed: choose 1 to {_LONGEST} letters, digits, dots, dashes, "
+            f"underscores and single spaces, a letter or digit first, and not '{ALL_SITES}'"
         )
-    return str(name)
+    return name
 
 
 def folder_sites(folders: str) -> tuple[str, ...]:
     """Return the names of simulated sites with folders of their own, ``folders`` as ``images.sites`` has them.
 
-    A site is called as its folder, with a dash for what no site's name can have, such as a space. One is called as its
+    A site is called as its folder, with a dash for what no name can have, such as a bracket. One is called as its
     partition where another would be called the same, or no site could be called so.
     """
     names = [_called(path) for path in folders.split(",")] if folders else []
     count = Counter(names)
-    alone = {name for name in names if count[name] == 1 and SITE_NAME.fullmatch(name)}
+    alone = {name for name in names if count[name] == 1 and is_site_name(name)}
     numbered = [f"partition-{i}" for i in range(len(names))]
     found = [n if n in alone else number for n, number in zip(names, numbered, strict=True)]
     return tuple(found if len(set(found)) == len(found) else numbered)
@@ -68,10 +111,10 @@ def folder_sites(folders: str) -> tuple[str, ...]:
 
 def _called(folder: str) -> str:
     """Return what a site with this folder is called."""
-    name = PurePath(folder).name
-    if SITE_NAME.fullmatch(name):
+    name = unicodedata.normalize("NFC", PurePath(folder).name)
+    if is_site_name(name):
         return name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-_.")[:64]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-_.")[:_LONGEST]
 
 
 @dataclass(frozen=True, slots=True)

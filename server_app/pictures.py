@@ -12,6 +12,7 @@ from torch import Tensor
 
 from common.samples.dataset import DatasetInfo
 from common.samples.row_text import csv_of_rows
+from common.sites import site_slug
 from common.storage.files import write_atomically, write_text
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
@@ -27,16 +28,18 @@ def save_grids(
     directory: Path,
     contrast: Contrast = "pixels",
 ) -> None:
-    """Write one PNG a site, ``<site>.png``; of rows and series a table in raw values, ``<site>.csv``."""
+    """Write one PNG a site, ``<slug>.png``; of rows and series a table in raw values, ``<slug>.csv``."""
     if sets:
         directory.mkdir(parents=True, exist_ok=True)
     for site, images in sets.items():
         if not info.has_images:
             names = [info.classes[label] for label in hard(images.labels).tolist()]
-            write_text(directory / f"{site}.csv", csv_of_rows(images.images, names, info))
+            write_text(
+                directory / f"{site_slug(site)}.csv", csv_of_rows(images.images, names, info)
+            )
             continue
         picture = grid(images.images, images.labels, info, contrast)
-        write_atomically(directory / f"{site}.png", partial(picture.save, format="PNG"))
+        write_atomically(directory / f"{site_slug(site)}.png", partial(picture.save, format="PNG"))
 
 
 def grid(

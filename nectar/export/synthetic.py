@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
-from common.sites import ALL_SITES, SITE_NAME
+from common.sites import ALL_SITES, is_site_name, site_slug
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export.names import folder_names
@@ -28,9 +28,9 @@ def require_fit(sets: Mapping[str, SyntheticImages], info: DatasetInfo, path: Pa
         It names the first site whose name, images or labels cannot be.
     """
     for site, sent in sets.items():
-        if site != ALL_SITES and not SITE_NAME.fullmatch(site):
+        if site != ALL_SITES and not is_site_name(site):
             raise FederationError(
-                f"{path} names a site {site[:80]!r}, which no site can be called: restore the record, or export it "
+                f"{path} names a site {site[:80]!a}, which no site can be called: restore the record, or export it "
                 "without its synthetic folder"
             )
         labels, known = hard(sent.labels), len(info.classes)
@@ -61,7 +61,7 @@ def write_synthetic(
     for site, sent in sets.items():
         pixels, labels = _pictures(in_bytes(sent.images, info, contrast)), hard(sent.labels)
         for index, (picture, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
-            path = folder / "images" / names[label] / f"{site}-{index:04d}.png"
+            path = folder / "images" / names[label] / f"{site_slug(site)}-{index:04d}.png"
             Image.fromarray(picture).save(path, format="PNG")
     np.savez_compressed(
         folder / "synthetic.npz",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from common.errors import NectarError
 from common.samples.dataset import DatasetInfo
-from common.sites import ALL_SITES
+from common.sites import ALL_SITES, site_slug
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from nectar.report.html import Markup, h, join, scroll
@@ -338,10 +338,9 @@ def _first_round(
     folder = view.past.directory / "samples" / "round-001"
     if last <= 1 or not folder.is_dir():
         return None
-    there = {path.stem: path for path in folder.glob("*.png")}
-    named = [site for site in sites if site in there]
+    there = {site: path for site in sites if (path := folder / f"{site_slug(site)}.png").is_file()}
     blocks = []
-    for site in named[:_MAX_SITES]:
+    for site in list(there)[:_MAX_SITES]:
         alt = f"{site}: images {_done(view)} in round 1, a row a class"
         picture = _kept(there[site], alt, budget)
         if picture is None:
@@ -350,7 +349,7 @@ def _first_round(
         blocks += [h(f"h{level + 1}", f"{site}, round 1"), scroll(picture, label)]
     if not blocks:
         return None
-    note = _note(len(blocks) // 2, len(named)) if len(blocks) // 2 < len(named) else None
+    note = _note(len(blocks) // 2, len(there)) if len(blocks) // 2 < len(there) else None
     return h("details", h("summary", _heading(view, 1)), *blocks, note)
 
 

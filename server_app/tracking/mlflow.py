@@ -89,7 +89,9 @@ class MLflow:
         self._client.log_batch(self._id, metrics=figures)
         for site, path in pictures.items():
             with Image.open(path) as picture:
-                self._client.log_image(self._id, picture.convert("RGB"), key=site, step=step)
+                self._client.log_image(
+                    self._id, picture.convert("RGB"), key=site.replace("~", "_"), step=step
+                )
 
     def close(self, outcome: str) -> None:
         """Say how the run ended."""

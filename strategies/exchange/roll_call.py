@@ -14,7 +14,7 @@ from common.code.fingerprint import source_fingerprint
 from common.errors import FederationError, one_line
 from common.privacy.head import Head
 from common.privacy.told import HEADS, all_written
-from common.sites import ENGINES, SITE_NAME, Site
+from common.sites import ENGINES, Site, is_site_name
 from strategies.exchange.replies import reason_of, require_records
 from strategies.exchange.sending import NO_REPLY, NOT_SENT, exchange
 
@@ -115,8 +115,8 @@ def _site(
 ) -> Site:
     """Return the site as it describes itself; ValueError for what is no name and no count."""
     name, engine = str(about["site"]), str(about["engine"])
-    if not SITE_NAME.fullmatch(name):
-        raise ValueError(f"the site name {name[:80]!r}")
+    if not is_site_name(name):
+        raise ValueError(f"the site name {name[:80]!a}")
     if engine not in ENGINES:
         raise ValueError(f"the engine {engine[:80]!r}")
     counts = sizes.get("class-counts", [])

@@ -17,7 +17,7 @@ from common.config.loading import load
 from common.config.text import parse_set
 from common.division import Division
 from common.errors import ConfigError, DataError, FederationError
-from common.sites import folder_sites
+from common.sites import folder_sites, site_slug
 from nectar import cli
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.preflight import check
@@ -73,6 +73,22 @@ def test_the_server_judges_on_the_test_part_of_a_folder(
     assert record.metrics()[-1]["accepted"] == sorted(HELD)
 
 
+def test_names_of_any_script_name_files_by_their_slugs(small: Small, tmp_path: Path) -> None:
+    """Both are "Koln" in ASCII, and each has pictures and a state of its own."""
+    names = ["Klinikum Köln", "Klinikum Kóln"]
+    for seed, name in enumerate(names):
+        paint(tmp_path / name, "red", 6, seed=seed)
+    text = f"images.classes={CLASSES} images.size=8 model.depth=2 federation.sites=2"
+    folders = ",".join(str(tmp_path / name) for name in names)
+    text += f" evaluation.on=none data.send_originals=on images.sites='{folders}'"
+    record = run(small(method="real", dataset="images", rounds=1, set=text))
+    assert record.metrics()[-1]["accepted"] == sorted(names)
+    written = sorted(p.name for p in (record.directory / "samples").glob("round-001/*"))
+    assert written == sorted(f"{site_slug(name)}.png" for name in names)
+    slugs = sorted(PastRun.open(record.directory).synthetic()[1])
+    assert slugs == sorted(names), "the sets know the names themselves"
+
+
 @pytest.mark.extended
 def test_the_words_make_paths_absolute_count_the_sites_and_list_the_classes(
     sites: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -98,8 +114,8 @@ def test_the_words_make_paths_absolute_count_the_sites_and_list_the_classes(
 def test_sites_are_called_as_their_folders_where_that_tells_them_apart() -> None:
     assert folder_sites("/x/a,/y/b") == ("a", "b")
     assert folder_sites("/x/a,/y/a") == ("partition-0", "partition-1")
-    assert folder_sites("/x/a,/x/b c,/y/(d) e/") == ("a", "b-c", "d-e"), "one keeps no other's name"
-    assert folder_sites("/x/a,/x/b c,/x/b-c") == ("a", "partition-1", "partition-2")
+    assert folder_sites("/x/a,/x/b c,/y/(d) e/") == ("a", "b c", "d-e"), "one keeps no other's name"
+    assert folder_sites("/x/a,/x/b:c,/x/b-c") == ("a", "partition-1", "partition-2")
     assert folder_sites("/x/partition-1,/x/()") == ("partition-0", "partition-1")
     assert folder_sites("/x/partition-1,/x/a") == ("partition-1", "a")
     assert folder_sites("") == ()

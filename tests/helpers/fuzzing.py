@@ -46,7 +46,7 @@ from common.code.fingerprint import source_fingerprint
 from common.errors import REASON_LENGTH, PayloadError
 from common.models import build
 from common.privacy.told import HEAD, RECORD
-from common.sites import RAY, SITE_NAME, Site
+from common.sites import RAY, Site, is_site_name
 from common.specs.names import EVALUATION, REASON, TRAINING_FAILED
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.class_list import ClassList, ClassListSpec
@@ -898,7 +898,7 @@ class Fuzzer:
             found = read_answer(self._site.node_id, reply, question)
             if not isinstance(found, Site):
                 raise PayloadError(str(found))
-            assert SITE_NAME.fullmatch(found.name)
+            assert is_site_name(found.name)
             assert 1 <= found.examples == sum(found.class_counts) <= 1000
             assert 0 <= found.held_out <= 1000
             assert not found.partitions or 0 <= found.partition < found.partitions

@@ -11,7 +11,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from common.sites import site_name
+from common.sites import site_name, site_slug
 from nectar.operate.keys.files import (
     PRIVATE,
     PUBLIC,
@@ -33,7 +33,7 @@ _CURVES = ("secp256r1", "secp384r1", "secp521r1")
 
 
 def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
-    """Write a pair for each site, ``nodes/SITE`` and ``nodes/SITE.pub``, in OpenSSH's forms.
+    """Write a pair for each site, ``nodes/SITE`` and ``nodes/SITE.pub`` by its slug, in OpenSSH's forms.
 
     A pair takes nothing from the authority, so a site can make its own and send the public half alone.
 
@@ -50,7 +50,7 @@ def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
         If a file is there already or cannot be written.
     """
     folder = directory / FOLDER
-    names = [_checked(site) for site in dict.fromkeys(sites)]
+    names = list(dict.fromkeys(_checked(site) for site in sites))
     private, public = [folder / name for name in names], [folder / (n + SUFFIX) for n in names]
     refuse_existing(*private, *public)
     make_directory(directory)
@@ -134,7 +134,7 @@ def is_note(path: Path) -> bool:
 
 
 def _checked(site: str) -> str:
-    name = site_name({"site": site})
+    name = site_slug(site_name({"site": site}))
     if name.endswith((SUFFIX, _NOTE)):
         raise KeysError(
             f"the site name {name!r} ends as a file of keys does ({SUFFIX}, {_NOTE}): choose another"
