@@ -70,11 +70,6 @@ def run(
         ``model`` and ``dataset`` take functions and classes of your own too; those of a script or a notebook keep
         the run in this process.
 
-    Returns
-    -------
-    RecordedRun
-        The run.
-
     Raises
     ------
     NectarError

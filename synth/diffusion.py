@@ -97,11 +97,6 @@ def noised(schedule: Schedule, x0: Tensor, t: Tensor, eps: Tensor) -> Tensor:
         Images and standard normal noise, float [n, C, H, W].
     t : Tensor
         Time steps from 0 (which adds no noise) to T, int64 [n].
-
-    Returns
-    -------
-    Tensor
-        Of the shape and type of ``x0``.
     """
     alpha_bar = schedule.alpha_bar[t].view(-1, *[1] * (x0.ndim - 1))
     return alpha_bar.sqrt().to(x0.dtype) * x0 + (1 - alpha_bar).sqrt().to(x0.dtype) * eps
@@ -144,11 +139,6 @@ def denoising_loss(
         Their classes, int64 [n].
     generator : torch.Generator
         The source of the time steps, uniform, and then of the noise.
-
-    Returns
-    -------
-    Tensor
-        A scalar.
     """
     t = torch.randint(1, schedule.steps + 1, (len(x0),), generator=generator, device=x0.device)
     eps = torch.randn(x0.shape, generator=generator, device=x0.device, dtype=x0.dtype)

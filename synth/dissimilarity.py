@@ -63,11 +63,6 @@ def site_gradient(
     before_chunk : callable, optional
         Called ahead of every chunk, such as one that raises when the time is over.
 
-    Returns
-    -------
-    SiteGradient
-        On the device of the model.
-
     Raises
     ------
     ValueError
@@ -100,23 +95,18 @@ def site_gradient(
 
 
 def gradient_dissimilarity(means: Tensor) -> Tensor:
-    """Return zeta^2 = 1/N sum_i ||grad f(x, D_i) - grad f(x, D)||^2 (Assumption 1).
+    """Return the scalar zeta^2 = 1/N sum_i ||grad f(x, D_i) - grad f(x, D)||^2 (Assumption 1).
 
     Parameters
     ----------
     means : Tensor
         grad f(x, D_i), float [N, d].
-
-    Returns
-    -------
-    Tensor
-        A scalar.
     """
     return (means - means.mean(0)).square().sum(1).mean()
 
 
 def distribution_shift(means: Tensor, synthetic: Tensor) -> Tensor:
-    """Return delta^2 = ||grad f(x, D) - grad f(x, D~)||^2 (Assumption 4).
+    """Return the scalar delta^2 = ||grad f(x, D) - grad f(x, D~)||^2 (Assumption 4).
 
     Parameters
     ----------
@@ -124,10 +114,5 @@ def distribution_shift(means: Tensor, synthetic: Tensor) -> Tensor:
         grad f(x, D_i), float [N, d].
     synthetic : Tensor
         grad f(x, D~_i) of the parts of D~ that the sites hold, all of one size, float [N, d].
-
-    Returns
-    -------
-    Tensor
-        A scalar.
     """
     return (means.mean(0) - synthetic.mean(0)).square().sum()

@@ -97,10 +97,6 @@ def distil(
     extra
         What is minimised beside Eq. 9.
 
-    Returns
-    -------
-    The synthetic set, ordered by class.
-
     Raises
     ------
     ValueError

@@ -136,11 +136,6 @@ def noisy_mean(sums: dict[str, Tensor], gaussian: Gaussian, expected: float) -> 
         Releases all of them as one.
     expected : float
         The sampling rate times the number of examples that it is planned with; above 0.
-
-    Returns
-    -------
-    dict of str to Tensor
-        Of the same names and shapes.
     """
     flat = torch.cat([total.flatten() for total in sums.values()])
     parts = torch.split(gaussian.released(flat), [total.numel() for total in sums.values()])

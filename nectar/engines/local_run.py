@@ -22,7 +22,7 @@ def run_here(
     members: Callable[[Sequence[Site]], None] = lambda sites: None,
     on_round: OnRound | None = None,
 ) -> Record:
-    """Run ``run_config`` to its end.
+    """Run ``run_config`` to its end, and return its record.
 
     Parameters
     ----------
@@ -36,11 +36,6 @@ def run_here(
         Told the sites that take part, before the first round and after each one.
     on_round : callable, optional
         A user's own function, told each round's line of metrics.jsonl; what it raises is a warning.
-
-    Returns
-    -------
-    Record
-        The run's record.
 
     Raises
     ------

@@ -155,17 +155,12 @@ class RecordedRun:
         return {site: grid(sent.images, sent.labels, info, contrast) for site, sent in sets.items()}
 
     def report(self, path: str | Path | None = None) -> Path:
-        """Write what the run did as one HTML file that loads nothing.
+        """Write what the run did as one HTML file that loads nothing, and return its path.
 
         Parameters
         ----------
         path : str or Path, optional
             The file (default: report.html in the record).
-
-        Returns
-        -------
-        Path
-            The file.
 
         Raises
         ------

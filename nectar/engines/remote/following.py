@@ -21,17 +21,12 @@ _RETRY_SECONDS = 2.0
 
 
 def follow(connection: Connection, run: str, see: Callable[[str], object]) -> Outcome:
-    """Show every line of a run's log once, until the run is over.
+    """Show every line of a run's log once, until the run is over, and return its outcome.
 
     Parameters
     ----------
     see : callable
         Called with each line, its line end included.
-
-    Returns
-    -------
-    Outcome
-        The run's own.
 
     Raises
     ------
