@@ -33,7 +33,7 @@ _CURVES = ("secp256r1", "secp384r1", "secp521r1")
 
 
 def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
-    """Write a pair for each site, ``nodes/SITE`` and ``nodes/SITE.pub`` by its slug, in OpenSSH's forms; return the latter.
+    """Write a pair a site, ``nodes/SITE`` and ``nodes/SITE.pub`` by its slug, in OpenSSH's forms; return the latter.
 
     A pair takes nothing from the authority, so a site can make its own and send the public half alone.
 
