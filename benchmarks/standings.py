@@ -122,6 +122,11 @@ def taken_up(group: str, comparison: Path, *, about: bool = False) -> Iterator[R
                     "seconds": line["seconds_devices"],
                     "alarms": line["false_alarms"],
                 }
+                if line.get("audited_in_part") == "true":
+                    own |= {
+                        "found": "",
+                        "alarms": "",
+                    }  # what was sent in other rounds would add to it
                 more = (
                     _about(Path(line["record"]), chosen.get(line["variant"], ())) if about else {}
                 )

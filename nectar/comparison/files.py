@@ -110,6 +110,7 @@ def _figures(run: RunFigures | None, results: Results) -> dict[str, Any]:
         "bytes_up_to_target": _sum(reached, lambda one: one.up),
         "found": run.found if run else math.nan,
         "false_alarms": run.false_alarms if run else math.nan,
+        "audited_in_part": bool(run and run.audited_in_part),
         "alone": bool(run and run.alone),
         "seconds_devices": _sum(timed, lambda one: one.device_seconds),
         "seconds_server": _sum(timed, lambda one: one.server_seconds),

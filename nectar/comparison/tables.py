@@ -107,13 +107,17 @@ def footnotes(results: Results) -> list[str]:
         "± is the sample standard deviation over the seeds; the accuracy is that after the last round, never the best "
         "so far."
     ]
-    audited = sum(len(row.audited) for row in rows)
+    audited = [run for row in rows for run in row.audited]
     if audited:
         whole = sum(len(row.whole) for row in rows)
         notes.append(
             "Found: the share of members that the strongest attack of `nectar audit images` finds where 1 % of "
             "controls are to be taken for some, and in brackets how many were; means over the runs that were audited, "
-            f"{audited} of {whole}."
+            f"{len(audited)} of {whole}."
+        )
+    if any(run.audited_in_part for run in audited):
+        notes.append(
+            "≥: the records do not keep what was sent in every round; more members may be found."
         )
     notes += [f"{mark} {meaning}." for mark, meaning in FLAGS.items() if mark in used]
     if not math.isnan(results.target):
@@ -186,7 +190,8 @@ def _found(row: Row) -> str:
         return _NOTHING
     found = mean([run.found for run in row.audited])
     alarms = mean([run.false_alarms for run in row.audited])
-    return f"{100 * found:.1f} % ({100 * alarms:.1f})"
+    least = "≥ " if any(run.audited_in_part for run in row.audited) else ""
+    return f"{least}{100 * found:.1f} % ({100 * alarms:.1f})"
 
 
 def _seed(row: Row, index: int) -> str:

@@ -70,6 +70,8 @@ class RunFigures:
     found, false_alarms : float
         The shares of members and of controls that the strongest attack of `nectar audit images` takes for members;
         NaN where the run as it ended was not audited.
+    audited_in_part : bool
+        Whether the audit lacked what was sent in some round: more members may be found then.
     """
 
     directory: Path
@@ -80,6 +82,7 @@ class RunFigures:
     hardware: str
     found: float = math.nan
     false_alarms: float = math.nan
+    audited_in_part: bool = False
 
     @property
     def final(self) -> float:
@@ -136,13 +139,16 @@ def read_run(run: KnownRun, rounds: int) -> RunFigures:
     )
 
 
-def _audited(record: Record, rounds: int) -> tuple[float, float]:
-    """Return which shares of members and controls an audit after round ``rounds`` took for members; NaN without."""
+def _audited(record: Record, rounds: int) -> tuple[float, float, bool]:
+    """Return which shares of members and controls an audit after round ``rounds`` took for members; NaN without.
+
+    And whether it lacked a round's images.
+    """
     audit = audit_of(record)
     if audit is None or audit["round"] != rounds or not audit["all"]["attacks"]:
-        return math.nan, math.nan
+        return math.nan, math.nan, False
     strongest = audit["all"]["attacks"][audit["all"]["strongest"]]
-    return strongest["found"], strongest["false_alarms"]
+    return strongest["found"], strongest["false_alarms"], audit.get("rounds_not_kept", 0) > 0
 
 
 def _round(line: Mapping[str, Any]) -> RoundFigures:

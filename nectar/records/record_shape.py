@@ -140,6 +140,7 @@ class Audit(Shape):
     """audit-images.json."""
 
     round: int
+    rounds_not_kept: int = 0
     notes: list[str]
     controls: dict[str, int]
     everybody: ExaminedSite = Field(alias="all")

@@ -334,6 +334,9 @@ def test_the_outcome_is_told_and_the_report_shows_it(
     said = capsys.readouterr().out
     assert "The strongest attack" in said
     assert "keeps the sets of round 2 of 2" in said
+    known = known_run(record.directory)
+    assert known is not None
+    assert read_run(known, 2).audited_in_part
     assert main(["audit", "images", str(record.directory), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert main(["report", str(record.directory)]) == 0

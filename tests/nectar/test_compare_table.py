@@ -92,6 +92,10 @@ def test_what_an_audit_found_stands_beside_accuracy() -> None:
     assert "| a | 0.7000 ± 0.0000 | 4.0 % (1.0) |" in text
     assert "| a | 0.3000 | – |" in text
     assert "runs that were audited, 2 of 3." in text
+    assert "≥" not in text
+    in_part = markdown(results(a_row(audited, replace(audited, found=0.03, audited_in_part=True))))
+    assert "| ≥ 4.0 % (1.0) |" in in_part
+    assert "- ≥: the records do not keep" in in_part
     assert "found" not in markdown(results(a_row(a_run(0.2, 0.3)))).lower()
 
 

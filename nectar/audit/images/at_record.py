@@ -80,8 +80,8 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
     }
     controls = dict(_controls(division, len(view.sites)))
     sent, rounds = _sent(past, checkpoint, division)
-    missing = set(range(1, view.reached + 1)) - set(rounds)
-    if rounds and missing:
+    missing = set(range(1, view.reached + 1)) - set(rounds) if rounds else set()
+    if missing:
         notes.append(
             f"The record keeps the sets of round{'s' if len(rounds) > 1 else ''} {_listed(rounds)} of {view.reached}: "
             "what left in other rounds is not counted, and may show more."
@@ -91,6 +91,7 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
     about = {
         "record": past.record.id,
         "round": checkpoint.server_round,
+        "rounds_not_kept": len(missing),
         "controls": {name: len(part) for name, part in controls.items()},
     }
     whole, sites = examined(evidence, by_model)
