@@ -32,8 +32,10 @@ def shortened(words: list[str], folder: Path) -> list[str]:
     if "resume=latest" in words:
         return ["run", "resume=latest", "rounds=2"]
     kept = [word for word in words if not word.startswith("rounds=")]
-    if "--seeds" in kept:
+    if words[0] == "compare":
         kept[kept.index("--seeds") + 1] = "1"
+        if any(" " in word for word in kept):  # plots cost more than runs: a row more is planned
+            kept.append("--dry-run")
     typed = {word.partition("=")[0] for word in kept}
     return [*kept, *(word for word in SHORT if word.partition("=")[0] not in typed)]
 
