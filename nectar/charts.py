@@ -124,6 +124,8 @@ def lines(
     if UNIT in x_label:
         series, unit = _in_units(series)
         x_label = x_label.replace(UNIT, unit)
+    if log_x:  # a band that lies off the axis has no extent that could be drawn
+        series = [s if max(s.x, default=0) > 0 else replace(s, low=None, high=None) for s in series]
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -290,9 +292,9 @@ def _scale(axes: Axes, x: list[float], log_x: bool) -> None:
     from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
     positive = [value for value in x if value > 0]
-    if log_x:
+    if log_x and positive:  # rows that send nothing have no place on it
         axes.set_xscale("log", nonpositive="mask")
-        wide = bool(positive) and max(positive) > _WIDE * min(positive)
+        wide = max(positive) > _WIDE * min(positive)
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))

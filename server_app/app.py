@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -59,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
             send(context.run_config)
             return
         record = serve(
-            grid, load(context.run_config), begun=_tell_of, members=_Members(), done=_tell_round
+            grid, load(context.run_config), begun=_tell_of, members=_Members(), done=_Rounds()
         )
         tell("completed", directory=str(record.directory))
     except NectarError as error:
@@ -72,8 +73,18 @@ def _tell_of(record: Record) -> None:
     tell("record", directory=str(record.directory))
 
 
-def _tell_round(reached: int, of: int) -> None:
-    tell("round", reached=reached, of=of)
+class _Rounds:
+    """Tells which round is over, and the seconds until the last one is, as if each took as long as those here did."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+
+    def __call__(self, reached: int, of: int) -> None:
+        now = time.monotonic()
+        first, begun = self._first = self._first or (reached, now)
+        a_round = (now - begun) / max(1, reached - first)
+        left = {"left": round(a_round * (of - reached), 1)} if reached > first else {}
+        tell("round", reached=reached, of=of, **left)
 
 
 class _Members:

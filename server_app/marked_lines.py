@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 Kind = Literal["record", "stopped", "sites", "round", "completed"]
 """Where the run's record lies, as ``directory``; why the run stopped, as ``reason``; who takes part, as ``nodes``, from
-the site's name to its node's number; which round was ``reached`` of how many, ``of``; that all is done and written,
+the site's name to its node's number; which round was ``reached`` of how many, ``of``, and
+the seconds that are ``left``, where a round was measured; that all is done and written,
 with the record's ``directory``."""
 
 _LINE = re.compile(r"nectar-(?P<kind>record|stopped|sites|round|completed) (?P<content>\{.*\})")

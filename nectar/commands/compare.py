@@ -104,6 +104,10 @@ def main(
         str,
         option("K/N", "carry out the K-th of N shares of the runs, and write no tables"),
     ] = "",
+    show: Annotated[
+        bool,
+        flag("--print", "print a command for each run, a line each, for a job array; run nothing"),
+    ] = False,
     small: Annotated[
         bool,
         flag(
@@ -147,7 +151,7 @@ def main(
     from nectar.comparison.comparison import Comparison
     from nectar.comparison.dry_run import dry_run as told_of
     from nectar.comparison.grid import GridComparison
-    from nectar.comparison.share import carry_out_share, parse_share, share_of
+    from nectar.comparison.share import carry_out_share, parse_share, printed, share_of
     from nectar.comparison.table_comparison import TableComparison
     from nectar.comparison.tables import Results, terminal
 
@@ -159,6 +163,9 @@ def main(
         else Comparison(request, _say)
     )
     share = share_of(comparison.comparisons, parse_share(only)) if only else []
+    if show:
+        print(printed(comparison.comparisons, ctx.obj))
+        return 0
     if dry_run:
         print(told_of(comparison.comparisons))
         return 0

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from common.errors import ConfigError
-from nectar.options import AllowImports, Records, option
+from nectar.options import AllowImports, Records, flag, option
 from nectar.records.named_record import record_at
 from nectar.records.outputs import output_page
 from nectar.records.record_imports import judge_of
@@ -20,6 +20,7 @@ nearest to the synthetic ones.
 
 \b
 nectar report latest
+nectar report latest --follow   in a browser, while the run goes on
 nectar report runs/*feddm* runs/*fedavg* --output comparison.html
 """
 
@@ -34,9 +35,16 @@ def main(
             "current directory",
         ),
     ] = None,
+    follow: Annotated[
+        bool,
+        flag(
+            "--follow",
+            "show it in a browser instead, on this machine alone, and follow a run that goes on",
+        ),
+    ] = False,
     allow_imports: AllowImports = "",
 ) -> int:
-    """Write the report and print its path.
+    """Write the report and print its path, or serve it until Ctrl-C.
 
     Raises
     ------
@@ -47,10 +55,19 @@ def main(
     twice = [path for path, count in Counter(directories).items() if count > 1]
     if twice:
         raise ConfigError(f"{twice[0]} is named twice: name each run once.")
+    judge = judge_of(allow_imports)
+    if follow:
+        if len(directories) > 1 or output is not None:
+            raise ConfigError(
+                "--follow shows one record and writes nothing: name one, without --output."
+            )
+        from nectar.report.live import show
+
+        show(directories[0].parent, 0, judge, directories[0].name)
+        return 0
     to = _output(output, directories)
     from nectar.records.past_run import PastRun
 
-    judge = judge_of(allow_imports)
     write([PastRun.open(directory, judge) for directory in directories], to, "--output")
     print(to)
     return 0

@@ -13,9 +13,9 @@ from nectar.records.record_imports import judge_of
 from nectar.words import parse_words
 
 HELP = """\
-Shows the records in the output directory, or in DIR, in a browser: a list with how each run stands, and each run's
-report, which follows a run that goes on. The page is to be had on this machine alone, at the address that is printed,
-and only to look at. Ctrl-C ends it. From elsewhere: `ssh -L PORT:127.0.0.1:PORT`.
+Shows the records in the output directory, or in DIR, in a browser: a list with how each run stands, and the report on
+one run, or on several side by side, which follows runs that go on. The page is to be had on this machine alone, at
+the address that is printed, and only to look at. Ctrl-C ends it. From elsewhere: `ssh -L PORT:127.0.0.1:PORT`.
 
 \b
 nectar serve
@@ -37,20 +37,7 @@ def main(
     output = load(parse_words(words)).output_dir
     if not output.is_dir():
         raise ConfigError(f"{output} is not a directory: give the one in which the records lie.")
-    from nectar.report.live import LOOPBACK, LiveView
+    from nectar.report.live import show
 
-    try:
-        view = LiveView(output, port, judge_of(allow_imports))
-    except OSError as error:
-        raise ConfigError(
-            f"port {port} of {LOOPBACK} is not to be had ({error.strerror}): leave out --port, or name another one."
-        ) from None
-    print(
-        f"{view.address}\n(whoever has this address can look, on this machine alone; Ctrl-C ends it)",
-        flush=True,
-    )
-    try:
-        view.serve()
-    except KeyboardInterrupt:
-        print()
+    show(output, port, judge_of(allow_imports))
     return 0

@@ -11,6 +11,7 @@ import typer
 
 from common.errors import ConfigError
 from nectar.options import CaFile, Connection, Insecure, flag, here
+from nectar.spans import spoken
 
 if TYPE_CHECKING:
     from nectar.engines.remote.standing import Member, Progress, Standing
@@ -98,6 +99,7 @@ def _run(run: Progress) -> str:
     begun = f"run {run.run}: {run.status} for {run.seconds / 60:.0f} min"
     if run.rounds:
         begun += f", round {run.reached} of {run.rounds} done"
+        begun += f", about {spoken(run.left)} more after it" if run.left else ""
     where = f"; record {_shown(run.record)}" if run.record else ""
     last = f"\n  {_shown(run.last)}" if run.last else ""
     return f"{begun}{where}{last}"

@@ -85,6 +85,11 @@ class Comparison:
         return self._request.jobs
 
     @property
+    def on_cluster(self) -> bool:
+        """Whether the runs go to a Ray cluster."""
+        return bool(self._request.ray)
+
+    @property
     def tasks(self) -> list[Task]:
         """The runs that are reported; those of rows that are searched with the first combination."""
         return [task.within(self._cell, self.output.name) for task in self._tasks]

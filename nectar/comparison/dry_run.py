@@ -63,7 +63,9 @@ def dry_run(comparisons: Sequence[Comparison]) -> str:
             "Searched rows stand with their first combination: what is chosen is not known yet."
         )
     if missing:
-        jobs = comparisons[0].jobs or RunStarter().jobs(*most_of_a_run(missing))
+        first = comparisons[0]
+        # a cluster is not asked how many of its cores are free
+        jobs = first.jobs or (1 if first.on_cluster else RunStarter().jobs(*most_of_a_run(missing)))
         lines += _expected(missing, _measured(archive), jobs, records)
     return "\n".join(lines)
 

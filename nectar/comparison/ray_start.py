@@ -5,6 +5,7 @@ Ray's nodes trust each other, and what they send is unpickled here: whoever reac
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import tempfile
@@ -103,7 +104,7 @@ class RayStarter(ExitStack):
         task = ray.remote(carry_out).options(
             num_cpus=cores, num_gpus=int(gpu), max_retries=0, name=log.stem
         )
-        return _OnRay(task.remote(told, threads, cores), log, note, self._home)
+        return _OnRay(task.remote(told, threads, cores, str(self._home)), log, note, self._home)
 
 
 class _OnRay:
@@ -154,7 +155,17 @@ def _lost(error: Exception) -> str:
     return "its node was lost" if isinstance(error, gone) else "it could not be carried out"
 
 
-def carry_out(words: Sequence[str], threads: int, cores: int) -> Ended:
+def _name_home(output: Path, home: str) -> None:
+    """Let the record name the output directory in which it will lie, not this node's temporary folder."""
+    quoted = json.dumps(home)
+    for path in output.glob("*/config.yaml"):
+        text = path.read_text(encoding="utf-8")
+        write_text(path, text.replace(f"{_OUTPUT[:-1]}: {output}", f"{_OUTPUT[:-1]}: {quoted}"))
+    for path in output.glob("*/provenance.json"):
+        write_text(path, path.read_text(encoding="utf-8").replace(str(output), quoted[1:-1]))
+
+
+def carry_out(words: Sequence[str], threads: int, cores: int, home: str) -> Ended:
     """Be the task: carry the run out in a process of its own and a folder that goes with it."""
     with tempfile.TemporaryDirectory(prefix="nectar-run-") as folder:
         log, output = Path(folder, "log"), Path(folder, "runs")
@@ -168,5 +179,6 @@ def carry_out(words: Sequence[str], threads: int, cores: int) -> Ended:
         said = log.read_bytes()
         if code:
             return Ended(code, said)
+        _name_home(output, home)
         packed = pack(output, Request(LATEST), LIMIT)
         return Ended(code, said, packed.record, packed.content)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from common.errors import ConfigError
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.plan import Task
+
+PRINT = "--print"
 
 
 def parse_share(text: str) -> tuple[int, int]:
@@ -35,8 +38,34 @@ def share_of(comparisons: Sequence[Comparison], share: tuple[int, int]) -> list[
             "the same command without --only, and each carries out what no other has."
         )
     number, of = share
-    tasks = list({task.identity: task for each in comparisons for task in each.tasks}.values())
-    return tasks[number - 1 :: of]
+    return _runs(comparisons)[number - 1 :: of]
+
+
+def printed(comparisons: Sequence[Comparison], words: Sequence[str]) -> str:
+    """Return a command for each run, a line each with the run's name after it: the comparison's, for one share.
+
+    Parameters
+    ----------
+    comparisons : sequence of Comparison
+        The comparison, or a table's or a grid's.
+    words : sequence of str
+        What was typed after ``nectar``.
+
+    Raises
+    ------
+    ConfigError
+        If rows are searched.
+    """
+    share_of(comparisons, (1, 1))
+    typed = shlex.join(["nectar", *(word for word in words if word != PRINT)])
+    names = [task.name for task in _runs(comparisons)]
+    return "\n".join(
+        f"{typed} --only {k}/{len(names)}  # {name}" for k, name in enumerate(names, 1)
+    )
+
+
+def _runs(comparisons: Sequence[Comparison]) -> list[Task]:
+    return list({task.identity: task for each in comparisons for task in each.tasks}.values())
 
 
 def carry_out_share(comparisons: Sequence[Comparison], tasks: Sequence[Task], logs: Path) -> int:

@@ -20,7 +20,7 @@ from socket import socket
 from typing import Any
 
 from common.config.own_parts import Judge
-from common.errors import NectarError
+from common.errors import ConfigError, NectarError
 from nectar.records.run_list import ListedRun, run_called, runs_below
 from nectar.report.html import Markup, h, join, table, words
 from nectar.report.text import MISSING, share, size
@@ -30,9 +30,14 @@ LOOPBACK = "127.0.0.1"
 #: seconds after which a browser asks again: for the list and for a run that goes on; for a run that is over never
 _AGAIN = 10
 
+_ID = r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}"
+
+#: the list, with some records chosen or not; the report on one, or on several side by side
 _PLACE = re.compile(
-    r"/(?P<token>[\w-]{43})/(run/(?P<id>[A-Za-z0-9][A-Za-z0-9._-]{0,254}))?", re.ASCII
+    rf"/(?P<token>[\w-]{{43}})/((?P<what>beside|run)/(?P<ids>{_ID}(\+{_ID}){{0,7}}))?", re.ASCII
 )
+
+_MOST_BESIDE = 8
 
 
 class LiveView:
@@ -44,6 +49,8 @@ class LiveView:
         The port; 0: any that is free.
     judge : callable
         Decides what a record may have imported.
+    only : str, optional
+        The id of the one record that is shown, instead of a list.
 
     Raises
     ------
@@ -51,12 +58,12 @@ class LiveView:
         If the port is not to be had.
     """
 
-    def __init__(self, directory: Path, port: int, judge: Judge) -> None:
-        self._directory, self._judge = directory, judge
+    def __init__(self, directory: Path, port: int, judge: Judge, only: str = "") -> None:
+        self._directory, self._judge, self._only = directory, judge, only
         self._token = secrets.token_urlsafe(32)
         self._server = ThreadingHTTPServer((LOOPBACK, port), partial(_Handler, self))
         self._server.daemon_threads = True
-        self._drawn: dict[str, tuple[Any, str]] = {}
+        self._drawn: dict[Sequence[str], tuple[Any, str]] = {}
         self._drawing = threading.Lock()  # matplotlib draws on one thread at a time
 
     @property
@@ -88,27 +95,56 @@ class LiveView:
         found = _PLACE.fullmatch(path)
         if found is None or not hmac.compare_digest(found["token"], self._token):
             return None
-        if found["id"] is None:
-            return _list(self._directory, runs_below(self._directory)), True
-        run = run_called(self._directory, found["id"])
-        return None if run is None else (self._report(run), run.outcome == "running")
+        if self._only and found["what"]:
+            return None
+        named = found["ids"] or self._only
+        ids = list(dict.fromkeys(named.split("+"))) if named else []
+        runs = [run for one in ids if (run := run_called(self._directory, one)) is not None]
+        if len(runs) < len(ids):
+            return None
+        if runs and found["what"] != "beside":
+            return self._report(runs), any(run.outcome == "running" for run in runs)
+        return _list(self._directory, runs_below(self._directory), f"/{self._token}/", ids), True
 
-    def _report(self, run: ListedRun) -> str:
-        """Return a run's report, drawn again only after its record has changed."""
+    def _report(self, runs: Sequence[ListedRun]) -> str:
+        """Return the report on runs, drawn again only after a record of theirs has changed."""
         from nectar.records.past_run import PastRun
         from nectar.report.writing import page_of
 
         with self._drawing:
-            state = (run.outcome, run.done, run.size)
-            known = self._drawn.get(run.id)
+            state = [(run.outcome, run.done, run.size) for run in runs]
+            ids = tuple(run.id for run in runs)
+            known = self._drawn.get(ids)
             if known is not None and known[0] == state:
                 return known[1]
             try:
-                text = page_of([PastRun.open(run.directory, self._judge)])
+                text = page_of([PastRun.open(run.directory, self._judge) for run in runs])
             except NectarError as error:
-                return _document(run.id, h("p", str(error), class_="outcome bad"))
-            self._drawn = {run.id: (state, text)}  # of the last one that was looked at
+                return _document(", ".join(ids), h("p", str(error), class_="outcome bad"))
+            self._drawn = {ids: (state, text)}  # of what was looked at last
             return text
+
+
+def show(directory: Path, port: int, judge: Judge, only: str = "") -> None:
+    """Print the address of a `LiveView`, and serve it until Ctrl-C.
+
+    Raises
+    ------
+    ConfigError
+        If the port is not to be had.
+    """
+    try:
+        view = LiveView(directory, port, judge, only)
+    except OSError as error:
+        raise ConfigError(
+            f"port {port} of {LOOPBACK} is not to be had ({error.strerror}): leave out --port, or name another one."
+        ) from None
+    told = "whoever has this address can look, on this machine alone; Ctrl-C ends it"
+    print(f"{view.address}\n({told})", flush=True)
+    try:
+        view.serve()
+    except KeyboardInterrupt:
+        print()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -153,22 +189,41 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the address holds the secret."""
 
 
-def _list(directory: Path, runs: Sequence[ListedRun]) -> str:
+def _list(directory: Path, runs: Sequence[ListedRun], root: str, chosen: Sequence[str]) -> str:
+    """Return the list below the address ``root``; which records are ``chosen`` stands in the links alone."""
     head = (
         *("record", words("method"), words("data set"), "seed", "rounds", "accuracy"),
-        *(words("state"), "size"),
+        *(words("state"), "size", words("side by side")),
     )
-    shown = table("Records, newest first", head, map(_row, runs))
-    return _document(f"Runs in {directory}", shown if runs else h("p", "There is no record yet."))
+    rows = [[*_row(run, root), _choice(run.id, root, chosen)] for run in runs]
+    shown = table("Records, newest first", head, rows)
+    beside = h(
+        "p", h("a", f"{len(chosen)} records side by side", href=f"{root}run/{'+'.join(chosen)}")
+    )
+    content = shown if runs else h("p", "There is no record yet.")
+    return _document(f"Runs in {directory}", join([beside if chosen else None, content]))
 
 
-def _row(run: ListedRun) -> list[str]:
+def _row(run: ListedRun, root: str) -> list[str]:
     rounds = f"{run.done}/{MISSING if run.rounds is None else run.rounds}"
-    link = h("a", run.id, href=f"run/{run.id}")
+    link = h("a", run.id, href=f"{root}run/{run.id}")
     seed = MISSING if run.seed is None else str(run.seed)
     told = [h("td", text, class_="left") for text in (run.method, run.dataset)]
     state = h("td", run.outcome, class_="left")
     return [link, *told, seed, rounds, share(run.accuracy), state, size(run.size)]
+
+
+def _choice(own: str, root: str, chosen: Sequence[str]) -> Markup:
+    """Return the link that adds a record to the chosen ones, or takes it out."""
+    left = [one for one in chosen if one != own]
+    there = len(left) < len(chosen)
+    if not there and len(chosen) == _MOST_BESIDE:
+        return h("td", f"{_MOST_BESIDE} at the most", class_="left")
+    ids = left if there else [*chosen, own]
+    href = f"{root}beside/{'+'.join(ids)}" if ids else root
+    label = f"{'leave out' if there else 'add'} {own}"
+    link = h("a", "leave out" if there else "add", href=href, aria_label=label)
+    return h("td", link, class_="left")
 
 
 def _said(sentence: str) -> str:

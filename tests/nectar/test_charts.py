@@ -121,6 +121,17 @@ def test_gaps_nothing_at_all_and_logarithms_are_drawn(tmp_path: Path) -> None:
     assert {"10", "100", "1000"} <= set(texts), "plain numbers, no mathematics"
 
 
+@pytest.mark.filterwarnings("error")
+def test_rows_that_send_nothing_are_drawn_beside_others_and_alone(tmp_path: Path) -> None:
+    def row(x: list[float]) -> Series:
+        return Series(str(x), x, [0.1, 0.2], [0.0, 0.1], [0.2, 0.3])
+
+    for rows in ([row([0.0, 0.0])], [row([0.0, 0.0]), row([0.0, 5.0])]):
+        figure = lines(rows, title="t", x_label="sent", y_label="accuracy", log_x=True)
+        save(figure, tmp_path / "chart.svg")
+        assert len(figure.axes[0].lines) == len(rows)
+
+
 @pytest.mark.parametrize(
     ("sent", "label", "last"),
     [

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from small import SMALL
@@ -13,9 +16,9 @@ from common.errors import ConfigError, NectarError
 from nectar import cli
 from nectar.comparison.asked import Asked
 from nectar.comparison.comparison import Comparison
-from nectar.comparison.ray_start import RayStarter
+from nectar.comparison.ray_start import RayStarter, _name_home
 from nectar.comparison.request import parse
-from nectar.comparison.share import parse_share, share_of
+from nectar.comparison.share import parse_share, printed, share_of
 
 
 def comparison(*tune: str) -> Comparison:
@@ -33,6 +36,17 @@ def test_each_run_is_in_one_share_and_none_has_two_more_than_another(of: int) ->
 def test_rows_that_are_searched_are_not_divided() -> None:
     with pytest.raises(ConfigError, match="without --only"):
         share_of([comparison("fedavg.lr=0.1,0.3")], (1, 2))
+
+
+def test_a_printed_line_is_one_runs_command(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "a row=fedavg:lr=0.1", "feddyn", "--seeds", "2"]
+    assert cli.main([*words, "--print"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    read = [shlex.split(line, comments=True) for line in lines]
+    assert read == [["nectar", *words, "--only", f"{k}/4"] for k in (1, 2, 3, 4)]
+    assert lines[1].endswith("# a row, seed 1")
+    with pytest.raises(ConfigError, match="without --only"):
+        printed([comparison("fedavg.lr=0.1,0.3")], words)
 
 
 @given(st.from_regex(r"[0-9]{1,3}/[0-9]{1,3}", fullmatch=True) | st.text(max_size=12))
@@ -72,3 +86,16 @@ def test_a_share_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_where_no_cluster_answers_it_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(NectarError, match="No Ray cluster answers at "):
         RayStarter("127.0.0.1:1", tmp_path)
+
+
+def test_a_record_of_another_node_names_the_folder_in_which_it_comes_to_lie(tmp_path: Path) -> None:
+    output, home = tmp_path / "nectar-run-x/runs", '/srv/"runs": ä'
+    (output / "one").mkdir(parents=True)
+    (output / "one/config.yaml").write_text(yaml.safe_dump({"output-dir": str(output), "seed": 1}))
+    told = {"run-config": {"output-dir": str(output)}, "said": f"in {output}/one"}
+    (output / "one/provenance.json").write_text(json.dumps(told))
+    _name_home(output, home)
+    settings = yaml.safe_load((output / "one/config.yaml").read_text(encoding="utf-8"))
+    assert settings == {"output-dir": home, "seed": 1}
+    found = json.loads((output / "one/provenance.json").read_text(encoding="utf-8"))
+    assert found == {"run-config": {"output-dir": home}, "said": f"in {home}/one"}

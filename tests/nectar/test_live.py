@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,14 +31,21 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return run({"method": "fedavg", "rounds": 2, "output-dir": output, "set": SMALL})
 
 
-@pytest.fixture
-def view(record: Record) -> Iterator[LiveView]:
-    served = LiveView(record.directory.parent, 0, judge_of(""))
+@contextmanager
+def serving(served: LiveView) -> Iterator[LiveView]:
     thread = threading.Thread(target=served.serve)
     thread.start()
-    yield served
-    served.close()
-    thread.join()
+    try:
+        yield served
+    finally:
+        served.close()
+        thread.join()
+
+
+@pytest.fixture
+def view(record: Record) -> Iterator[LiveView]:
+    with serving(LiveView(record.directory.parent, 0, judge_of(""))) as served:
+        yield served
 
 
 Answer = tuple[int, str, dict[str, str]]
@@ -59,7 +68,7 @@ def get(
 def test_the_list_leads_to_each_report(view: LiveView, record: Record) -> None:
     status, page, headers = get(view)
     assert status == 200
-    assert f'href="run/{record.id}"' in page
+    assert f'run/{record.id}"' in page
     assert "<td>2/2</td>" in page
     assert ">completed</td>" in page
     assert headers["Refresh"] == "10"
@@ -92,6 +101,43 @@ def test_a_run_that_goes_on_is_followed(view: LiveView, record: Record) -> None:
         writer.close()
 
 
+def test_chosen_records_stand_side_by_side(record: Record, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(record.directory, tmp_path / name)
+    with serving(LiveView(tmp_path, 0, judge_of(""))) as view:
+        root = view.address.partition(str(view.port))[2]
+        assert f'href="{root}beside/a"' in get(view)[1]
+        page = get(view, "beside/a")[1]
+        assert f'href="{root}beside/a+b"' in page, "another one is added"
+        assert f'href="{root}"' in page, "the chosen one is taken out"
+        page = get(view, "beside/a+b")[1]
+        assert f'href="{root}run/a+b"' in page
+        status, page, headers = get(view, "run/a+b")
+        assert status == 200
+        assert "2 runs side by side" in page
+        assert "Refresh" not in headers
+        assert get(view, "run/" + "+".join("abababababab"))[0] == 404, "twelve are too many"
+
+
+def test_one_record_is_followed_and_no_other_shown(record: Record, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(record.directory, tmp_path / name)
+    with serving(LiveView(tmp_path, 0, judge_of(""), "a")) as view:
+        status, page, _ = get(view)
+        assert status == 200
+        assert "Nectar report</title>" in page
+        assert [get(view, f"{what}/{name}")[0] for what in ("run", "beside") for name in "ab"] == [
+            404
+        ] * 4
+
+
+def test_a_report_that_follows_is_on_one_record(
+    record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(record.directory), "--follow", "--output", "x.html"]) == 2
+    assert "without --output" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -105,6 +151,9 @@ def test_a_run_that_goes_on_is_followed(view: LiveView, record: Record) -> None:
         "/{token}/run/../{id}",
         "/{token}/run/%2e%2e",
         "/{token}/run/.hidden",
+        "/{token}/run/{id}+none",
+        "/{token}/beside/none",
+        "/{token}/beside/",
         "/{token}/run//{id}",
         "/{token}/run/{id}/config.yaml",
         "/{token}/{id}",
@@ -125,7 +174,7 @@ def test_what_a_link_leads_to_is_not_shown(view: LiveView, record: Record, tmp_p
     link.symlink_to(record.directory)
     try:
         assert get(view, "run/link")[0] == 404
-        assert 'href="run/link"' not in get(view)[1]
+        assert 'run/link"' not in get(view)[1]
     finally:
         link.unlink()
 
@@ -205,7 +254,7 @@ def test_a_browser_shows_list_and_report_without_a_complaint(
     with Browser(CHROMIUM, tmp_path) as browser:
         listed = Page(browser, view.address)
         assert listed.complaints == []
-        assert listed.evaluate("document.querySelectorAll('tbody a').length") == 1
+        assert listed.evaluate("document.querySelectorAll('tbody a').length") == 2
         browser.events.clear()
         listed.evaluate("document.querySelector('tbody a').click()")
         browser.wait_for("Page.loadEventFired")

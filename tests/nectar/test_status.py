@@ -25,6 +25,7 @@ from nectar.engines.remote.silence import breaking_silence
 from nectar.engines.remote.standing import Reading
 from nectar.operate.keys.authority import make_authority, make_server
 from nectar.operate.keys.nodes import make_nodes, note_of
+from server_app.app import _Rounds
 from server_app.app import app as server_app
 from server_app.marked_lines import told
 
@@ -237,6 +238,36 @@ def test_submit_says_for_whom_a_silent_run_waits(flower: Callable[..., Flower]) 
     for line in LOG.splitlines():
         reading.see(line)
     assert "round 3 waits for replies; online: the-north; away: south)" in sentence(client, reading)
+
+
+def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[..., Flower]) -> None:
+    reading, said, there = Reading(), list[str](), threading.Event()
+    reading.see('nectar-round {"reached": 2, "of": 5, "left": 200.0}')
+    connection = Connection("lab", "127.0.0.1:9", None, True, Path())
+
+    def say(text: str) -> None:
+        said.append(text)
+        if "waits" not in text:  # as it does where this thread was kept from work
+            there.set()
+
+    flower(NODES, [RUNNING])
+    with breaking_silence(connection, "7", reading, say, every=0.3) as heard:
+        while not there.wait(0.02):
+            heard()
+    assert said[-1].endswith(" s; about 3 min 20 s more after round 2 of 5)")
+
+
+def test_the_server_tells_the_seconds_that_are_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds 3 and 4 of a run that went on after round 2 took 10 s and 14 s: 12 s for each of the six that are left."""
+    clock = iter([100.0, 110.0, 124.0])
+    monkeypatch.setattr("server_app.app.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    rounds = _Rounds()
+    for reached in (2, 3, 4):
+        rounds(reached, 10)
+    found = [told(line, "round") for line in capsys.readouterr().out.splitlines()]
+    assert [line.get("left") for line in found] == [None, 70.0, 72.0]
 
 
 def test_a_log_that_speaks_is_not_interrupted(

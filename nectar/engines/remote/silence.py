@@ -1,4 +1,4 @@
-"""What is said while a run's log says nothing: how long already, and for whom the run waits."""
+"""What is said once a minute of a run at a SuperLink: how far it is, until when, and for whom a silent one waits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.job import LaunchError
 from nectar.engines.remote.standing import Reading
+from nectar.spans import spoken
 
 #: a minute, and some seconds in which the server's own sentence of that minute may arrive
 _SILENCE = 70.0
@@ -25,7 +26,7 @@ def breaking_silence(
     say: Callable[[str], object],
     every: float = _SILENCE,
 ) -> Iterator[Callable[[], None]]:
-    """Say for whom a run waits, whenever its log has said nothing for ``every`` seconds.
+    """Say every ``every`` seconds when a run will be over, and for whom it waits if its log has said nothing so long.
 
     Parameters
     ----------
@@ -45,14 +46,19 @@ def breaking_silence(
         state["heard"] = time.monotonic()
 
     def listen() -> None:
-        while not over.wait(max(0.05, state["heard"] + every - time.monotonic())):
-            if time.monotonic() - state["heard"] < every:
-                continue
-            heard()
+        said = began
+        while not over.wait(every):
+            silent, said = state["heard"] <= said, time.monotonic()
             # Whether the SuperLink is still there is seen elsewhere.
             with suppress(LaunchError):
-                sentence = _sentence(connection, run, reading, time.monotonic() - began)
-                if not over.is_set():
+                sentence = (
+                    _sentence(connection, run, reading, said - began)
+                    if silent
+                    else f"({said - began:.0f} s{_until(reading)})"
+                    if reading.left
+                    else ""
+                )
+                if sentence and not over.is_set():
                     say(sentence)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -75,5 +81,13 @@ def _sentence(connection: Connection, run: str, reading: Reading, seconds: float
     away = ", ".join(site for site, node in reading.nodes.items() if node not in online)
     return (
         f"({seconds:.0f} s: round {max(1, reading.reached + 1)} waits for replies; online: {there or 'none'}"
-        f"{f'; away: {away}' if away else ''})"
+        f"{f'; away: {away}' if away else ''}{_until(reading)})"
+    )
+
+
+def _until(reading: Reading) -> str:
+    return (
+        f"; about {spoken(reading.left)} more after round {reading.reached} of {reading.rounds}"
+        if reading.left
+        else ""
     )

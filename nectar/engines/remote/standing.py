@@ -36,6 +36,8 @@ class Progress:
         Since it was submitted.
     reached, rounds : int
         The last round that ended, and how many there are to be; -1 and 0 before the first line of a round.
+    left : float
+        Seconds that the server expected, after that round, until the end; 0 where it does not know.
     record : str
         The record's directory at the server; empty if there is none yet.
     nodes : dict
@@ -51,6 +53,7 @@ class Progress:
     seconds: float
     reached: int = -1
     rounds: int = 0
+    left: float = 0.0
     record: str = ""
     nodes: Mapping[str, str] | None = None
     silent: tuple[str, ...] = ()
@@ -141,6 +144,7 @@ class Reading:
 
     reached: int = -1
     rounds: int = 0
+    left: float = 0.0
     record: str = ""
     nodes: Mapping[str, str] | None = None
     silent: tuple[str, ...] = ()
@@ -155,6 +159,7 @@ class Reading:
             self.record = self.record or str(found.get("directory", ""))
         elif found := told(text, "round"):
             self.reached, self.rounds = int(found.get("reached", -1)), int(found.get("of", 0))
+            self.left = float(found.get("left", 0.0))
         elif silent := silent_in(text):
             self.silent = silent
         if text and not is_marked(text):
