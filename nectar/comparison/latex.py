@@ -19,6 +19,11 @@ _MEANT = str.maketrans(
         "–": "--",
         "<": "$<$",
         ">": "$>$",
+        "|": r"\textbar{}",
+        "×": r"$\times$",
+        "−": "$-$",
+        "[": "{[}",  # at the beginning of a row it would be an option of the row before
+        "*": "{*}",
         **{c: f"\\{c}" for c in "&%$#_{}"},
     }
 )

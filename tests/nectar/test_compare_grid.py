@@ -241,12 +241,17 @@ def test_no_label_breaks_latex() -> None:
     commands = [line for line in text.splitlines() if line and not line.startswith("%")]
     assert commands[0] == r"\begin{tabular}{l}"
     assert commands[-1] == r"\end{tabular}"
+    rows = latex_of("c", [Table("c", ("x",), (("[2] x",), ("* y | z",)))], []).splitlines()
+    assert r"{[}2] x \\" in rows, "no option of the line before"
+    assert r"{*} y \textbar{} z \\" in rows
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
 @pytest.mark.extended
 def test_latex_takes_it(tmp_path: Path) -> None:
-    (tmp_path / "table.tex").write_text(results(FOUR).latex())
+    odd = Table("c", ("x", "y"), (("[x] Köln", "* 2 × −1"), ("* | “q” …", "\\~^&%$#_{}<>±–")))
+    written = results(FOUR).latex() + latex_of("c", [odd], [])
+    (tmp_path / "table.tex").write_text(written, encoding="utf-8")
     (tmp_path / "page.tex").write_text(
         "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\input{table}\\end{document}\n"
     )
