@@ -442,7 +442,7 @@ def test_a_sites_ledger_is_looked_into(doctor: Doctor, own: Path, tmp_path: Path
         ("max-cores=0", "", "compute.client_cores=1"),
         ("min-class=3", "", "min-class=3, and the run asks for examples of every class"),
         ("device='gpu'", "", "device='gpu': choose auto, cpu, cuda or cuda:N"),
-        ("site='a b'", "", "the site name 'a b' is not allowed"),
+        ("site='a:b'", "", "the site name 'a:b' is not allowed"),
         ("partition-id=0 num-partitions=2", "", "images of the site's own (data) and a partition"),
         ("simulated=true", "", "such a node refuses nothing, leave it out"),
         ("allow-methods=fedavg", "", "allow-methods=fedavg: write a text in quotes"),

@@ -243,7 +243,7 @@ def test_ctrl_c_leaves_no_half_of_a_pair(
     assert nectar("keys", "ca", str(tmp_path / "keys")) == 0
 
 
-@pytest.mark.parametrize("site", ["../x", "a/b", "", ".hidden", "a b", "x" * 65, "ca.pub"])
+@pytest.mark.parametrize("site", ["../x", "a/b", "", ".hidden", "a  b", "x" * 65, "ca.pub"])
 def test_site_names_are_those_that_a_federation_takes(tmp_path: Path, site: str) -> None:
     assert nectar("keys", "node", str(tmp_path / "keys"), "good", site) == 2
     assert not (tmp_path / "keys").exists()
