@@ -77,7 +77,7 @@ class LeastSquares:
         return factors * (factors * x - self.targets)
 
     def sampled_gradients(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return grad F(x_i, xi_ij) at each client's own x_i for a pair j drawn anew: [..., n, d] -> [..., n, d]."""
+        """Return grad F(x_i, xi_ij) at each client's own x_i for a freshly drawn pair j: [..., n, d] -> [..., n, d]."""
         n, pairs = self.factors.shape
         j = torch.randint(pairs, x.shape[:-1], generator=generator, device=x.device)
         i = torch.arange(n, device=x.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
     return RecordedRun(PastRun.open(record_at(record), judge_of(allow_imports, "allow_imports=")))
 
 
-class _Shown:
+class _Shown(ABC):
     """What is looked at as its tables, in a terminal and in a notebook."""
 
     results: Results | GridResults | TableResults
@@ -129,9 +130,9 @@ class _Shown:
         return f"<pre>{escape(self.table)}</pre>"
 
     @property
+    @abstractmethod
     def table(self) -> str:
         """The tables as text of 120 columns."""
-        raise NotImplementedError
 
     @property
     def failures(self) -> tuple[str, ...]:

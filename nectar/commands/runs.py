@@ -120,8 +120,7 @@ def _table(runs: Sequence[ListedRun]) -> str:
 
 def _row(run: ListedRun) -> tuple[str, ...]:
     seed = MISSING if run.seed is None else str(run.seed)
-    asked = MISSING if run.rounds is None else max(run.rounds, run.done)  # it may have gone on
-    rounds = f"{run.done}/{asked}"
+    rounds = f"{run.done}/{MISSING if run.rounds is None else run.rounds}"
     told = (run.id, run.method, run.dataset, seed, rounds, share(run.accuracy), run.outcome)
     # What others wrote into a record must not steer the terminal.
     plain = (text if text.isprintable() else ascii(text) for text in told)

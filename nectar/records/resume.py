@@ -15,7 +15,7 @@ Scalar = str | int | float | bool
 
 
 def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return ``run_config``, filled up from the record that it resumes, if any; ConfigError if that is no record."""
+    """Return ``run_config``, filled up from the record that it resumes, if any; ConfigError if that is not a record."""
     directory = str(run_config.get("resume", ""))
     if not directory:
         return dict(run_config)

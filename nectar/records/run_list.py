@@ -91,13 +91,14 @@ def read_run(directory: Path) -> ListedRun | None:
     asked = provenance["run-config"]
     lines = list(_lines(directory))
     rounds = [line["round"] for line in lines if isinstance(line.get("round"), int)]
+    asked_for, done = _whole(asked.get("rounds")), max(rounds, default=0)
     return ListedRun(
         directory,
         str(asked.get("method", "")),
         str(asked.get("dataset", "")),
         _whole(asked.get("seed")),
-        _whole(asked.get("rounds")),
-        max(rounds, default=0),
+        None if asked_for is None else max(asked_for, done),  # it may have been told to go on
+        done,
         _accuracy(lines),
         _outcome(directory, str(provenance.get("outcome", ""))),
         sum(_sizes(directory)),

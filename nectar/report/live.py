@@ -200,7 +200,7 @@ def _list(directory: Path, runs: Sequence[ListedRun], root: str, chosen: Sequenc
     beside = h(
         "p", h("a", f"{len(chosen)} records side by side", href=f"{root}run/{'+'.join(chosen)}")
     )
-    content = shown if runs else h("p", "There is no record yet.")
+    content = shown if runs else h("p", "No run has been recorded here yet.")
     return _document(f"Runs in {directory}", join([beside if chosen else None, content]))
 
 

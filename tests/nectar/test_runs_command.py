@@ -44,6 +44,14 @@ def listed(capsys: pytest.CaptureFixture[str], *words: Any) -> list[dict[str, An
     return found
 
 
+def test_a_run_that_went_on_beyond_its_rounds_asked_for_as_many(
+    output: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(output, "feddm", "2026-01-01T00:00:00Z", "completed", 4)
+    (row,) = listed(capsys, f"output-dir={output}")
+    assert (row["done"], row["rounds"]) == (4, 4)
+
+
 def test_records_are_listed_newest_first_and_nothing_else_is(
     output: Path, three: list[Record], capsys: pytest.CaptureFixture[str]
 ) -> None:

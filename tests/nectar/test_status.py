@@ -257,6 +257,13 @@ def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[...,
     assert said[-1].endswith(" s; about 3 min 20 s more after round 2 of 5)")
 
 
+@pytest.mark.parametrize("left", ["NaN", "Infinity", '"soon"', "null", "[1]"])
+def test_a_log_that_tells_odd_seconds_tells_none(left: str) -> None:
+    reading = Reading()
+    reading.see(f'nectar-round {{"reached": 2, "of": 5, "left": {left}}}')
+    assert (reading.reached, reading.left) == (2, 0.0)
+
+
 def test_the_server_tells_the_seconds_that_are_left(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,14 +51,13 @@ def breaking_silence(
             silent, said = state["heard"] <= said, time.monotonic()
             # Whether the SuperLink is still there is seen elsewhere.
             with suppress(LaunchError):
-                sentence = (
-                    _sentence(connection, run, reading, said - began)
-                    if silent
-                    else f"({said - began:.0f} s{_until(reading)})"
-                    if reading.left
-                    else ""
-                )
-                if sentence and not over.is_set():
+                if silent:
+                    sentence = _sentence(connection, run, reading, said - began)
+                elif reading.left:
+                    sentence = f"({said - began:.0f} s{_until(reading)})"
+                else:
+                    continue
+                if not over.is_set():
                     say(sentence)
 
     threading.Thread(target=listen, daemon=True).start()
@@ -86,8 +85,6 @@ def _sentence(connection: Connection, run: str, reading: Reading, seconds: float
 
 
 def _until(reading: Reading) -> str:
-    return (
-        f"; about {spoken(reading.left)} more after round {reading.reached} of {reading.rounds}"
-        if reading.left
-        else ""
-    )
+    if not reading.left:
+        return ""
+    return f"; about {spoken(reading.left)} more after round {reading.reached} of {reading.rounds}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -159,7 +160,8 @@ class Reading:
             self.record = self.record or str(found.get("directory", ""))
         elif found := told(text, "round"):
             self.reached, self.rounds = int(found.get("reached", -1)), int(found.get("of", 0))
-            self.left = float(found.get("left", 0.0))
+            left = found.get("left")
+            self.left = left if isinstance(left, float) and math.isfinite(left) else 0.0
         elif silent := silent_in(text):
             self.silent = silent
         if text and not is_marked(text):
