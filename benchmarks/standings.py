@@ -122,11 +122,9 @@ def taken_up(group: str, comparison: Path, *, about: bool = False) -> Iterator[R
                     "seconds": line["seconds_devices"],
                     "alarms": line["false_alarms"],
                 }
+                # what was sent in other rounds would add to what was found
                 if line.get("audited_in_part") == "true":
-                    own |= {
-                        "found": "",
-                        "alarms": "",
-                    }  # what was sent in other rounds would add to it
+                    own |= {"found": "", "alarms": ""}
                 more = (
                     _about(Path(line["record"]), chosen.get(line["variant"], ())) if about else {}
                 )
