@@ -15,13 +15,15 @@ from common.data.bounds import ANYWHERE, Bounds
 from common.data.division.partitions import partition
 from common.data.division.parts import Parts
 from common.data.division.stratify import subset, validation_split
+from common.data.features import Extractor
 from common.data.loading import load, load_site
 from common.data.own.rows import check_reach
 from common.data.published.catalogue import describe
+from common.data.store import store_roots
 from common.draws.seeding import derive
 from common.errors import DataError
 from common.learning.run import Run
-from common.samples.dataset import Dataset
+from common.samples.dataset import Dataset, DatasetInfo
 from common.settings.datasets import kind_of
 from common.sites import folder_sites
 
@@ -38,16 +40,33 @@ class Division:
     @cached_property
     def run(self) -> Run:
         """What a method knows of it, reading only a set of one's own; DataError if there is no such data set."""
-        config = self.config
-        own = kind_of(config.dataset)
-        info = self._loaded.info if own else describe(config.dataset, config.images)
-        return Run(config, info)
+        return Run(self.config, self._extractor.described if self._extractor else self._info)
 
     @property
-    def _loaded(self) -> Dataset:
+    def _info(self) -> DatasetInfo:
+        config = self.config
+        own = kind_of(config.dataset)
+        return self._images.info if own else describe(config.dataset, config.images)
+
+    @property
+    def _images(self) -> Dataset:
         config = self.config
         places = config.data_dir, config.images, config.data
         return load(config.dataset, *places, config.seed, self.bounds)
+
+    @cached_property
+    def _extractor(self) -> Extractor | None:
+        """What makes rows of images, where methods learn from those."""
+        return (
+            Extractor(self.config, self._info, self.bounds) if self.config.features.name else None
+        )
+
+    @cached_property
+    def _loaded(self) -> Dataset:
+        if self._extractor is None:
+            return self._images
+        roots = store_roots(self.config.data_dir, bounds=self.bounds)
+        return self._extractor.of(self._images, roots)
 
     @property
     def dataset(self) -> Dataset:
@@ -86,7 +105,10 @@ class Division:
         DataError
             If the run's data set is not a folder of images, or the site's folder cannot be used.
         """
-        return load_site(self.config.dataset, self.config.images, folder, keep)
+        images = load_site(self.config.dataset, self.config.images, folder, keep)
+        if self._extractor is None:
+            return images
+        return self._extractor.of(images, store_roots(keep) if keep else store_roots())
 
     @cached_property
     def _cut(self) -> tuple[Indices, Indices]:

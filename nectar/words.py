@@ -9,9 +9,10 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
+from common.config.consistency import FILE_KEY, SITES_KEY
 from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS, SHORT, TYPED
 from common.config.layers import home_of
+from common.config.networks import START_KEY
 from common.config.problems import nearest, nearest_key
 from common.config.tables import experiment_names
 from common.config.text import from_home, scalar

@@ -24,6 +24,7 @@ from common.errors import DivergedError, FederationError, NectarError, one_line
 from common.learning.augmentation import check_augmentation
 from common.learning.compute import use_threads
 from common.learning.run import Run
+from common.learning.start import start_checksum, starting_weights
 from common.methods import is_foreign, require_taken
 from common.sites import SUPERLINK, Site, engine_of
 from common.wire.copies import Copies
@@ -35,7 +36,6 @@ from server_app.marked_lines import tell
 from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update, said_if_nothing_was_learned
 from server_app.sending.send import send
-from server_app.start import start_checksum, starting_weights
 from server_app.tracking.telling import OnRound, Telling
 from server_app.tracking.tracked import refuse_own_pictures, require_tracker, telling_of
 from server_app.unlisted import unlisted

@@ -73,9 +73,10 @@ def code_modules(config: Config, sources: Sources = _LOADED) -> dict[str, Path]:
 def parts_of(config: Config) -> list[str]:
     """Return the modules that a run's configuration names."""
     methods = [resolve(name) for name in (config.method, *config.inner)]
-    model = MODELS[config.model.name].path if config.model.name in MODELS else config.model.name
+    networks = (config.model.name, config.features.name)
+    paths = [MODELS[name].path if name in MODELS else name for name in networks]
     parts = [path for m in methods for path in (m.strategy, m.client, m.settings)]
-    paths = [config.method, *parts, model]
+    paths += [config.method, *parts]
     modules = [path.partition(":")[0] for path in paths if ":" in path]
     # The sets of torchvision and of the hub have a colon too, and are no modules.
     return [*modules, *filter(None, [module_of(config.dataset)])]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from common.errors import ConfigError
 from common.methods import METHODS, require_taken, resolve, section
@@ -25,23 +24,10 @@ from common.settings.sections import (
     WireSettings,
 )
 
-START_KEY, FILE_KEY, SITES_KEY = "model.start", "data.file", "images.sites"
+FILE_KEY, SITES_KEY = "data.file", "images.sites"
 
 #: the settings of ``images`` that say how files of a folder are read
 _OF_FOLDERS = ("folder", "sites", "size", "channels", "bits")
-
-#: methods whose sites and server move nothing but what the local steps moved
-_HEAD_ALONE = (
-    "fedavg",
-    "fedprox",
-    "fednova",
-    "feddyn",
-    "moon",
-    "lowrank",
-    "masking",
-    "topk",
-    "local",
-)
 
 
 def check_federation(federation: FederationSettings) -> None:
@@ -151,36 +137,6 @@ def check_statistics(
         raise ConfigError(
             f"model.statistics=local is for methods whose sites train the model and send its weights, and "
             f"method={method} does not: choose fedavg or one of its kind, or leave it out."
-        )
-
-
-def check_head(model: ModelSettings, method: str) -> None:
-    """Refuse to train the last layer alone where a method trains others; ConfigError naming methods that do not."""
-    if model.train == "head" and method not in _HEAD_ALONE:
-        raise ConfigError(
-            f"model.train=head cannot hold under method={method}, which does not leave the other layers as they are: "
-            f"choose one of {', '.join(_HEAD_ALONE)}, or set model.train=all."
-        )
-
-
-def check_model(model: ModelSettings) -> None:
-    """Refuse weights to start from that are no file by absolute path, and none of torchvision's.
-
-    Raises
-    ------
-    ConfigError
-        Another kind of file, a relative path, or a checksum of no file.
-    """
-    start = model.start
-    is_file = start.endswith((".safetensors", ".pth", ".pt")) and PurePath(start).is_absolute()
-    if start and not (is_file or re.fullmatch(r"torchvision:\w+", start)):
-        raise ConfigError(
-            f"{START_KEY}={start} must be torchvision:NAME, or an absolute path to a .safetensors, .pth or .pt file, "
-            "as safetensors.torch.save_file or torch.save writes a state_dict."
-        )
-    if model.sha256 and not start:
-        raise ConfigError(
-            "model.sha256 names the contents of a file, but model.start is not set: set it, or leave model.sha256 out."
         )
 
 
@@ -306,16 +262,14 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
 
 
 def check_taken(
-    dataset: str,
-    data: DataSettings,
+    named: str,
+    kind: str,
     models: Iterable[ModelSettings],
     wire: WireSettings,
     sections: Mapping[str, Section],
     methods: Iterable[str],
 ) -> None:
     """Refuse a table or series under a method, model, augmentation or codec of pictures: ConfigError."""
-    kind = data.kind
-    named = data.file or dataset
     for method in methods if kind != "images" else ():
         require_taken(method, kind, named)
     possible = ("images", "text") if kind == "images" else (kind,)

@@ -24,6 +24,7 @@ from common.config.keys import (
 from common.config.layers import (
     Layer,
     dataset_layer,
+    kind_layer,
     merge,
     read_run_config,
     run_config_layers,
@@ -144,7 +145,12 @@ def _with_files(
         judge_all(merge(layers), judge)
     layers = chosen_by_file(layers)
     leaves = merge(layers)
-    return [_dataset_layer(leaves), *_needed_layer(leaves, judge), *layers]
+    return [
+        _dataset_layer(leaves),
+        *_features_layer(leaves),
+        *_needed_layer(leaves, judge),
+        *layers,
+    ]
 
 
 def _dataset_layer(leaves: Mapping[str, Leaf]) -> Layer:
@@ -161,6 +167,13 @@ def _dataset_layer(leaves: Mapping[str, Leaf]) -> Layer:
             f"dataset in {layer.where} must not be stated: the file's name is the name."
         )
     return layer
+
+
+def _features_layer(leaves: Mapping[str, Leaf]) -> list[Layer]:
+    """Return what methods begin with that learn from a network's embeddings; it stands over the data set's file."""
+    named = leaves.get("features.name")
+    layer = kind_layer("features") if named is not None and named.value else None
+    return [] if layer is None else [layer]
 
 
 def _needed_layer(leaves: Mapping[str, Leaf], judge: Judge | None) -> list[Layer]:

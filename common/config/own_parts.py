@@ -20,7 +20,7 @@ Judge = Callable[[str, str], None]
 PART = "a part of its method"
 """What a judge is told where the key would be, of the client and the settings that a method names."""
 
-_NAMING = ("method", "model.name", "dataset")
+_NAMING = ("method", "model.name", "features.name", "dataset")
 """The settings that may be import paths."""
 
 _TAKEN = {*METHODS, *SECTIONS, *RUN_KEYS, STRATEGY, "run", "base"}

@@ -14,9 +14,7 @@ from common.config.consistency import (
     check_arrays,
     check_evaluation,
     check_federation,
-    check_head,
     check_images,
-    check_model,
     check_originals,
     check_own_data,
     check_privacy,
@@ -29,11 +27,13 @@ from common.config.consistency import (
     check_wire,
 )
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
+from common.config.networks import check_features, check_head, check_model
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
 from common.settings.base import Settings
 from common.settings.describe import operational
+from common.settings.features import FeaturesSettings
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
 from common.settings.section import Section
@@ -84,6 +84,7 @@ class Config:
     resume: str
     data: DataSettings
     images: ImagesSettings
+    features: FeaturesSettings
     partition: PartitionSettings
     model: ModelSettings
     federation: FederationSettings
@@ -117,9 +118,10 @@ class Config:
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
         check_arrays(self.dataset, self.data, self.images)
+        check_features(self.features, self.dataset, self.data)
         check_taken(
-            self.dataset,
-            self.data,
+            self.data.file or self.dataset,
+            self.kind,
             [
                 self.model,
                 *(m for s in self.methods.values() for m in s.models(self.model).values()),
@@ -143,6 +145,11 @@ class Config:
         check_privacy(self.privacy, self.method, self.settings)
         for name in self.inner:
             self.of(name)
+
+    @property
+    def kind(self) -> str:
+        """What methods learn from, where it is not text: images, a table's rows, or series."""
+        return "table" if self.features.name else self.data.kind
 
     @cached_property
     def section(self) -> str:
@@ -215,12 +222,14 @@ class Config:
     def sections(self) -> dict[str, Section]:
         """Return the sections in use by name: the run-wide ones, then the method's and those of the methods inside it.
 
-        ``images`` is in use where something of it departs from its defaults, as for every folder of images;
+        ``images`` and ``features`` are in use where something of them departs from the defaults;
         ``image_training`` where one of the methods trains by it; ``track`` where something of it is chosen.
         """
         shared: dict[str, Section] = {name: getattr(self, name) for name in SECTIONS}
         if self.images == ImagesSettings():
             del shared["images"]
+        if self.features == FeaturesSettings():
+            del shared["features"]
         if not any(settings.trains_on_images for settings in self.methods.values()):
             del shared["image_training"]
         if self.track == TrackSettings():

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from common.models.registry import MODELS, names
+from common.settings.features import FeaturesSettings
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings, Listed
 from common.settings.section import Noise, Section, Switch, setting
@@ -435,6 +436,7 @@ class TrackSettings(Section):
 SECTIONS: dict[str, type[Section]] = {
     "data": DataSettings,
     "images": ImagesSettings,
+    "features": FeaturesSettings,
     "partition": PartitionSettings,
     "model": ModelSettings,
     "federation": FederationSettings,

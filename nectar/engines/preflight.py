@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from common.config.resolved import Config
 from common.division import Division
+from common.learning.start import starting_weights
 from common.methods import require_taken, resolve
 from common.models.registry import KINDS
 from common.settings.datasets import kind_of
 from server_app.app import make_strategy
-from server_app.start import starting_weights
 from server_app.tracking.tracked import require_tracker
 
 

@@ -21,6 +21,7 @@ from common.code.imports import is_import_path
 from common.config.resolved import Config
 from common.division import Division
 from common.learning.compute import use_threads
+from common.learning.start import starting_weights
 from common.learning.steps import watched
 from common.settings.generation import GenerationSettings
 from common.settings.surrogate import UnionTrainingSettings
@@ -30,7 +31,6 @@ from nectar.engines.pool.forecast import LEAST_DEVICE, LEAST_GAIN
 from nectar.engines.pool.grid import devices_asked, most_processes
 from nectar.spans import spoken
 from server_app.app import make_strategy
-from server_app.start import starting_weights
 from strategies.federated import Federated
 
 Clock = Callable[[], float]

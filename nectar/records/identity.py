@@ -10,7 +10,7 @@ from common.code.import_closure import Sources
 from common.config.code_fingerprint import code_fingerprint
 from common.config.resolved import Config
 from common.division import Division
-from server_app.start import start_checksum
+from common.learning.start import start_checksum
 
 #: the source as it lies on the disk now; a file that is saved again is read again
 _ON_DISK = Sources(again=True)

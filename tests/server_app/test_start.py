@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,14 +21,14 @@ from torch import Tensor
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
+from common.learning.published_weights import published as entry_of
 from common.learning.run import Run
+from common.learning.start import asked_of, start_checksum, starting_weights
 from common.models import build
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.past_run import PastRun
 from nectar.words import parse_words
-from server_app.published_weights import _url
-from server_app.start import start_checksum, starting_weights
 
 NARROW = "model.width=4 model.depth=2"
 
@@ -288,7 +289,10 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, di
     theirs = old_resnet(tmp_path / "made.pth")
     sha = hashlib.sha256((tmp_path / "made.pth").read_bytes()).hexdigest()
     path = (tmp_path / "made.pth").rename(tmp_path / f"resnet18-{sha[:8]}.pth")
-    monkeypatch.setattr("server_app.published_weights._url", lambda config: path.as_uri())
+    monkeypatch.setattr(
+        "common.learning.published_weights.published",
+        lambda asked: SimpleNamespace(url=path.as_uri()),
+    )
     return path, theirs
 
 
@@ -347,7 +351,7 @@ def test_weights_that_there_are_not_are_refused_with_those_there_are(
 )
 def test_torchvision_says_where_its_weights_are(tmp_path: Path, words: str, file: str) -> None:
     config = load({"method": "fedavg", "set": f"{words} model.start=torchvision:IMAGENET1K_V1"})
-    assert _url(config).endswith(f"/{file}")
+    assert entry_of(asked_of(config)).url.endswith(f"/{file}")
 
 
 def test_typed_it_stays_a_name(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
+from common.config.consistency import FILE_KEY, SITES_KEY
 from common.config.keys import PATH_KEYS, ROUND
 from common.config.loading import load
+from common.config.networks import START_KEY
 from common.config.resolved import Config
 from common.errors import ConfigError
 from nectar.records.resume import over_recorded

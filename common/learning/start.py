@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 
 from common.config.resolved import Config
 from common.errors import ConfigError, one_line
+from common.learning.published_weights import TORCHVISION, Asked, fetched
 from common.learning.run import Run
 from common.models import Classifier
-from server_app.published_weights import TORCHVISION, fetched
 
 logger = getLogger("flwr")
 
@@ -43,47 +43,73 @@ def starting_weights(run: Run, *, tell: bool = True) -> Tensors:
     own = model.state_dict()
     if not run.config.model.start:
         return own
-    found = _under_our_names(model, own, _read(run.config))
+    return loaded(model, asked_of(run.config), tell=tell)
+
+
+def asked_of(config: Config) -> Asked:
+    """Return the file that ``model.start`` names, as the server reads it."""
+    model = config.model
+    return Asked("model", model.name, model.start, model.sha256, model.norm, config.data_dir)
+
+
+def loaded(model: Classifier, asked: Asked, *, tell: bool = True) -> Tensors:
+    """Return what ``model``'s state becomes of a file; all but a last layer for other classes is taken.
+
+    Raises
+    ------
+    ConfigError
+        As `starting_weights`.
+    DataError
+        If the file lies where nothing may be read, or would have to be fetched where nothing may be.
+    """
+    own = model.state_dict()
+    found = _under_our_names(model, own, _read(asked))
     kept = _kept(model, own, found)
     for name in dict.fromkeys([*own, *found]):
         if name not in kept:
-            _compare(run.config, name, own.get(name), found.get(name))
+            _compare(asked, name, own.get(name), found.get(name))
     if tell:
         drawn = f"; {', '.join(kept)}, of another shape there, as this run draws them"
-        logger.info("the model starts from %s%s", run.config.model.start, drawn if kept else "")
+        logger.info("the model starts from %s%s", asked.start, drawn if kept else "")
     return {name: own[name] if name in kept else found[name] for name in own}
 
 
 def start_checksum(config: Config) -> str:
     """Return the SHA-256 of ``model.start``'s file, in hexadecimal, if it names one; ConfigError if unreadable."""
-    return _checksum(config, _file(config)) if config.model.start else ""
+    return checksum(asked_of(config)) if config.model.start else ""
 
 
-def _file(config: Config) -> Path:
-    start = config.model.start
-    return fetched(config) if start.startswith(TORCHVISION) else Path(start)
+def checksum(asked: Asked) -> str:
+    """Return the SHA-256 of the file that is asked for, in hexadecimal; ConfigError if unreadable."""
+    return _checksum(asked, _file(asked))
 
 
-def _checksum(config: Config, path: Path) -> str:
+def _file(asked: Asked) -> Path:
+    if asked.start.startswith(TORCHVISION):
+        return fetched(asked)
+    return asked.bounds.inside(asked.data_dir / "weights" / asked.start, f"{asked.section}.start")
+
+
+def _checksum(asked: Asked, path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise _unreadable(config, error.strerror or str(error)) from None
+        raise _unreadable(asked, error.strerror or str(error)) from None
 
 
-def _read(config: Config) -> Tensors:
-    path, expected = _file(config), config.model.sha256
-    if expected and (found := _checksum(config, path)) != expected:
+def _read(asked: Asked) -> Tensors:
+    path, expected = _file(asked), asked.sha256
+    if expected and (found := _checksum(asked, path)) != expected:
         raise ConfigError(
-            f"model.start={config.model.start} has SHA-256 {found}, and model.sha256={expected} asks for another file"
+            f"{asked} has SHA-256 {found}, and {asked.section}.sha256={expected} asks for another file"
         )
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         return _state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # a file that is none fails in any way it likes
-        raise _unreadable(config, one_line(str(error))[:200]) from None
+        raise _unreadable(asked, one_line(str(error))[:200]) from None
 
 
 def _state_dict(read: object) -> Tensors:
@@ -96,9 +122,10 @@ def _state_dict(read: object) -> Tensors:
     return {str(name): value.detach() for name, value in read.items()}
 
 
-def _unreadable(config: Config, reason: str) -> ConfigError:
+def _unreadable(asked: Asked, reason: str) -> ConfigError:
+    needs = "the server needs" if asked.section == "model" else "each machine needs"
     return ConfigError(
-        f"model.start={config.model.start} cannot be read ({reason}): the server needs it there, as "
+        f"{asked} cannot be read ({reason}): {needs} it there, as "
         "safetensors.torch.save_file or torch.save writes a state_dict"
     )
 
@@ -125,9 +152,7 @@ def _kept(model: Classifier, own: Tensors, found: Mapping[str, torch.Tensor]) ->
     return names if differs else []
 
 
-def _compare(
-    config: Config, name: str, own: torch.Tensor | None, given: torch.Tensor | None
-) -> None:
+def _compare(asked: Asked, name: str, own: torch.Tensor | None, given: torch.Tensor | None) -> None:
     """Refuse what the file has otherwise than the model, or only one of them has."""
     if own is None or given is None:
         reason = f"has no {name}" if given is None else f"has {name}, which the model has not"
@@ -138,7 +163,7 @@ def _compare(
     else:
         return
     raise ConfigError(
-        f"model.start={config.model.start} {reason}: give the weights of model.name={config.model.name} with these "
+        f"{asked} {reason}: give the weights of {asked.section}.name={asked.name} with these "
         "settings, under its names"
     )
 
