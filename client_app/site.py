@@ -112,6 +112,8 @@ class Owner:
         bounded = Division(config, bounds)
         if self.vetoes.parameters is not None:
             self.vetoes.check_parameters(bounded.run.parameters)
+            if bounded.extractor is not None:
+                self.vetoes.check_parameters(bounded.extractor.parameters)
         return bounded
 
 

@@ -40,7 +40,7 @@ class Division:
     @cached_property
     def run(self) -> Run:
         """What a method knows of it, reading only a set of one's own; DataError if there is no such data set."""
-        return Run(self.config, self._extractor.described if self._extractor else self._info)
+        return Run(self.config, self.extractor.described if self.extractor else self._info)
 
     @property
     def _info(self) -> DatasetInfo:
@@ -55,7 +55,7 @@ class Division:
         return load(config.dataset, *places, config.seed, self.bounds)
 
     @cached_property
-    def _extractor(self) -> Extractor | None:
+    def extractor(self) -> Extractor | None:
         """What makes rows of images, where methods learn from those."""
         return (
             Extractor(self.config, self._info, self.bounds) if self.config.features.name else None
@@ -63,10 +63,10 @@ class Division:
 
     @cached_property
     def _loaded(self) -> Dataset:
-        if self._extractor is None:
+        if self.extractor is None:
             return self._images
         roots = store_roots(self.config.data_dir, bounds=self.bounds)
-        return self._extractor.of(self._images, roots)
+        return self.extractor.of(self._images, roots)
 
     @property
     def dataset(self) -> Dataset:
@@ -106,9 +106,9 @@ class Division:
             If the run's data set is not a folder of images, or the site's folder cannot be used.
         """
         images = load_site(self.config.dataset, self.config.images, folder, keep)
-        if self._extractor is None:
+        if self.extractor is None:
             return images
-        return self._extractor.of(images, store_roots(keep) if keep else store_roots())
+        return self.extractor.of(images, store_roots(keep) if keep else store_roots())
 
     @cached_property
     def _cut(self) -> tuple[Indices, Indices]:

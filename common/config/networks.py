@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from common.code.imports import is_import_path
-from common.config.problems import nearest
 from common.errors import ConfigError
 from common.models.registry import KINDS, MODELS, names, takes
 from common.settings.features import FeaturesSettings
@@ -63,7 +61,7 @@ def check_features(features: FeaturesSettings, dataset: str, data: DataSettings)
     Raises
     ------
     ConfigError
-        An unknown network, weights that are not named or not told apart, or data that are no images.
+        A network of something else, weights that are not named or not told apart, or data that are no images.
     """
     name, start = features.name, features.start
     if not name:
@@ -73,12 +71,6 @@ def check_features(features: FeaturesSettings, dataset: str, data: DataSettings)
                     f"features.{key}={value} is of a network, and features.name is not set: set it, or leave it out."
                 )
         return
-    if not is_import_path(name) and name not in MODELS:
-        guess = nearest(name, MODELS)
-        raise ConfigError(
-            f"features.name={name} is unknown{f', the nearest is {guess}' if guess else ''}: choose one of "
-            f"{names('images')}, or one as package.module:callable, such as torchvision.models:mobilenet_v3_small."
-        )
     if name in MODELS and not takes(name, "images"):
         raise ConfigError(f"features.name={name} takes no images: choose one of {names('images')}.")
     if data.kind != "images":

@@ -71,15 +71,20 @@ def chosen_method(leaves: Mapping[str, Leaf], judge: Judge | None = None) -> Met
 
 
 def model_problems(leaves: Mapping[str, Leaf]) -> list[str]:
-    """Say of a model that is none which one is nearest."""
-    leaf = leaves.get("model.name")
-    if leaf is None or not isinstance(leaf.value, str):
-        return []
-    if leaf.value in MODELS or is_import_path(leaf.value):
-        return []
-    guess = nearest(leaf.value, MODELS)
-    hint = f", the nearest is {guess}" if guess else ""
-    return [
-        f"model.name={show(leaf.value)} {where_phrase(leaf.where)} is unknown{hint}: there are "
-        f"{', '.join(MODELS)}, and any of your own as package.module:callable."
-    ]
+    """Say of a model or network that is none which one is nearest."""
+    problems = []
+    for key in ("model.name", "features.name"):
+        leaf = leaves.get(key)
+        if leaf is None or not isinstance(leaf.value, str):
+            continue
+        if leaf.value in MODELS or is_import_path(leaf.value):
+            continue
+        if key == "features.name" and not leaf.value:
+            continue
+        guess = nearest(leaf.value, MODELS)
+        hint = f", the nearest is {guess}" if guess else ""
+        problems.append(
+            f"{key}={show(leaf.value)} {where_phrase(leaf.where)} is unknown{hint}: there are "
+            f"{', '.join(MODELS)}, and any of your own as package.module:callable."
+        )
+    return problems

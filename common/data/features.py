@@ -37,8 +37,8 @@ _SCHEMA = 1  # another number has every store worked out again
 class Extractor:
     """The network that ``features.*`` names, for images as ``info`` describes them.
 
-    An image's row is phi = sqrt(d) h / |h| of its embedding h [d]. Its mean square is 1 and no value is beyond
-    sqrt(d), whatever the network: so nothing has to be computed over a site's images to bring rows to a common size.
+    An image's row is phi = sqrt(d) h / |h| of its embedding h [d]; zeros stay zeros. Its mean square is 1 and no value
+    is beyond sqrt(d), whatever the network: nothing is computed over a site's images to bring rows to a common size.
     The network is in evaluation mode: a row is of its own image alone.
     """
 
@@ -72,6 +72,11 @@ class Extractor:
             low=tuple(-each for each in end),
             high=end,
         )
+
+    @property
+    def parameters(self) -> int:
+        """The numbers in the network's state; ConfigError as of `described`."""
+        return sum(tensor.numel() for tensor in self._built().state_dict().values())
 
     def of(self, dataset: Dataset, roots: list[Path]) -> Dataset:
         """Return a data set's rows from the store below one of ``roots``, worked out where none has it.
