@@ -13,12 +13,12 @@ from common.settings.base import Settings
 from common.settings.datasets import FILE, FUNCTION, TABLE_ENDING, is_somebodys_own, kind_of
 from common.settings.disclosure import Disclosure
 from common.settings.images import ImagesSettings
+from common.settings.networks import ModelSettings
 from common.settings.section import Section
 from common.settings.sections import (
     DataSettings,
     EvaluationSettings,
     FederationSettings,
-    ModelSettings,
     PrivacySettings,
     TrackSettings,
     WireSettings,

@@ -7,8 +7,8 @@ from pathlib import PurePath
 
 from common.errors import ConfigError
 from common.models.registry import KINDS, MODELS, names, takes
-from common.settings.features import FeaturesSettings
-from common.settings.sections import DataSettings, ModelSettings
+from common.settings.networks import FeaturesSettings, ModelSettings
+from common.settings.sections import DataSettings
 
 START_KEY = "model.start"
 

@@ -33,9 +33,9 @@ from common.errors import ConfigError
 from common.methods import section
 from common.settings.base import Settings
 from common.settings.describe import operational
-from common.settings.features import FeaturesSettings
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
+from common.settings.networks import FeaturesSettings, ModelSettings
 from common.settings.section import Section
 from common.settings.sections import (
     SECTIONS,
@@ -43,7 +43,6 @@ from common.settings.sections import (
     DataSettings,
     EvaluationSettings,
     FederationSettings,
-    ModelSettings,
     PartitionSettings,
     PrivacySettings,
     RunSettings,

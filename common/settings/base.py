@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.settings.disclosure import Disclosure
+from common.settings.networks import ModelSettings
 from common.settings.section import AMOUNTS, Noise, Section, Switch, setting
-from common.settings.sections import ModelSettings, PrivacySettings
+from common.settings.sections import PrivacySettings
 
 __all__ = ["AMOUNTS", "Noise", "Settings", "Switch", "setting"]
 

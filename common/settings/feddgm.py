@@ -16,7 +16,7 @@ from common.settings.global_models import ALLOWED, GlobalModelsSettings
 from common.settings.images import Listed
 
 if TYPE_CHECKING:
-    from common.settings.sections import ModelSettings
+    from common.settings.networks import ModelSettings
 
 
 GENERATORS = ("pixels", "digits", "stylegan-xl")

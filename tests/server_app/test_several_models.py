@@ -11,7 +11,7 @@ from common.config.loading import load
 from common.division import Division
 from common.learning.run import Run
 from common.settings.fedavg import FedAvgSettings
-from common.settings.sections import ModelSettings
+from common.settings.networks import ModelSettings
 from server_app.evaluation import server_evaluator
 from strategies.base import GLOBAL
 
