@@ -110,9 +110,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unasked = [name for name in TIERS if name not in config.option.markexpr]
     if _files_are_named(config) and not config.option.markexpr:
         unasked.remove("extended")
-    left_out = [item for item in items if _tier(item) in unasked]
+    left_out = {item for item in items if _tier(item) in unasked}
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]
 
 
