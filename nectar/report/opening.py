@@ -45,7 +45,8 @@ def verdict(view: View) -> Markup:
     parts = [shortfall(view)]
     if view.closest:
         closest = min(view.closest.values(), key=lambda one: one.distance)
-        parts.append(_sentence(closest, "made" if view.facts and view.facts.carries else "sent"))
+        done = "made" if view.facts and view.facts.carries else "sent"
+        parts.append(_sentence(closest, done, view.unit))
     return h("p", " ".join(parts), class_="outcome open")
 
 
@@ -58,11 +59,16 @@ def again(view: View) -> Markup:
     return h("p", "Reproduce this: ", h("code", shlex.join(line)))
 
 
-def _sentence(closest: Closest, done: str) -> str:
+def _sentence(closest: Closest, done: str, unit: str) -> str:
+    one, of = {
+        "images": ("image", "root mean square of values 0 to 1"),
+        "rows": ("row", "root mean square, in the data's units"),
+        "series": ("series", "root mean square, in the data's units"),
+    }[unit]
     beside = []
     if closest.usual is not None:
-        beside.append(f"real images of that site lie {closest.usual:.3f} apart")
+        beside.append(f"real {unit} of that site lie {closest.usual:.3f} apart")
     if closest.control is not None:
         beside.append(f"the nearest of another site's lies {closest.control:.3f} from it")
-    said = f"The closest image {done} lies {closest.distance:.3f} from a real one of {closest.site}"
-    return "; ".join([said, *beside]) + " (root mean square of values 0 to 1)."
+    said = f"The closest {one} {done} lies {closest.distance:.3f} from a real one of {closest.site}"
+    return "; ".join([said, *beside]) + f" ({of})."

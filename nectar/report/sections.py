@@ -115,7 +115,7 @@ def _sent(line: Mapping[str, Any], way: str) -> str:
 
 
 def partition(view: View) -> Markup:
-    """Who held how many images of which class; the darker a cell, the more."""
+    """Who held how many examples of which class; the darker a cell, the more."""
     if view.unlisted:
         return h("p", _summed_up(view))
     if not view.sites:
@@ -135,8 +135,8 @@ def partition(view: View) -> Markup:
     ]
     sums = [sum(column) for column in zip(*counts.values(), strict=True)]
     foot = ["all", f"{sum(sums):,}", *(f"{count:,}" for count in sums)]
-    head = ["site", "images", *view.classes]
-    return table("Images by site and class", head, rows, foot=foot)
+    head = ["site", view.unit, *view.classes]
+    return table(f"{view.unit.capitalize()} by site and class", head, rows, foot=foot)
 
 
 def _summed_up(view: View) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torchvision
+from documents import written
 from federation import run, same_end
 from safetensors.torch import save_file
 from small import Small
@@ -199,6 +200,15 @@ def test_rows_are_worked_out_once_a_machine(
         first, second = (division(words, tmp_path / "data").dataset for _ in range(2))
     assert caplog.text.count("1797 images through convnet, once") == 1
     assert first.checksum == second.checksum
+
+
+def test_the_report_speaks_of_rows_and_not_of_pictures(small: Small, tmp_path: Path) -> None:
+    config = small(method="feddm", rounds=1, set=stated(tmp_path / "net"))
+    page = written(run(config | {"data-dir": str(tmp_path)}))
+    assert "The closest row sent lies" in page.text
+    assert "(root mean square, in the data's units)" in page.text
+    assert "Rows by site and class" in page.text
+    assert not page.all("img")
 
 
 def test_a_model_of_rows_is_not_exported_as_one_of_pictures(
