@@ -15,7 +15,7 @@ from sklearn.datasets import load_breast_cancer, load_wine
 
 for name, load in (("cancer", load_breast_cancer), ("wine", load_wine)):
     data = load()
-    with open(f"{name}.csv", "w", newline="") as file:
+    with Path(f"{name}.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow([*data.feature_names, "class"])
         for row, label in zip(data.data, data.target, strict=True):
