@@ -21,7 +21,7 @@ from strategies.base import strategy_class
 from strategies.bounds import Bound
 
 PAGE = Path(__file__).parents[2] / "docs" / "robustness.md"
-BEGIN, END = "<!-- believed: made by tests/helpers/believed.py -->\n", "<!-- end of believed -->\n"
+BEGIN, END = "<!-- believed: written by tests/helpers/believed.py -->\n", "<!-- /believed -->\n"
 
 _HEAD = "| method | part | what bounds it | who meets it next | where it stays |\n|---|---|---|---|---|\n"
 

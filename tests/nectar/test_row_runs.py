@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -152,14 +152,11 @@ def test_the_command_prints_a_line_a_method(capsys: pytest.CaptureFixture[str]) 
     ]
 
 
-def test_the_sets_that_the_page_makes_are_ones_that_can_be_run(
+def test_the_sets_that_the_example_makes_are_ones_that_can_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    (made,) = (block for block in blocks if "load_breast_cancer" in block)
-    exec(compile(made, "data.md", "exec"), {})
+    runpy.run_path(str(ROOT / "examples" / "own_tables.py"))
     given, sites = {"data-dir": str(tmp_path / "data")}, "federation.sites=5"
     for name, columns in (("cancer", 30), ("wine", 13)):
         config = load({**given, "config": str(tmp_path / f"{name}.yaml"), "set": sites})
