@@ -216,7 +216,8 @@ def tables(runs: Sequence[Run]) -> str:
         seeds = sorted({run.seed for own in rows.values() for run in own})
         body = [head, ("---",) * len(head), *(_line(row, own) for row, own in rows.items())]
         cells = "\n".join("| " + " | ".join(line) + " |" for line in body)
-        parts.append(f"**{group}**, seeds {', '.join(map(str, seeds))}:\n\n{cells}")
+        said = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        parts.append(f"**{group}**, {said}:\n\n{cells}")
     return "\n\n".join(parts)
 
 
