@@ -31,6 +31,7 @@ from common.samples.inputs import Samples, samples
 log = logging.getLogger("flwr")
 
 _SCHEMA = 1  # another number has every store worked out again
+_BATCH = 64  # images at a time: a site's memory is not the run's to choose
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,11 +154,11 @@ class Extractor:
     @torch.inference_mode()
     def _rows(self, network: Classifier, split: Split) -> NDArray[np.float32]:
         """Return a split's rows, float32 [n, d, 1, 1]."""
-        d, size = self.described.shape[0], self.config.evaluation.batch
+        d = self.described.shape[0]
         rows = np.empty((len(split), d, 1, 1), dtype=np.float32)
         device = torch_device(self.config.compute.device)
-        for first in range(0, len(split), size):
-            part = np.arange(first, min(first + size, len(split)))
+        for first in range(0, len(split), _BATCH):
+            part = np.arange(first, min(first + _BATCH, len(split)))
             h = network.embed(self._inputs(samples(split, self.info, part)).to(device)).double()
             phi = math.sqrt(d) * h / h.norm(dim=1, keepdim=True).clamp_min(1e-12)
             if not bool(phi.isfinite().all()):
