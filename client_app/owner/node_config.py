@@ -173,7 +173,7 @@ class NodeConfig(BaseModel):
     )
     max_parameters: int | None = _whole(
         20_000_000,
-        "the largest model, in numbers of its state; it is counted before it is built",
+        "the largest model, and network of features.*, in numbers of its state; counted before it is built",
         least=1,
     )
     min_class: int = _whole(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from dataclasses import dataclass, replace
@@ -24,7 +25,8 @@ from common.errors import ConfigError, DataError
 from common.learning.compute import torch_device
 from common.learning.published_weights import TORCHVISION, Asked, published
 from common.learning.start import checksum, loaded
-from common.models import Classifier, build, own
+from common.models import Classifier, own
+from common.models.building import drawn, outline
 from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.samples.inputs import Samples, samples
 
@@ -49,7 +51,7 @@ class Extractor:
 
     @cached_property
     def described(self) -> DatasetInfo:
-        """The rows' description, a table's; the network is built for it, and its weights are not read.
+        """The rows' description, a table's; of Nectar's networks nothing is built for it, and no weights are read.
 
         Raises
         ------
@@ -61,7 +63,9 @@ class Extractor:
                 f"features.name={self.config.features.name} takes images, and {self.info.name} holds none: leave it out"
             )
         with torch.inference_mode():
-            d = self._built().embed(torch.zeros(1, *self._shape)).shape[1]
+            network = self._outline.eval()
+            device = next(network.parameters()).device
+            d = network.embed(torch.zeros(1, *self._shape, device=device)).shape[1]
         end = (math.sqrt(d),) * d
         return replace(
             self.info,
@@ -76,8 +80,8 @@ class Extractor:
 
     @property
     def parameters(self) -> int:
-        """The numbers in the network's state; ConfigError as of `described`."""
-        return sum(tensor.numel() for tensor in self._built().state_dict().values())
+        """The numbers in the network's state; one of Nectar's is not built for that. ConfigError as of `described`."""
+        return sum(tensor.numel() for tensor in self._outline.state_dict().values())
 
     def of(self, dataset: Dataset, roots: list[Path]) -> Dataset:
         """Return a data set's rows from the store below one of ``roots``, worked out where none has it.
@@ -124,20 +128,26 @@ class Extractor:
     def _shape(self) -> tuple[int, ...]:
         return (3, *2 * self._preset.crop_size) if self._published else self.info.shape
 
-    def _built(self) -> Classifier:
+    @cached_property
+    def _outline(self) -> Classifier:
+        """The network's names and shapes, on "meta" where it is one of Nectar's."""
         f, shape, classes = self.config.features, self._shape, len(self.info.classes)
         try:
             if not is_import_path(f.name):
-                network = build(f.name, shape, classes, depth=f.depth, width=f.width, norm=f.norm)
-            else:
-                with process_wide(0, "features"):
-                    made = own.make(load_path(f.name), f.name, shape, classes)
-                    network = own.adopt(made, f.name, shape, classes)
+                given = {"depth": f.depth, "width": f.width, "norm": f.norm, "embedding": 0}
+                return outline(f.name, shape, classes, **given)
+            with process_wide(0, "features"):
+                made = own.make(load_path(f.name), f.name, shape, classes)
+                return own.adopt(made, f.name, shape, classes)
         except ValueError as error:
             raise ConfigError(
                 f"features.name={f.name} does not fit {self.info.name}: {error}"
             ) from error
-        return network.eval()
+
+    def _built(self) -> Classifier:
+        if is_import_path(self.config.features.name):
+            return self._outline.eval()
+        return drawn(copy.deepcopy(self._outline), torch.Generator().manual_seed(0)).eval()
 
     def _contents(self, dataset: Dataset) -> Contents:
         network = self._built()

@@ -53,7 +53,7 @@ def require_tracker(track: TrackSettings) -> None:
     if found is None or found.origin is None:
         raise ConfigError(
             f"track={track.by} needs {track.by}, which is not installed here: `pip install 'nectar-fl[{track.by}]'` "
-            f"(in a clone `.uv/bin/uv pip install {track.by}`), or leave track out."
+            f"(in a clone `.uv/bin/uv pip install -e '.[{track.by}]'`), or leave track out."
         )
 
 

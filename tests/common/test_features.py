@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,10 +23,13 @@ from client_app.owner.node_config import NodeConfig
 from client_app.site import Owner
 from common.config.loading import load
 from common.data.bounds import Bounds
+from common.data.features import Extractor
 from common.data.loading import load as load_set
+from common.data.published.catalogue import describe
 from common.division import Division
 from common.errors import ConfigError, DataError, FederationError
 from common.models import Classifier, build
+from common.models.registry import MODELS, takes
 from nectar.cli import main
 
 NARROW: dict[str, Any] = {"depth": 2, "width": 4, "norm": "batch"}
@@ -189,6 +193,24 @@ def test_max_parameters_is_of_the_network_too(tmp_path: Path) -> None:
     node = {"max-parameters": numbers - 1, "data-root": str(tmp_path)}
     with pytest.raises(FederationError, match=f"a model of {numbers} parameters"):
         Owner.of(NodeConfig.of(node)).bounded(one)
+
+
+@pytest.mark.parametrize("name", [n for n in MODELS if takes(n, "images") and n != "logistic"])
+def test_the_size_of_an_embedding_is_known_without_building_the_network(
+    tmp_path: Path, name: str
+) -> None:
+    words = f"features.name={name} features.start=torchvision:X features.sha256={'a' * 64}"
+    config = load({"method": "fedavg", "dataset": "cifar10", "set": f"{words} features.width=16"})
+    info = replace(describe("cifar10"), shape=(3, 64, 64))
+    # a file and not torchvision's preset, which would ask torchvision for its entry
+    config = replace(config, features=config.features.model_copy(update={"start": "a.pth"}))
+    found = Extractor(config, info)
+    model = build(name, info.shape, 10, width=16)
+    with torch.inference_mode():
+        d = model.eval().embed(torch.zeros(2, *info.shape)).shape[1]
+    assert found.described.shape == (d, 1, 1)
+    assert found.parameters == sum(t.numel() for t in model.state_dict().values())
+    assert all(tensor.is_meta for tensor in found._outline.parameters())
 
 
 def test_rows_are_worked_out_once_a_machine(

@@ -375,6 +375,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_any_work(
     assert main(["run", "track=tensorboard", f"output-dir={tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert "track=tensorboard needs tensorboard, which is not installed here: `pip install" in said
+    assert "-e '.[tensorboard]'" in said  # by the extra: uv's pins let a bare mlflow be that of 2022
     assert list(tmp_path.iterdir()) == []
 
 
