@@ -332,7 +332,7 @@ def _plot(
     )
     drawn = inline_svg(figure, label=f"Test accuracy against {plot.x_label}")
     width, height = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)[0]
-    size = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+    size = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}pt" height="{height}pt" '
     alone = drawn.replace("<svg ", size, 1).replace(">", f"><style>{COLOURS}</style>", 1)
     write_text(to, alone + "\n")  # light or dark, as the reader has it
 
