@@ -18,7 +18,7 @@ PLACE = Path(__file__).parents[1] / "docs" / "images" / "leaves.svg"
 
 _STYLE = """
 svg { --paper: #ffffff; --ink: #1a1b1c; --soft: #5c6064; --zone: #f1f3f5; --box: #dbe9f6; --own: #fbe7c6 }
-@media (prefers-color-scheme: dark) {
+@media screen and (prefers-color-scheme: dark) {
   svg { --paper: #1b1e22; --ink: #eceef0; --soft: #a7adb3; --zone: #262a30; --box: #24445f; --own: #5a4415 }
 }
 text { font: 13px system-ui, sans-serif; fill: var(--ink) } .head { font-weight: 600 } .soft { fill: var(--soft) }

@@ -13,6 +13,7 @@ import argparse
 import csv
 import json
 import math
+import re
 import shlex
 import statistics
 import subprocess
@@ -26,10 +27,11 @@ from common.config.resolved import Config
 from common.errors import ConfigError
 from common.storage.csv_text import csv_text
 from common.storage.files import write_text
-from nectar.charts import Series, lines, save
+from nectar.charts import Series, inline_svg, lines
 from nectar.comparison.paper_table import read_paper_table
 from nectar.records.past_run import PastRun
 from nectar.report.privacy import guarantee
+from nectar.report.style import COLOURS
 from nectar.report.view import View
 
 BEGIN, END = "<!-- standings: written by benchmarks/standings.py -->", "<!-- /standings -->"
@@ -329,7 +331,11 @@ def _plot(
         log_x=plot.log_x,
         levels=levels,
     )
-    save(figure, to)
+    drawn = inline_svg(figure, label=f"Test accuracy against {plot.x_label}")
+    width, height = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', drawn)[0]
+    size = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}pt" height="{height}pt" '
+    alone = drawn.replace("<svg ", size, 1).replace(">", f"><style>{COLOURS}</style>", 1)
+    write_text(to, alone + "\n")  # light or dark, as the reader has it
 
 
 def page(text: str, runs: Sequence[Run]) -> str:

@@ -15,9 +15,12 @@ _DARK = (
     "--shade-1:#1b2c39;--shade-2:#1f3c50;--shade-3:#224c68;--shade-4:#255c80;"
 )
 
+#: colours by role, of a page or of a drawing that stands alone
+COLOURS = f""":root{{color-scheme:light dark;{_LIGHT}{css_variables()}}}
+@media screen and (prefers-color-scheme:dark){{:root{{{_DARK}{css_variables(dark=True)}}}}}"""
+
 CSS = f"""
-:root{{color-scheme:light dark;{_LIGHT}{css_variables()}}}
-@media screen and (prefers-color-scheme:dark){{:root{{{_DARK}{css_variables(dark=True)}}}}}
+{COLOURS}
 *{{box-sizing:border-box}}
 body{{margin:0;background:var(--paper);color:var(--ink);font:1rem/1.5 system-ui,sans-serif;overflow-wrap:anywhere}}
 header,main,nav,footer{{max-width:72rem;margin:0 auto;padding:0 1rem}}
