@@ -38,10 +38,11 @@ def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
         found |= {f"{table}/{name}": value for name, value in (line.get(table) or {}).items()}
     for model, table in line.get("models", {}).items():
         found |= {f"models/{model}/{name}": value for name, value in table.items()}
-    for way, account in line.get("bytes", {}).items():
-        found[f"bytes/{way}"] = sum(account.values())
-    for kind in ("accepted", "rejected", "unevaluated"):
-        found[f"replies/{kind}"] = len(line.get(kind, ()))
+    if line["round"]:  # before the first nobody was asked, and noughts would bend a smoothed curve
+        for way, account in line.get("bytes", {}).items():
+            found[f"bytes/{way}"] = sum(account.values())
+        for kind in ("accepted", "rejected", "unevaluated"):
+            found[f"replies/{kind}"] = len(line.get(kind, ()))
     spent = [one["epsilon"] for one in line.get("notes", {}).get(SPENT, {}).values()]
     found["privacy/epsilon"] = max(spent) if spent and None not in spent else None
     return {_ODD.sub("-", name): float(value) for name, value in found.items() if _counts(value)}

@@ -39,12 +39,11 @@ class MLflow:
         from mlflow import MlflowClient
 
         named = os.environ.get(URI, "")
-        self._client: Any = MlflowClient(
-            tracking_uri=named or f"sqlite:///{run.output_dir / STORE}"
-        )
+        store = named or f"sqlite:///{run.output_dir / STORE}"
         place = None if named else (run.output_dir / ARTIFACTS).as_uri()
-        # The runs of a comparison begin side by side, and a store is made by one of them.
+        # The runs of a comparison begin side by side, and a store is made by one of them: by the client, when it is.
         with FileLock(run.output_dir / ".mlflow.lock"):
+            self._client: Any = MlflowClient(tracking_uri=store)
             experiment = self._experiment(run.group, place)
         found = self._client.search_runs(
             [experiment], f"tags.`{RECORD}` = '{run.record.name}'", max_results=1

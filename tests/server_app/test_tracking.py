@@ -196,14 +196,24 @@ def test_the_end_of_a_run_does_not_wait_for_a_tracker_for_ever(
 #: stands in for MLflow: keeps what its client is told, in the form in which the client is told it
 DOUBLE = {
     "__init__.py": """
+from pathlib import Path
 from types import SimpleNamespace as Some
 
-CALLS, RUNS = [], []
+from filelock import FileLock, Timeout
+
+CALLS, RUNS, ALONE = [], [], []
 
 
 class MlflowClient:
     def __init__(self, tracking_uri):
         CALLS.append(("at", tracking_uri))
+        store = Path(tracking_uri.removeprefix("sqlite:///"))
+        if store.is_absolute():
+            try:
+                with FileLock(store.with_name(".mlflow.lock"), timeout=0):
+                    ALONE.append(False)
+            except Timeout:
+                ALONE.append(True)
 
     def get_experiment_by_name(self, name):
         return None
@@ -279,11 +289,18 @@ def test_mlflow_is_told_figures_and_settings_and_knows_the_run_again(
     assert [{m.key: m.value for m in each} for each in batches] == [
         figures_of(line) for line in record.metrics()
     ]
+    assert [any(m.key.startswith(("bytes", "replies")) for m in each) for each in batches] == [
+        False,
+        True,
+    ]
     assert [{m.step for m in each} for each in batches] == [{0}, {1}]
     assert [call[2:] for call in calls if call[0] == "image"] == [
         (f"partition-{i}", 1) for i in range(3)
     ]
     assert calls[-1] == ("end", "r1", "FINISHED")
+    assert mlflow.ALONE == [
+        True
+    ]  # the real client makes the store's tables, which two at once cannot
     resumed(record, rounds=2)
     more = mlflow.CALLS[len(calls) :]
     assert ("update", "r1", "RUNNING") in more
@@ -375,7 +392,9 @@ def test_a_tracker_that_is_not_installed_is_refused_before_any_work(
     assert main(["run", "track=tensorboard", f"output-dir={tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert "track=tensorboard needs tensorboard, which is not installed here: `pip install" in said
-    assert "-e '.[tensorboard]'" in said  # by the extra: uv's pins let a bare mlflow be that of 2022
+    assert (
+        "-e '.[tensorboard]'" in said
+    )  # by the extra: uv's pins let a bare mlflow be that of 2022
     assert list(tmp_path.iterdir()) == []
 
 
