@@ -295,7 +295,8 @@ def _mean(runs: Sequence[Run], figure: str) -> float:
 def draw(runs: Sequence[Run], images: Path, name: str) -> None:
     """Draw mean accuracy against each figure, a mark a row with the range of its seeds.
 
-    Of a leaderboard MB alone, a plot a group, in which the bounds are lines.
+    Of a leaderboard MB alone, a plot a group, in which the bounds are lines. A group ``SET: WHAT`` is of other data
+    than the page's, and stands in its tables alone.
     """
     groups = _by_row(runs)
     if is_board(runs):
@@ -304,7 +305,12 @@ def draw(runs: Sequence[Run], images: Path, name: str) -> None:
             levels = {row: _mean(its, "accuracy") for row, its in rows.items() if row not in own}
             _plot(PLOTS[0], own, images / f"{name}-{_file(group)}.svg", levels)
         return
-    every = {f"{group}\0{row}": own for group, rows in groups.items() for row, own in rows.items()}
+    every = {
+        f"{group}\0{row}": own
+        for group, rows in groups.items()
+        if ":" not in group
+        for row, own in rows.items()
+    }
     for plot in PLOTS:
         _plot(plot, every, images / f"{name}-{plot.name}.svg", {})
 
