@@ -75,11 +75,9 @@ def model_problems(leaves: Mapping[str, Leaf]) -> list[str]:
     problems = []
     for key in ("model.name", "features.name"):
         leaf = leaves.get(key)
-        if leaf is None or not isinstance(leaf.value, str):
+        if leaf is None or not isinstance(leaf.value, str) or is_import_path(leaf.value):
             continue
-        if leaf.value in MODELS or is_import_path(leaf.value):
-            continue
-        if key == "features.name" and not leaf.value:
+        if leaf.value in MODELS or (key == "features.name" and not leaf.value):
             continue
         guess = nearest(leaf.value, MODELS)
         hint = f", the nearest is {guess}" if guess else ""
