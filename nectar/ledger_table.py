@@ -23,7 +23,10 @@ def as_text(lines: Lines, path: Path, delta: float) -> tuple[str, float]:
         Above 0 and below 1.
     """
     if not lines.charges:
-        return f"{path}: nothing was charged to this site.", 0.0
+        return (
+            f"{path}: nothing was charged to this site; runs without noise are not counted (released.jsonl has them).",
+            0.0,
+        )
     rows = [_row(charges, delta) for charges in _by_run(lines.charges)]
     widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
     table = [

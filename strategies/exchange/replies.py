@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -108,7 +109,12 @@ class Outcome:
 def reason_of(reply: Message) -> str:
     """Return why ``reply`` carries an error, in the same words in every engine."""
     known = _FLOWER_ERRORS.get(reply.error.code)
-    return known if known is not None else reason(str(reply.error.reason))
+    if known is not None:
+        return known
+    # Flower tells of an exception outside a ClientApp as <class 'X'>:<'its text'>.
+    said = str(reply.error.reason)
+    wrapped = re.fullmatch(r"<class '[\w.]+'>:<'(.*)'>", said, re.DOTALL)
+    return reason(wrapped[1] if wrapped else said)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,13 @@ from deployment import nectar
 from registry import KNOWN, Registry, note
 
 from nectar.operate.keys import files
-from nectar.operate.keys.nodes import fingerprint, make_nodes, note_of, read_public
+from nectar.operate.keys.nodes import (
+    fingerprint,
+    make_nodes,
+    note_of,
+    noted_sites,
+    read_public,
+)
 from nectar.operate.keys.registry import register, unregister
 from nectar.operate.keys.revoked import LIST, revoked
 
@@ -60,6 +67,20 @@ def test_flower_is_asked_once_for_all_keys_that_it_knows(
             ]
         )
     ]
+
+
+def test_a_folder_of_files_that_came_by_mail_is_a_directory_of_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    (mailed,) = make_nodes(tmp_path / "north's own", ["north"])
+    shutil.copy(mailed, inbox)
+    superlink = Registry({}, {})
+    register(superlink, [], 0, all_of=inbox)  # type: ignore[arg-type]
+    assert superlink.asked == ["north"]
+    note(inbox / "north.pub", "8")
+    assert noted_sites(inbox) == {"8": "north"}
 
 
 @pytest.mark.parametrize("noted", ["7\n", "7 SHA256:another\n", "nonsense\n", ""])
@@ -182,6 +203,8 @@ def test_a_directory_without_sites_is_refused(
     superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert nectar("keys", "register", "lab", str(tmp_path)) == 2
-    assert f"{tmp_path}/nodes holds no public half" in capsys.readouterr().err
+    assert f"neither {tmp_path}/nodes nor {tmp_path} holds a site's public half" in (
+        capsys.readouterr().err
+    )
     assert nectar("keys", "register", "lab", str(tmp_path), "a.pub") == 2
     assert "takes one directory of keys, or .pub files" in capsys.readouterr().err

@@ -131,6 +131,10 @@ def test_for_programs_and_the_exit_code_of_all_being_well(
     (site,), (run,) = found["sites"], found["runs"]
     assert (site["site"], site["status"], site["work"]) == ("the-north", "online", "round 3")
     assert (run["reached"], run["rounds"], run["record"]) == (2, 5, "/srv/runs/r")
+    # sites judge the last round's weights by one exchange more
+    flower(NODES[:1], [RUNNING], LOG + 'nectar-round {"reached": 5, "of": 5}\n')
+    assert nectar("status", "lab", "--insecure", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["sites"][0]["work"] == "round 5"
     flower([], [], "")
     assert nectar("status", "lab", "--insecure") == 1
     assert "0 of 0 sites online" in capsys.readouterr().out

@@ -69,6 +69,12 @@ def fails(asked: Message, reply: Message) -> Message:
     return Message(Error(code=2, reason="the site's images are not there"), reply_to=asked)
 
 
+def runs_another_app(asked: Message, reply: Message) -> Message:
+    """Say what Flower makes of a pinned site's refusal."""
+    said = "<class 'PermissionError'>:<'this site runs the app d894 and no other'>"
+    return Message(Error(code=2, reason=said), reply_to=asked)
+
+
 def empty(asked: Message, reply: Message) -> Message:
     return Message(RecordDict(), reply_to=asked)
 
@@ -102,6 +108,7 @@ NONSENSE = {
         "something else .OverflowError",
     ),
     "no folder": (fails, "failed the roll call: the site's images are not there"),
+    "another app": (runs_another_app, "failed the roll call: this site runs the app d894 and no"),
     "nothing": (empty, "answered the roll call with something else"),
     "another record": (
         crowded(more=ConfigRecord({})),

@@ -189,5 +189,8 @@ def _work(node: str, runs: list[Progress]) -> tuple[str, str]:
         if node in run.silent:
             return run.run, "silent"
         if node in (run.nodes or {}).values():
-            return run.run, f"round {max(1, run.reached + 1)}" if run.rounds else "roll call"
+            if not run.rounds:
+                return run.run, "roll call"
+            # After the last round sites may still be asked what its weights are worth.
+            return run.run, f"round {min(max(1, run.reached + 1), run.rounds)}"
     return "", ""

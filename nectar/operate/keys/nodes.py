@@ -99,6 +99,14 @@ def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
+def public_halves(directory: Path) -> list[Path]:
+    """Return the sites' public halves of a directory of keys, or of a folder of such files as they came by mail."""
+    for folder in (directory / FOLDER, directory):
+        if found := sorted(folder.glob(f"*{SUFFIX}")):
+            return found
+    return []
+
+
 def note_of(public_file: Path) -> Path:
     """Return the file beside a public half in which its node id stands once it is registered."""
     return public_file.with_name(public_file.name + _NOTE)
@@ -118,8 +126,7 @@ def noted(public_file: Path) -> tuple[str, str]:
 
 def noted_sites(directory: Path) -> dict[str, str]:
     """Return the registered sites of a directory of keys: from the node's number to the site's name."""
-    public_files = sorted((directory / FOLDER).glob(f"*{SUFFIX}"))
-    found = ((noted(path)[0], path.name.removesuffix(SUFFIX)) for path in public_files)
+    found = ((noted(path)[0], path.name.removesuffix(SUFFIX)) for path in public_halves(directory))
     return {node: site for node, site in found if node}
 
 

@@ -11,7 +11,15 @@ from common.storage.files import write_text
 from nectar.engines.flower.client import Refused
 from nectar.engines.flower.connection import Connection
 from nectar.operate.keys.files import KeysError
-from nectar.operate.keys.nodes import FOLDER, SUFFIX, fingerprint, note_of, noted, read_public
+from nectar.operate.keys.nodes import (
+    FOLDER,
+    SUFFIX,
+    fingerprint,
+    note_of,
+    noted,
+    public_halves,
+    read_public,
+)
 from nectar.operate.keys.revoked import LIST, Revoked, find, list_for, note_revoked, revoked
 
 _SECONDS = 120.0
@@ -50,7 +58,7 @@ def register(
     LaunchError
         If the SuperLink does not answer.
     """
-    files = [*public_files, *(_public_halves(all_of) if all_of else [])]
+    files = [*public_files, *(_required_halves(all_of) if all_of else [])]
     keys = {path: read_public(path) for path in files}
     gone = {path: revoked(list_for(path)) for path in files}
     connection.wait(wait)
@@ -75,11 +83,12 @@ def register(
         raise KeysError("\n".join(problems))
 
 
-def _public_halves(directory: Path) -> list[Path]:
-    found = sorted((directory / FOLDER).glob(f"*{SUFFIX}"))
+def _required_halves(directory: Path) -> list[Path]:
+    found = public_halves(directory)
     if not found:
         raise KeysError(
-            f"{directory / FOLDER} holds no public half of a site: `nectar keys node {directory} SITE` makes a pair"
+            f"neither {directory / FOLDER} nor {directory} holds a site's public half, SITE{SUFFIX}: a site makes its "
+            "pair with `nectar keys node` and sends that file"
         )
     return found
 
