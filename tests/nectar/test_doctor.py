@@ -415,8 +415,9 @@ def test_a_node_config_is_held_against_the_run(doctor: Doctor, own: Path, tmp_pa
 def test_a_sites_ledger_is_looked_into(doctor: Doctor, own: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     where = ("2026-01-01T00:00:00Z", "north", "a-run", 1, "train", "feddm", "/data")
-    Ledger(state).append(Charge(*where, (Event("a", 2.0),)), lambda before: None)
     words = ["--site", "--node-config", f"site='north' data='{own}' state-dir='{state}'", *OWN]
+    assert "ok privacy nothing was released with noise" in doctor(*words)[1]
+    Ledger(state).append(Charge(*where, (Event("a", 2.0),)), lambda before: None)
     code, said = doctor(*words)
     assert code == 0, said
     spent = epsilon([Event("a", 2.0)], 1e-5).value

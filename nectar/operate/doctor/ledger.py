@@ -16,7 +16,7 @@ _ABOUT = "privacy"
 
 
 def standing(state: Path, node: Mapping[str, Any], delta: float) -> Iterator[Check]:
-    """Look into the ledger of a state directory; say nothing where nothing was ever charged.
+    """Look into the ledger of a state directory.
 
     Parameters
     ----------
@@ -32,13 +32,15 @@ def standing(state: Path, node: Mapping[str, Any], delta: float) -> Iterator[Che
     except LedgerError as error:
         yield Check(_ABOUT, "fail", str(error))
         return
-    if lines.head != Head():
-        spent = epsilon(lines.events, delta).value
-        said = f"{lines.head.length} charges, epsilon {spent:.3g} at delta {delta:g}"
-        if budget is not None and spent > budget:
-            yield Check(_ABOUT, "warn", f"{said}, beyond the budget of {budget:g}: nothing is left")
-        else:
-            yield Check(_ABOUT, "ok", f"{said}; `nectar privacy {state}` says on what")
+    if lines.head == Head():
+        yield Check(_ABOUT, "ok", "nothing was released with noise: the ledger is empty")
+        return
+    spent = epsilon(lines.events, delta).value
+    said = f"{lines.head.length} charges, epsilon {spent:.3g} at delta {delta:g}"
+    if budget is not None and spent > budget:
+        yield Check(_ABOUT, "warn", f"{said}, beyond the budget of {budget:g}: nothing is left")
+    else:
+        yield Check(_ABOUT, "ok", f"{said}; `nectar privacy {state}` says on what")
 
 
 def _number(given: object, below: float = math.inf) -> float | None:
