@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from common.errors import NectarError
+from nectar.engines import processes
 from nectar.engines.flower.app import SOURCE
 from nectar.engines.flower.job import Job, LaunchError, Resources
 from nectar.engines.simulation import bytecode, programs, superlink, warm, workspace
@@ -93,6 +95,19 @@ def test_the_simulation_gets_the_words_that_the_superexec_calls_it_with(tmp_path
     assert simulate(JOB, out=out) == 0
     assert out.getvalue() == "at work --token a b\n"
     assert remains() == []
+
+
+def test_a_process_that_lost_its_mark_and_left_its_session_is_ended_too(tmp_path: Path) -> None:
+    """As Ray's workers may, which write over their environment."""
+    child = "[sys.executable, '-c', 'import time; time.sleep(600)']"
+    starts = (
+        f"import subprocess; child = subprocess.Popen({child}, env={{}}, start_new_session=True); "
+    )
+    write(tmp_path, "flwr-simulation", AT_WORK + starts + "print('child', child.pid, flush=True)")
+    out = io.StringIO()
+    assert simulate(JOB, out=out) == 0
+    (pid,) = re.findall(r"child (\d+)", out.getvalue())
+    assert int(pid) not in {process.pid for process in processes.living()}
 
 
 def test_a_run_that_says_it_completed_is_ended_at_once(tmp_path: Path) -> None:

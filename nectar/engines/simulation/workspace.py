@@ -73,7 +73,8 @@ def stop(mark: str, *, at_once: bool = False) -> list[int]:
 
     Ray's workers write their title over their environment, mark included. They are known by their
     session: the wrapper and Flower start the run's processes in sessions of their own, and no
-    number is given again as long as a session bears it.
+    number is given again as long as a session bears it. One in a session of its own is known by
+    its working directory, as long as it has no terminal: that one is a person's shell.
 
     Returns
     -------
@@ -87,7 +88,11 @@ def stop(mark: str, *, at_once: bool = False) -> list[int]:
         marked = {process for process in there if _mark_of(process.pid) == mark}
         sessions.update(session for one in marked if (session := _session(one.pid)))
         sessions.discard(os.getsid(0))
-        return [one for one in there if one in marked or _session(one.pid) in sessions]
+        return [
+            one
+            for one in there
+            if one in marked or _session(one.pid) in sessions or _works_in(one, mark)
+        ]
 
     left = processes.end(members, _STEPS[-1:] if at_once else _STEPS)
     return sorted(process.pid for process in left)
@@ -158,6 +163,15 @@ def _mark_of(pid: int) -> str | None:
         # From the host one sees a container's processes too, but not whether their wrapper lives.
         return found if found and _namespace(pid) == _namespace("self") else None
     return None
+
+
+def _works_in(process: psutil.Process, directory: str) -> bool:
+    """Whether a process works in a run's directory, deleted or not, and nobody types into it."""
+    with contextlib.suppress(psutil.Error, OSError):
+        there = str(Path(f"/proc/{process.pid}/cwd").readlink()).removesuffix(" (deleted)")
+        same = there == directory and _namespace(process.pid) == _namespace("self")
+        return same and process.terminal() is None
+    return False
 
 
 def _namespace(pid: int | str) -> int:
