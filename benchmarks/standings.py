@@ -135,7 +135,8 @@ def taken_up(group: str, comparison: Path, *, about: bool = False) -> Iterator[R
 
 def _run(group: str, row: str, line: Mapping[str, str]) -> Run:
     figures = (f.name for f in fields(Run) if f.type == "float")
-    numbers = {name: float(line[name]) if line.get(name) else math.nan for name in figures}
+    # as many digits as the CSV keeps, so that a page is the same from a comparison and from the file
+    numbers = {n: float(f"{float(line[n]):.4g}") if line.get(n) else math.nan for n in figures}
     words = {name: line.get(name, "") if "commit" in line else "" for name in ABOUT}
     return Run(group, row, int(line["seed"]), **numbers, **words)
 

@@ -29,9 +29,8 @@ PACKAGES = ("client_app", "common", "nectar", "server_app", "strategies")
 MOST_WORDS = 1000
 #: what all pages have that are written by hand: one that grows replaces words elsewhere
 MOST_WORDS_IN_ALL = 25_000
-WRITTEN = re.compile(
-    r"<!-- (\w+): written .*?<!-- /\1 -->|^ *```.*?^ *```", re.S | re.M
-)  # by code, or code
+#: what in a page code has written, or is code
+WRITTEN = re.compile(r"<!-- (\w+): written .*?<!-- /\1 -->|^ *```.*?^ *```", re.S | re.M)
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -31,7 +31,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
 TABLE = """variant,seed,completed,accuracy,bytes_up,found,false_alarms,seconds_devices
 a,3,true,0.5,2500000,0.25,0.01,12.5
-a,4,true,0.7,1500000,,,
+a,4,true,0.7,1500049,,,
 b,3,false,0.1,1,,,
 """
 
@@ -41,6 +41,8 @@ def test_a_comparisons_completed_runs_are_taken_up_and_what_was_not_measured_sta
 ) -> None:
     (tmp_path / "table.csv").write_text(TABLE)
     runs = list(taken_up("once", tmp_path))
+    (tmp_path / "once.csv").write_text(as_csv(runs))
+    assert str(read(tmp_path / "once.csv")) == str(runs), "a page is the same from either"
     assert runs[0] == Run("once", "a", 3, 0.5, 2.5, 12.5, 0.25, 0.01)
     assert [run.row for run in runs] == ["a", "a"]
     assert all(math.isnan(x) for x in (runs[1].seconds, runs[1].found, runs[1].alarms))
