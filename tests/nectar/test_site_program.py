@@ -158,6 +158,21 @@ def test_a_signal_is_passed_on_once_and_nothing_is_left(
     assert one.left() == []
 
 
+def test_before_it_has_a_supernode_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "flwr.py").write_text("print(flush=True)\nimport time\ntime.sleep(600)\n")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "nectar.engines.site", "/usr/bin"],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=300)
+    assert (process.returncode, said) == (-signal.SIGINT, b"")
+
+
 def test_when_the_supernode_is_killed_everything_ends(site: Callable[..., Site]) -> None:
     app = "print(f'fork: {os.getpid()}', flush=True); __import__('time').sleep(600)"
     one = site("echo node: $$; sleep 600 & echo child: $!; flwr-clientapp", app)

@@ -11,12 +11,17 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 import sys
 import time
 import traceback
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
+
+# Until there is a SuperNode to pass it on to, a Ctrl-C ends this process without a traceback of what it imports.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 from nectar.engines.site import clientapp
 from nectar.engines.site.parent import Parent

@@ -22,10 +22,11 @@ from nectar.engines.forks.server import ForkServer
 #: seconds that a ClientApp and the SuperNode have to end before they are killed
 _GRACE, _SUPERNODE_GRACE = 5.0, 30.0
 
-#: what is passed on, and as what: a SuperNode does not listen to SIGHUP
+#: what is passed on, and as what: a SuperNode does not listen to SIGHUP, and only SIGTERM ends one that still imports
+#: without a traceback; once it listens, both mean the same to it
 _PASSED_ON = {
     signal.SIGTERM: signal.SIGTERM,
-    signal.SIGINT: signal.SIGINT,
+    signal.SIGINT: signal.SIGTERM,
     signal.SIGHUP: signal.SIGTERM,
 }
 
