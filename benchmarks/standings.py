@@ -23,11 +23,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from benchmarks.named_points import Point, chart
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.storage.csv_text import csv_text
 from common.storage.files import write_text
-from nectar.charts import Series, inline_svg, lines
+from nectar.charts import inline_svg
 from nectar.comparison.paper_table import read_paper_table
 from nectar.records.past_run import PastRun
 from nectar.report.privacy import guarantee
@@ -79,6 +80,14 @@ class Run:
 
 ABOUT = ("method", "chosen", "real", "commit", "date", "hardware")
 """What only a leaderboard says of a run."""
+
+_KINDS = {
+    "no": "no real image",
+    "means of it": "means of real images",
+    "begun from it": "images begun from real ones",
+    "yes": "real images",
+}
+"""What a leaderboard's colours tell: what is sent; other plots tell the groups apart."""
 
 BOUNDS = ("central", "local")
 """Methods that a plot shows as lines: all data in one place, no exchange."""
@@ -319,20 +328,22 @@ def draw(runs: Sequence[Run], images: Path, name: str) -> None:
 def _plot(
     plot: Plot, rows: Mapping[str, Sequence[Run]], to: Path, levels: Mapping[str, float]
 ) -> None:
-    series = [
-        Series(
+    points = [
+        Point(
             row.rpartition("\0")[2],
-            [x * plot.scale],
-            [_mean(own, "accuracy")],
-            [min(run.accuracy for run in own)],
-            [max(run.accuracy for run in own)],
+            _KINDS.get(own[0].real, own[0].group),
+            x * plot.scale,
+            _mean(own, "accuracy"),
+            min(run.accuracy for run in own),
+            max(run.accuracy for run in own),
         )
         for row, own in rows.items()
         if not math.isnan(x := _mean(own, plot.figure)) and (x > 0 or not plot.log_x)
     ]
-    figure = lines(
-        series,
-        title="",
+    known = list(_KINDS.values()) if levels else []
+    figure = chart(
+        points,
+        list(dict.fromkeys([*known, *(point.kind for point in points)])),
         x_label=plot.x_label,
         y_label="test accuracy",
         log_x=plot.log_x,

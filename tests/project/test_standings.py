@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 from federation import run
+from matplotlib.text import Text
 from small import SMALL
 
+from benchmarks.named_points import Point, chart
 from benchmarks.standings import (
     BEGIN,
     END,
@@ -179,6 +181,21 @@ def test_the_plots_have_the_rows_that_have_the_figure(tmp_path: Path) -> None:
     found = (tmp_path / "one-found.svg").read_text()
     assert "audited" in found  # that none is found is a figure
     assert "other" not in found
+
+
+def test_the_names_of_a_crowd_are_all_there_and_clear_of_each_other() -> None:
+    points = [
+        Point(f"row {i}", "ab"[i % 2], 2.0 + i // 12, 0.4 + 0.001 * i, 0.3, 0.5) for i in range(24)
+    ]
+    figure = chart(points, ["c", "a", "b"], x_label="x", y_label="y", log_x=True, levels={})
+    (axes,) = figure.axes
+    assert {text.get_text() for text in axes.texts} == {point.name for point in points}
+    boxes = [Text.get_window_extent(text) for text in axes.texts if text.get_window_extent()]
+    for i, box in enumerate(boxes):
+        assert not box.shrunk(0.98, 0.98).count_overlaps(boxes[:i] + boxes[i + 1 :])
+        assert axes.bbox.contains(*box.min)
+        assert axes.bbox.contains(*box.max)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
