@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FormatStrFormatter, LogLocator, NullLocator
 from matplotlib.transforms import Bbox, BboxBase
 from numpy.typing import NDArray
 
-from nectar.charts import INK, LIGHT, lines
+from nectar.charts import INK, LIGHT, lines, scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,8 +24,6 @@ _MARKERS = ("o", "s", "^", "D")
 _GAP, _ROWS = 6, 24
 #: how far the axis goes on to the right of the last mark, of its length, so that names fit
 _RIGHT = 0.28
-#: a logarithmic axis of a wider range than this is marked at powers of ten only
-_WIDE = 100
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ def chart(
     levels: Mapping[str, float],
 ) -> Figure:
     """Draw the points, a colour and a marker for each of ``kinds``; each of ``levels`` is a line across."""
-    figure = lines([], title="", x_label=x_label, y_label=y_label, levels=levels)
+    figure = lines([], title="", x_label=x_label, y_label=y_label)
     figure.set_size_inches(_SIZE)
     (axes,) = figure.axes
     looks = {
@@ -61,12 +58,11 @@ def chart(
         colour, marker = looks[point.kind]
         axes.vlines(point.x, point.low, point.high, color=colour, linewidth=1.0)
         axes.plot(point.x, point.y, marker, color=colour, markersize=5)
-    if log_x:
-        axes.set_xscale("log")
-        wide = axes.dataLim.width > _WIDE * axes.dataLim.minposx
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    for name, level in levels.items():
+        axes.axhline(level, color=INK, linewidth=0.8, linestyle=":", zorder=1)
+        at = axes.get_yaxis_transform()
+        axes.text(1, level, name, transform=at, ha="right", va="bottom", color=INK)
+    scale(axes, [point.x for point in points], log_x)
     axes.margins(x=0.03)
     _give_room(axes)
     there = [kind for kind in kinds if any(point.kind == kind for point in points)]
@@ -92,9 +88,7 @@ def _name(axes: Axes, points: Sequence[Point]) -> None:
     taken = [Bbox([mark - 3 * per_point, mark + 3 * per_point]) for mark in marks]
     taken += [text.get_window_extent() for text in axes.texts]
     for point, mark in sorted(zip(points, marks, strict=True), key=lambda pair: -pair[0].y):
-        text = axes.annotate(
-            point.name, (point.x, point.y), fontsize=_LETTERS, color=INK, va="center"
-        )
+        text = axes.text(point.x, point.y, point.name, fontsize=_LETTERS)
         size = np.array(text.get_window_extent().size)
         text.remove()
         side, away, box = _clear(mark, size, per_point, axes.bbox, taken)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -114,9 +113,8 @@ def lines(
     x_label: str,
     y_label: str,
     log_x: bool = False,
-    levels: Mapping[str, float] = MappingProxyType({}),
 ) -> Figure:
-    """Draw ``series`` into one chart with a legend below it; each of ``levels`` is a line across, with its name.
+    """Draw ``series`` into one chart with a legend below it.
 
     Each line has a colour, a marker and a dash of its own. On a logarithmic axis what is not above zero is left out.
     Where ``x_label`` has the word ``UNIT``, x are bytes, and are drawn in the largest unit that they come to.
@@ -136,12 +134,8 @@ def lines(
         figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
         axes = figure.add_subplot()
         handles = [_draw(axes, index, one) for index, one in enumerate(series)]
-        for name, level in levels.items():
-            axes.axhline(level, color=INK, linewidth=0.8, linestyle=_DASHES[2], zorder=1)
-            at = axes.get_yaxis_transform()
-            axes.text(1, level, _printable(name), transform=at, ha="right", va="bottom", color=INK)
         _frame(axes, title, x_label, y_label)
-        _scale(axes, [float(x) for one in series for x in one.x], log_x)
+        scale(axes, [float(x) for one in series for x in one.x], log_x)
         if handles:
             legend = figure.legend(
                 handles,
@@ -287,7 +281,7 @@ def _draw(axes: Axes, index: int, series: Series) -> Any:
     return line
 
 
-def _scale(axes: Axes, x: list[float], log_x: bool) -> None:
+def scale(axes: Axes, x: list[float], log_x: bool) -> None:
     """Choose the x axis's ticks: whole numbers for rounds, plain numbers on a logarithmic axis."""
     from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 

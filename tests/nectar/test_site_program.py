@@ -159,15 +159,14 @@ def test_a_signal_is_passed_on_once_and_nothing_is_left(
 
 
 def test_before_it_has_a_supernode_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
-    (tmp_path / "flwr.py").write_text("print(flush=True)\nimport time\ntime.sleep(600)\n")
+    begun = tmp_path / "begun"
+    (tmp_path / "flwr.py").write_text(f"open({str(begun)!r}, 'w')\nimport time\ntime.sleep(600)\n")
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "nectar.engines.site", "/usr/bin"],
         env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+        until(begun.exists)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=300)
     assert (process.returncode, said) == (-signal.SIGINT, b"")
