@@ -16,7 +16,6 @@ from torch import Tensor
 from client_app import membership
 from client_app.noise import is_seeded
 from client_app.site_round import SiteRound
-from common.draws.entropy import system_normal
 from common.draws.row_draws import SeededRows, SystemRows, example_hashes
 from common.draws.seeding import derive
 from common.errors import FederationError
@@ -89,41 +88,31 @@ class Draws:
         """
         return is_seeded(self.run.config, self.own_data)
 
-    def noise(self, purpose: str, shape: Sequence[int]) -> Tensor:
-        """Draw the noise that privacy rests on, standard normal, and say beside the result if it is the seed's.
+    def gaussian(self, purpose: str, noise_multiplier: float, clip: float) -> Gaussian:
+        """Return the Gaussian mechanism for sums of contributions no longer than ``clip``, other noise each time.
+
+        It is said beside the result where the noise is the seed's.
 
         Parameters
         ----------
         purpose : str
             What it is for. Seeded, a purpose gives the same noise each time that it is named in a round.
-
-        Returns
-        -------
-        Tensor
-            Float32, on the run's device.
+        noise_multiplier : float
+            sigma, the noise's standard deviation over ``clip``.
 
         Raises
         ------
         FederationError
-            If nothing was charged for it, or the site has data of its own, and the run asks it for seeded noise.
-        """
-        device = self.run.device
-        if not self._seeded_and_charged():
-            return system_normal(shape).to(device)
-        return torch.randn(tuple(shape), generator=self.seeds(purpose), device=device)
-
-    def gaussian(self, purpose: str, noise_multiplier: float, clip: float) -> Gaussian:
-        """Return the Gaussian mechanism for sums of contributions no longer than ``clip``, other noise each time.
-
-        Parameters
-        ----------
-        noise_multiplier : float
-            sigma, the noise's standard deviation over ``clip``.
+            At the first release: if nothing was charged for it, or the site has data of its own, and the run asks it
+            for seeded noise.
         """
         passes = count()
 
         def normal(shape: Sequence[int]) -> Tensor:
-            return self.noise(f"{purpose} {next(passes)}", shape)
+            if not self._seeded_and_charged():
+                return self.round.stream.normal(shape)
+            seeds = self.seeds(f"{purpose} {next(passes)}")
+            return torch.randn(tuple(shape), generator=seeds, device=self.run.device)
 
         return self.mechanism(noise_multiplier, clip, normal)
 
@@ -147,7 +136,7 @@ class Draws:
         Raises
         ------
         FederationError
-            As `noise` does.
+            As a release by `gaussian` does.
         """
         of = self.samples if pool is None else pool
         every = torch.arange(len(of), device=self.run.device)
@@ -174,7 +163,7 @@ class Draws:
         Raises
         ------
         FederationError
-            As `noise` does.
+            As a release by `gaussian` does.
         """
         device = self.run.device
         if not self._seeded_and_charged():

@@ -157,8 +157,8 @@ class FedDMClient(DeviceClient):
         if known is None:
             held = torch.unique(self.samples.labels, return_counts=True)[1]
             self.draws.charge(Event("feddm-counts", settings.counts_noise))
-            noise = self.draws.noise("class-counts", held.shape)
-            known = {"counts": (held + settings.counts_noise * noise).cpu()}
+            gaussian = self.draws.gaussian("class-counts", settings.counts_noise, 1.0)
+            known = {"counts": gaussian.released(held * int(1 / gaussian.grid)).float().cpu()}
             self.remember(known, _COUNTS)
         return known["counts"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 
 import torch
 from torch import Tensor
@@ -36,8 +35,7 @@ from common.wire.latent_means import LatentMeans
 from common.wire.weights import Weights
 from synth.latent_sharing import (
     accepted_copies,
-    class_means,
-    clipped,
+    mean_steps,
     most_abundant,
     scarcest,
 )
@@ -117,12 +115,12 @@ class FedDPMSClient(FedVAEClient):
         settings, draws = self._settings, self.generator("copies")
         spread = settings.copies_around()
 
-        def noise(copies: int, dimension: int) -> Tensor:
+        def spread_around(rows: Tensor) -> Tensor:
             self.deadline.check()  # copies may never be taken
-            shape = (copies, dimension)
-            return spread * torch.randn(shape, generator=draws, device=self.run.device)
+            shape = (len(rows), means.shape[1])
+            return means[rows] + spread * torch.randn(shape, generator=draws, device=means.device)
 
-        return _accepted(means, labels, noise, decoder, judge, settings)
+        return _accepted(spread_around, labels, decoder, judge, settings)
 
     def _augmented(self, synthetic: Tensors | None) -> Samples | None:
         """Return Dbar_i, or nothing where it is D_i."""
@@ -145,25 +143,20 @@ class FedDPMSClient(FedVAEClient):
         if not classes:
             latent = self._latent(encoder)
             return LatentMeans(torch.zeros(0, latent), labels.cpu(), codec)
-        means = class_means(self._codes(encoder, labels), self._of_classes(labels)[1], classes)
-        self._charge(classes, means.shape[1])
+        codes, of = self._codes(encoder, labels), self._of_classes(labels)[1]
+        self._charge(classes, codes.shape[1])
+        gaussian = self.draws.gaussian("latent-means", settings.sigma, 1.0)
+        steps = mean_steps(codes, of, classes, settings.clip, gaussian)
+
+        def noisy(rows: Tensor) -> Tensor:
+            self.deadline.check()  # copies may never be taken
+            return gaussian.released(steps[rows]).to(codes.dtype)
+
         if settings.mechanism == "paper":
-            noise = self._noise_anew()
-            vectors, labels = _accepted(means, labels, noise, decoder, trained, settings)
+            vectors, labels = _accepted(noisy, labels, decoder, trained, settings)
         else:
-            vectors = means + self._noise_anew()(*means.shape)
+            vectors = noisy(torch.arange(len(steps), device=steps.device))
         return LatentMeans(vectors.cpu(), labels.cpu(), codec)
-
-    def _noise_anew(self) -> Callable[[int, int], Tensor]:
-        """Return what draws the noise on means: other noise each time, from the run's seed too."""
-        passes = count()
-
-        def noise(rows: int, dimension: int) -> Tensor:
-            self.deadline.check()
-            drawn = self.draws.noise(f"latent-means {next(passes)}", (rows, dimension))
-            return self._settings.sigma * drawn
-
-        return noise
 
     def _charge(self, classes: tuple[int, ...], dimension: int) -> None:
         """Charge the means, and say how large the noise is beside what one image can change.
@@ -189,12 +182,11 @@ class FedDPMSClient(FedVAEClient):
 
     @torch.no_grad()
     def _codes(self, encoder: Classifier, classes: Tensor) -> Tensor:
-        """Return the codes mu of the site's images of ``classes``, none longer than ``clip``."""
+        """Return the codes mu of the site's images of ``classes``."""
         encoder.eval()
         positions = self._of_classes(classes)[0]
         parts = torch.split(positions, self.run.config.evaluation.batch)
-        codes = torch.cat([encoder.embed(self.samples.inputs(part)) for part in parts])
-        return clipped(codes, self._settings.clip)
+        return torch.cat([encoder.embed(self.samples.inputs(part)) for part in parts])
 
     def _latent(self, encoder: Classifier) -> int:
         assert isinstance(encoder, VAEEncoder)
@@ -211,9 +203,8 @@ class FedDPMSClient(FedVAEClient):
 
 
 def _accepted(
-    means: Tensor,
+    copies_of: Callable[[Tensor], Tensor],
     labels: Tensor,
-    noise: Callable[[int, int], Tensor],
     decoder: Decoder,
     judge: Classifier,
     settings: FedDPMSSettings,
@@ -227,4 +218,4 @@ def _accepted(
         return predicted == classes
 
     most = settings.max_draws * settings.copies
-    return accepted_copies(means, labels, noise, accepts, settings.copies, most)
+    return accepted_copies(copies_of, labels, accepts, settings.copies, most)

@@ -9,6 +9,7 @@ from client_app.deadline import Deadline
 from client_app.memory import Memory
 from client_app.owner.ledger import Account
 from client_app.state import Tensors
+from common.draws.entropy import KeyStream
 from common.privacy.told import Told
 
 
@@ -42,6 +43,8 @@ class SiteRound:
         The round; 0 before any instruction.
     figures : dict of str to float
         What goes along with the reply.
+    stream : KeyStream
+        Where the round's noise comes from, unless it is the seed's.
     slots : str
         What the names of this client's slots of memory begin with; empty for the method that the server asked.
     """
@@ -53,6 +56,7 @@ class SiteRound:
     phase: str = ""
     deadline: Deadline = field(default_factory=Deadline)
     figures: dict[str, float] = field(default_factory=dict)
+    stream: KeyStream = field(default_factory=KeyStream)
     slots: str = ""
 
     def within(self, method: str) -> SiteRound:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+from synth.private_release import Gaussian, clip_factors
 
 
 def scarcest(counts: Sequence[int], n: int) -> tuple[int, ...]:
@@ -44,13 +47,30 @@ def best_match(
     return found
 
 
-def clipped(codes: Tensor, norm: float) -> Tensor:
-    """Return the codes [n, l], those longer than ``norm`` scaled to that length; 0 leaves all as they are."""
-    if not norm:
-        return codes
-    lengths = codes.norm(dim=1, keepdim=True)
-    cut: Tensor = codes * (norm / lengths.clamp_min(norm))
-    return cut
+def mean_steps(
+    codes: Tensor, labels: Tensor, classes: Sequence[int], clip: float, gaussian: Gaussian
+) -> Tensor:
+    """Return the mean code of each of ``classes`` in steps of the mechanism's grid, [len(classes), l].
+
+    What is no number counts as 0. A code's part, z / m, is cut towards 0, by which it stays as short and as positive as
+    `common.privacy.sensitivity.latent_sensitivity` has it.
+
+    Parameters
+    ----------
+    codes : Tensor
+        In [0, 1], float [n, l].
+    labels : Tensor
+        Int64 [n], each one of ``classes``.
+    clip : float
+        C: longer codes are scaled down to that length; 0: none.
+    """
+    codes = codes.nan_to_num(0, 0, 0).clamp(0, 1)
+    of = torch.as_tensor(classes, device=labels.device)
+    ranks = (labels[:, None] == of).int().argmax(1)
+    sizes = torch.bincount(ranks, minlength=len(classes))
+    factors = clip_factors([codes], clip or math.inf) / sizes[ranks]
+    sums = codes.new_zeros(len(classes), codes.shape[1], dtype=gaussian.dtype)
+    return sums.index_add_(0, ranks, gaussian.steps(codes, factors).to(gaussian.dtype))
 
 
 def class_means(codes: Tensor, labels: Tensor, classes: Sequence[int]) -> Tensor:
@@ -68,9 +88,8 @@ def class_means(codes: Tensor, labels: Tensor, classes: Sequence[int]) -> Tensor
 
 
 def accepted_copies(
-    means: Tensor,
+    copies_of: Callable[[Tensor], Tensor],
     labels: Tensor,
-    noise: Callable[[int, int], Tensor],
     accepts: Callable[[Tensor, Tensor], Tensor],
     quota: int,
     max_draws: int,
@@ -81,12 +100,10 @@ def accepted_copies(
 
     Parameters
     ----------
-    means : Tensor
-        Float [k, l], a class each.
+    copies_of : callable
+        Rows of ``labels``, int64 [n] -> a noisy copy of the mean of each, float [n, l].
     labels : Tensor
-        Int64 [k].
-    noise : callable
-        (copies, l) -> so many rows of noise, float [copies, l].
+        Int64 [k], a class each.
     accepts : callable
         (copies [n, l], labels [n]) -> bool [n]: whether the copy's image is taken for its class (Eq. 2 and 3).
     quota : int
@@ -104,13 +121,14 @@ def accepted_copies(
     while lacking and drawn < max_draws:
         each = min(quota, max_draws - drawn)
         drawn += each
-        rows = torch.as_tensor(lacking, device=means.device).repeat_interleave(each)
-        copies = means[rows] + noise(len(rows), means.shape[1])
+        rows = torch.as_tensor(lacking, device=labels.device).repeat_interleave(each)
+        copies = copies_of(rows)
         fit = accepts(copies, labels[rows])
         for i, row in enumerate(lacking):
             part = slice(i * each, (i + 1) * each)
             kept[row].append(copies[part][fit[part]])
         lacking = [row for row in lacking if sum(map(len, kept[row])) < quota]
-    found = [torch.cat(those)[:quota] if those else means[:0] for those in kept]
+    none = copies_of(labels.new_zeros(0))
+    found = [torch.cat([none, *those])[:quota] for those in kept]
     counts = torch.tensor([len(those) for those in found], dtype=torch.int64, device=labels.device)
-    return torch.cat([means[:0], *found]), labels.repeat_interleave(counts)
+    return torch.cat([none, *found]), labels.repeat_interleave(counts)

@@ -81,7 +81,7 @@ class PrivateDescent:
                 return denoising_losses(net, schedule, copies, classes, at[0], noise[0]).mean()
 
         gaussian = self.gaussian(step)
-        sums = clipped_sum(model, loss, (images, labels, t, eps), gaussian.clip)
+        sums = clipped_sum(model, loss, (images, labels, t, eps), gaussian)
         return noisy_mean(sums, gaussian, expected)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from synth.private_release import Gaussian
+from synth.private_release import MOST_ROWS, Gaussian
 
 Objective = Callable[..., Tensor]
 """(model, *tensors of a batch) -> the mean loss over the batch, a scalar."""
@@ -72,21 +72,21 @@ def clipped_sum(
     model: nn.Module,
     objective: Objective,
     batch: Sequence[Tensor],
-    clip: float,
+    gaussian: Gaussian,
     chunk: int = 0,
     drawing: Callable[[slice], AbstractContextManager[None]] | None = None,
 ) -> dict[str, Tensor]:
     """Return the sum of the examples' gradients, each scaled down to a length of C over all parameters if longer.
 
-    An example whose gradient is not finite contributes nothing. Lengths and sums are in the parameters' own type,
-    whatever autocast is on: a long sum in bfloat16 is rounded by more than C, so that one example can move it by more.
+    An example whose gradient is not finite contributes nothing. Lengths are of float64, whatever autocast is on, and
+    sums are exact (`synth.private_release` says why).
 
     Parameters
     ----------
     model, objective, batch
         As `example_gradients` takes them; n may be 0 here.
-    clip : float
-        C, above 0; infinite for the plain sum.
+    gaussian : Gaussian
+        The mechanism that is to release the sum: it has C and the grid.
     chunk : int
         How many examples' gradients are held at a time; 0: as many as come to 128 MiB of float32, at least one.
     drawing : callable, optional
@@ -95,51 +95,43 @@ def clipped_sum(
     Returns
     -------
     dict of str to Tensor
-        By the parameters' names, each of the parameter's shape; zeros where there is no example.
+        By the parameters' names, each of the parameter's shape: steps of the mechanism's grid, in its ``dtype``; zeros
+        where there is no example.
     """
     sums = {
-        name: torch.zeros_like(p, requires_grad=False)
+        name: torch.zeros_like(p, dtype=gaussian.dtype, requires_grad=False)
         for name, p in model.named_parameters()
         if p.requires_grad
     }
-    size = chunk or max(1, _HELD // max(1, sum(map(torch.numel, sums.values()))))
+    numbers = max(1, sum(map(torch.numel, sums.values())))
+    size = chunk or min(MOST_ROWS, max(1, _HELD // numbers))
     for start in range(0, len(batch[0]), size):
         rows = slice(start, start + size)
         part = [tensor[rows] for tensor in batch]
         with nullcontext() if drawing is None else drawing(rows):
             slopes = example_gradients(model, objective, part)
         with torch.autocast(part[0].device.type, enabled=False):
-            _add_clipped(sums, slopes, clip)
+            factors = gaussian.factors(slopes.values())
+            for name, slope in slopes.items():
+                sums[name] += gaussian.steps(slope, factors).sum(0).to(gaussian.dtype)
     return sums
 
 
-def _add_clipped(sums: dict[str, Tensor], slopes: dict[str, Tensor], clip: float) -> None:
-    """Add what each example's gradient gives once it is clipped."""
-    norms = torch.stack([slope.flatten(1).norm(dim=1) for slope in slopes.values()]).norm(dim=0)
-    finite = norms.isfinite()
-    if not finite.all():  # 0 times what is no number would be none
-        norms = norms[finite]
-        slopes = {name: slope[finite] for name, slope in slopes.items()}
-    factors = (clip / norms).clamp(max=1)
-    for name, slope in slopes.items():
-        sums[name] += torch.tensordot(factors.to(slope.dtype), slope, dims=1)
-
-
 def noisy_mean(sums: dict[str, Tensor], gaussian: Gaussian, expected: float) -> dict[str, Tensor]:
-    """Return (sum + N(0, sigma^2 C^2)) over the expected size of the batch.
+    """Return (sum + N(0, sigma^2 C^2)) over the expected size of the batch, float32 by the parameters' names.
 
     Parameters
     ----------
     sums : dict of str to Tensor
-        What `clipped_sum` returned for the mechanism's C.
+        What `clipped_sum` returned for the mechanism.
     gaussian : Gaussian
         Releases all of them as one.
     expected : float
         The sampling rate times the number of examples that it is planned with; above 0.
     """
     flat = torch.cat([total.flatten() for total in sums.values()])
-    parts = torch.split(gaussian.released(flat), [total.numel() for total in sums.values()])
+    means = (gaussian.released(flat) / expected).float()
+    parts = torch.split(means, [total.numel() for total in sums.values()])
     return {
-        name: part.view_as(total).to(total.dtype) / expected
-        for (name, total), part in zip(sums.items(), parts, strict=True)
+        name: part.view_as(total) for (name, total), part in zip(sums.items(), parts, strict=True)
     }

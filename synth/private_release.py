@@ -1,20 +1,53 @@
-"""What leaves one iteration of private distribution matching: clipped contributions, summed, with noise.
+"""Sums of clipped contributions with Gaussian noise: the one place where noise that privacy rests on is added.
 
 Nothing here reads a number of an example past its clipped contribution: the divisor is the expected size
 of a Poisson sample, and an example whose features are no numbers contributes nothing.
+
+**The grid.** In floating point the last bits of a sum, and of noise, tell what was added in which order. So a clipped
+contribution is cut towards 0 to whole steps of a grid, which makes it no longer; steps are added as integers, exactly
+and in any order; and noise is rounded to the same grid. What leaves is then a rounding of the exact sum with
+continuous noise: the Gaussian mechanism with sensitivity C, and post-processing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 #: Pixels of the images that one vectorised backward pass goes through
 _CHUNK_PIXELS = {"cpu": 1 << 17}
 _CHUNK_PIXELS_ELSEWHERE = 1 << 22
+
+#: how much finer than the noise the grid is, at least
+_FINER = 2.0**-24
+
+MOST_ROWS = 1 << 20
+"""Contributions that may be added in float64 before the sum goes into an integer: exact for any noise from 0.01 on."""
+
+
+def clip_factors(parts: Iterable[Tensor], clip: float) -> Tensor:
+    """Return by what rows are scaled so that none is longer than ``clip``, float64 [n].
+
+    Lengths are of float64: in float32 the square of 1e-25 is 0, and a row of such numbers passes for one of no length.
+    A row is scaled by 0 where its length is not finite, or is 0.
+
+    Parameters
+    ----------
+    parts : iterable of Tensor
+        Float [n, ...] each; a row of all of them together is a contribution.
+    clip : float
+        C, above 0.
+    """
+    each = [vector_norm(part.flatten(1), dim=1, dtype=torch.float64) for part in parts]
+    lengths = vector_norm(torch.stack(each), dim=0)
+    factors = (clip / lengths).clamp_(max=1)
+    kept: Tensor = factors.where(lengths.isfinite() & (lengths > 0), 0)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -28,24 +61,51 @@ class Gaussian:
     clip
         C, the longest that a contribution may be.
     normal
-        shape -> standard normal noise of that shape, new each time, on the sums' device.
+        shape -> standard normal noise of that shape, new each time.
     """
 
     noise_multiplier: float
     clip: float
     normal: Callable[[Sequence[int]], Tensor]
 
-    def factors(self, norms: Tensor) -> Tensor:
-        """Return by what contributions of these lengths are scaled: 0 where a length is no number."""
-        factors = (self.clip / norms.clamp_min(torch.finfo(norms.dtype).tiny)).clamp(max=1)
-        return torch.where(norms.isfinite(), factors, torch.zeros_like(factors))
+    @property
+    def grid(self) -> float:
+        """The grid's step: the largest power of two up to sigma C 2^-24; 1 without noise, where nothing is cut."""
+        if not self.noise_multiplier:
+            return 1.0
+        return 2.0 ** math.floor(math.log2(self.noise_multiplier * self.clip * _FINER))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What sums of steps are added in: int64, or float64 without noise."""
+        return torch.int64 if self.noise_multiplier else torch.float64
+
+    def factors(self, parts: Iterable[Tensor]) -> Tensor:
+        """Return by what contributions are scaled; see `clip_factors`."""
+        return clip_factors(parts, self.clip)
+
+    def steps(self, part: Tensor, factors: Tensor) -> Tensor:
+        """Return rows times their factors in steps of the grid, cut towards 0 to whole ones: float64 [n, ...].
+
+        Where a factor is 0 the row gives nothing, whatever is in it.
+        """
+        by_row = (-1, *[1] * (part.ndim - 1))
+        scaled = part.double() * (factors / self.grid).view(by_row)
+        if not factors.all():  # 0 times what is no number would be none
+            scaled.masked_fill_((factors == 0).view(by_row), 0)
+        return scaled.trunc_() if self.noise_multiplier else scaled
+
+    def values(self, steps: Tensor) -> Tensor:
+        """Return steps of the grid as numbers, float64."""
+        return steps.double() * self.grid
 
     def released(self, sums: Tensor) -> Tensor:
-        """Return the sums with noise."""
+        """Return sums of steps, of any shape, with noise: numbers of the grid, float64."""
         if not self.noise_multiplier:
-            return sums
-        noise = self.normal(tuple(sums.shape)).to(sums.dtype)
-        return sums + self.noise_multiplier * self.clip * noise
+            return self.values(sums)
+        noise = self.normal(tuple(sums.shape)).to(sums.device, torch.float64)
+        noise = noise * (self.noise_multiplier * self.clip / self.grid)
+        return self.values(sums + noise.round_().to(torch.int64))
 
 
 @dataclass(frozen=True)
@@ -66,11 +126,10 @@ class Contributions:
     ranks: Tensor
     classes: int
 
-    def summed(self, rows: Tensor) -> Tensor:
-        """Return the sums of ``rows`` [b, d] by class, [C, d], in one order on every device."""
-        ranks = torch.arange(self.classes, device=rows.device)
-        member = (self.ranks == ranks[:, None]).to(rows.dtype)
-        return member @ rows
+    def summed(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the sums of steps of a grid [b, d] by class, [C, d]."""
+        sums = steps.new_zeros(self.classes, steps.shape[1], dtype=dtype)
+        return sums.index_add_(0, self.ranks, steps.to(dtype))
 
 
 def class_means(rows: Tensor, classes: int) -> Tensor:
@@ -88,9 +147,9 @@ def noisy_means(real: Contributions, expected: Tensor, gaussian: Gaussian) -> Te
     expected
         The expected sizes of its classes, [C].
     """
-    rows = real.rows
-    kept = rows.nan_to_num(0, 0, 0) * gaussian.factors(rows.norm(dim=1))[:, None]
-    return gaussian.released(real.summed(kept)) / expected[:, None].to(rows.dtype)
+    steps = gaussian.steps(real.rows, gaussian.factors([real.rows]))
+    means = gaussian.released(real.summed(steps, gaussian.dtype)) / expected[:, None]
+    return means.to(real.rows.dtype)
 
 
 def noisy_gradients(
@@ -103,8 +162,7 @@ def noisy_gradients(
     """Return the gradient with respect to the images, clipped by example, with noise: ``gradient``.
 
     The gradient of Eq. 9 is a mean of contributions g(x_i) = J^T (hbar(S) - h(x_i)) with J twice the
-    Jacobian of hbar(S), and the same for z. (The paper's Eq. 20 lacks the 2.) They are linear in
-    h(x_i): their lengths need a vector-Jacobian product each, their clipped sum one for all.
+    Jacobian of hbar(S), and the same for z: a vector-Jacobian product each. (The paper's Eq. 20 lacks the 2.)
 
     Parameters
     ----------
@@ -121,39 +179,23 @@ def noisy_gradients(
     -------
     Of the shape of ``images``.
     """
-    leaf = images.detach().requires_grad_()
-    means = class_means(embed(leaf), real.classes)
-    apart = 2 * (means.detach()[real.ranks] - real.rows)
-    kept = (
-        apart.nan_to_num(0, 0, 0) * gaussian.factors(_lengths(embed, apart, real, images))[:, None]
-    )
-    sums = _product(means, leaf, real.summed(kept))
-    by_class = gaussian.released(sums).view(real.classes, -1)
-    return (by_class / expected[:, None].to(sums.dtype)).view_as(images)
-
-
-def _lengths(
-    embed: Callable[[Tensor], Tensor], apart: Tensor, real: Contributions, images: Tensor
-) -> Tensor:
-    """Return ||g(x_i)||, [b].
-
-    Vectorised by copies: each example has its class's images to itself in a batch, so that one
-    backward pass gives the products of a whole chunk, whatever classes are in it.
-    """
-    by_class = images.view(real.classes, -1, *images.shape[1:])
-    each = by_class.shape[1]
-    pixels = each * images.shape[-2] * images.shape[-1]
+    with torch.no_grad():
+        apart = 2 * (class_means(embed(images), real.classes)[real.ranks] - real.rows)
+    by_class = images.detach().view(real.classes, -1, *images.shape[1:])
+    sums = images.new_zeros(real.classes, by_class[0].numel(), dtype=gaussian.dtype)
     most = _CHUNK_PIXELS.get(images.device.type, _CHUNK_PIXELS_ELSEWHERE)
-    lengths = [apart.new_empty(0)]
-    size = max(1, most // pixels)
+    size = max(1, most // (by_class.shape[1] * images.shape[-2] * images.shape[-1]))
     for rows, ranks in zip(torch.split(apart, size), torch.split(real.ranks, size), strict=True):
         if not len(rows):
             continue
+        # Each example has its class's images to itself, so that one backward pass gives a whole chunk's products.
         copies = by_class[ranks].flatten(0, 1).requires_grad_()
         means = class_means(embed(copies), len(rows))
-        products = _product(means, copies, rows)
-        lengths.append(products.view(len(rows), -1).norm(dim=1))
-    return torch.cat(lengths)
+        own = _product(means, copies, rows).view(len(rows), -1)
+        steps = gaussian.steps(own, gaussian.factors([own]))
+        sums.index_add_(0, ranks, steps.to(sums.dtype))
+    step = gaussian.released(sums) / expected[:, None]
+    return step.to(images.dtype).view_as(images)
 
 
 def _product(outputs: Tensor, inputs: Tensor, vector: Tensor) -> Tensor:

@@ -34,10 +34,11 @@ def dp_sgd(gaussian: Gaussian, expected: float) -> Rule:
         def drawing(at: slice) -> AbstractContextManager[None]:
             return nullcontext() if rows is None else layers.drawing(rows.part(at), device)
 
-        sums = clipped_sum(model, objective, batch, gaussian.clip, drawing=drawing)
+        sums = clipped_sum(model, objective, batch, gaussian, drawing=drawing)
         slopes = noisy_mean(sums, gaussian, expected)
         for name, parameter in model.named_parameters():
-            parameter.grad = slopes.get(name)
+            slope = slopes.get(name)
+            parameter.grad = None if slope is None else slope.to(parameter.dtype)
         return torch.full((), math.nan, device=device)
 
     return noisy_gradient

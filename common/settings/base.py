@@ -7,10 +7,19 @@ from typing import Any
 
 from common.settings.disclosure import Disclosure
 from common.settings.networks import ModelSettings
-from common.settings.section import AMOUNTS, Noise, Section, Switch, setting
+from common.settings.section import (
+    AMOUNTS,
+    LEAST_CLIP,
+    MOST_CLIP,
+    Clip,
+    Noise,
+    Section,
+    Switch,
+    setting,
+)
 from common.settings.sections import PrivacySettings
 
-__all__ = ["AMOUNTS", "Noise", "Settings", "Switch", "setting"]
+__all__ = ["AMOUNTS", "LEAST_CLIP", "MOST_CLIP", "Clip", "Noise", "Settings", "Switch", "setting"]
 
 
 class Settings(Section):

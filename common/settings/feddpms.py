@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from common.settings.base import Noise, setting
+from common.settings.base import Clip, Noise, setting
 from common.settings.disclosure import Disclosure
 from common.settings.fedvae import FedVAESettings
 
@@ -50,8 +50,10 @@ class FedDPMSSettings(FedVAESettings):
         "the weights that encode: those received this round, of which the sensitivity holds; or (the paper) those just "
         "trained on the very images",
     )
-    clip: float = setting(
-        0.0, "longest latent code, longer ones are scaled down to it; 0: any", ge=0
+    clip: Clip = setting(
+        0.0,
+        "longest latent code, longer ones are scaled down to it; 0: any",
+        allowed="0, or a number from 1e-6 to 1e6",
     )
     max_draws: int = setting(50, "draws of a class, times copies, before it is left short", ge=1)
     smallest: int = setting(20, "images a site must have of a class to share its mean", ge=1)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from common.settings.base import Noise, Settings, setting
+from common.settings.base import LEAST_CLIP, MOST_CLIP, Noise, Settings, setting
 
 _WHOLE = r"^[0-9]+(,[0-9]+)*$"
 _MAYBE = r"^([0-9]+(,[0-9]+)*)?$"
@@ -84,7 +84,8 @@ class GenerationSettings(Settings):
         1.0,
         "with noise_multiplier: longest contribution of one image to a step",
         symbol="C",
-        gt=0,
+        ge=LEAST_CLIP,
+        le=MOST_CLIP,
     )
     multiplicity: int = setting(
         8,

@@ -35,6 +35,20 @@ Noise = Annotated[float, AfterValidator(_check_noise)]
 """A setting that noise is as large as: a multiple of what it covers."""
 
 
+LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
+"""The longest contributions that there are: beyond, a length leaves what float32 can tell."""
+
+
+def _check_clip(value: float) -> float:
+    if value and not LEAST_CLIP <= value <= MOST_CLIP:
+        raise ValueError("a length beyond leaves what float32 can tell")
+    return value
+
+
+Clip = Annotated[float, AfterValidator(_check_clip)]
+"""A setting that is a longest contribution, or 0 for none."""
+
+
 class Section(BaseModel):
     """A section of the configuration.
 

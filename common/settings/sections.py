@@ -5,7 +5,7 @@ from typing import Literal
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings, Listed
 from common.settings.networks import FeaturesSettings, ModelSettings
-from common.settings.section import Noise, Section, Switch, setting
+from common.settings.section import LEAST_CLIP, MOST_CLIP, Noise, Section, Switch, setting
 from common.wire.jpeg_file import PICTURE, quality_of
 
 _PER_COLUMN = "a number, or one a column (of series, a channel) with commas between them"
@@ -307,7 +307,11 @@ class PrivacySettings(Section):
         allowed="0, or a number from 0.01 to 10000",
     )
     clip: float = setting(
-        1.0, "longest contribution of one example to a private step", symbol="C", gt=0
+        1.0,
+        "longest contribution of one example to a private step",
+        symbol="C",
+        ge=LEAST_CLIP,
+        le=MOST_CLIP,
     )
     counts: Literal["one", "public"] = setting(
         "one",

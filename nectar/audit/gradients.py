@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from common.draws.entropy import system_normal, system_uniform
+from common.draws.entropy import KeyStream, system_uniform
 from common.privacy.events import Adjacency, Event
 from synth.private_gradients import clipped_sum, noisy_mean
 from synth.private_release import Gaussian
@@ -46,14 +46,14 @@ class GradientReleases:
         """One step."""
         return Event("dp-sgd", self.noise_multiplier, self.sample_rate)
 
-    @property
+    @cached_property
     def gaussian(self) -> Gaussian:
         """The clip and the noise."""
-        return Gaussian(self.noise_multiplier, self.clip, system_normal)
+        return Gaussian(self.noise_multiplier, self.clip, KeyStream().normal)
 
     def expected(self, *, canary: bool) -> Tensor:
         """Return the step without noise of all examples."""
-        return self.sums[int(canary)]
+        return self.gaussian.values(self.sums[int(canary)])
 
     def drawn(self, *, canary: bool) -> tuple[Tensor, Tensor]:
         """Return steps, and as many without the canary."""
@@ -66,9 +66,9 @@ class GradientReleases:
 
     @cached_property
     def sums(self) -> Tensor:
-        """The clipped sums of the sample without the canary and with it, [2, numbers of the model]."""
+        """The clipped sums of the sample without the canary and with it, int64 [2, numbers of the model]."""
         model = nn.Linear(_SIZE, 1, bias=False)
         dark, canary = torch.zeros(1, _SIZE), torch.full((1, _SIZE), 1e4)
         batches = dark, torch.cat([dark, canary])
-        found = [clipped_sum(model, _loss, (batch,), self.clip) for batch in batches]
+        found = [clipped_sum(model, _loss, (batch,), self.gaussian) for batch in batches]
         return torch.stack([each["weight"].flatten() for each in found])

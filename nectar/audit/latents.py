@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from common.draws.entropy import system_normal
+from common.draws.entropy import KeyStream
 from common.privacy.events import Adjacency, Event
 from common.privacy.sensitivity import latent_sensitivity
-from synth.latent_sharing import class_means, clipped
+from synth.latent_sharing import mean_steps
+from synth.private_release import Gaussian
 
 #: releases in a call
 _BLOCK = 2000
@@ -48,8 +50,17 @@ class LatentReleases:
         """One release of one image exchanged for another."""
         return Event("feddpms-means", self.noise_multiplier, adjacency="replace-one")
 
+    @cached_property
+    def gaussian(self) -> Gaussian:
+        """The noise on the mean."""
+        sensitivity = latent_sensitivity(self.dimension, self.images, self.clip)
+        return Gaussian(self.noise_multiplier * sensitivity, 1.0, KeyStream().normal)
+
     def expected(self, *, canary: bool) -> Tensor:
         """Return the mean of the codes."""
+        return self.gaussian.values(self._steps(canary=canary))
+
+    def _steps(self, *, canary: bool) -> Tensor:
         codes = torch.zeros(self.images, self.dimension)
         if self.clip:  # between two axes: no two codes of this length are further apart
             codes[:, 0] = math.sqrt(self.dimension)
@@ -58,15 +69,12 @@ class LatentReleases:
             codes[0, 1:] = 1.0
             codes[0, 0] = 0.0 if self.clip else 1.0
         labels = torch.zeros(self.images, dtype=torch.int64)
-        return class_means(clipped(codes, self.clip), labels, (0,))[0]
+        return mean_steps(codes, labels, (0,), self.clip, self.gaussian)[0]
 
     def drawn(self, *, canary: bool) -> tuple[Tensor, Tensor]:
         """Return releases, and as many without the canary."""
-        return self._released(self.expected(canary=canary)), self._released(
-            self.expected(canary=False)
-        )
+        return self._released(canary=canary), self._released(canary=False)
 
-    def _released(self, mean: Tensor) -> Tensor:
-        sensitivity = latent_sensitivity(self.dimension, self.images, self.clip)
-        noise = system_normal((_BLOCK, self.dimension))
-        return mean + self.noise_multiplier * sensitivity * noise
+    def _released(self, *, canary: bool) -> Tensor:
+        steps = self._steps(canary=canary)
+        return self.gaussian.released(steps.expand(_BLOCK, self.dimension))

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from common.draws.entropy import system_normal, system_uniform
+from common.draws.entropy import KeyStream, system_uniform
 from common.draws.seeding import generator
 from common.models import Classifier, build
 from common.privacy.events import Adjacency, Event
@@ -48,10 +48,10 @@ class MatchingReleases:
 
     claimed: Adjacency = "add-remove"
 
-    @property
+    @cached_property
     def gaussian(self) -> Gaussian:
         """The clip and the noise."""
-        return Gaussian(self.noise_multiplier, self.clip, system_normal)
+        return Gaussian(self.noise_multiplier, self.clip, KeyStream().normal)
 
     @property
     def event(self) -> Event:
@@ -61,7 +61,7 @@ class MatchingReleases:
     def expected(self, *, canary: bool) -> Tensor:
         """Return the release without noise of all images, scaled as that of a sample is."""
         kinds, labels = self._kinds(1, canary=canary)
-        still = Gaussian(0.0, self.clip, system_normal)
+        still = Gaussian(0.0, self.clip, self.gaussian.normal)
         whole = Contributions(self._rows[kinds], labels, 2)
         return self.sample_rate * self.released(whole, self.plan(labels), still)[0]
 

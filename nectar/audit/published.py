@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from common.draws.entropy import system_normal
+from common.draws.entropy import KeyStream
 from common.privacy.events import Adjacency, Event
 from nectar.audit.matching import MatchingReleases
-from synth.private_release import Gaussian
 
 #: releases in a call
 _BLOCK = 1000
@@ -58,7 +56,7 @@ class PublishedReleases:
         dark, both = (whole.expected(canary=c) for c in (False, True))
         others = (self.batch - 1) * dark
         mean = (others + (both - dark if canary else dark)) / self.batch
-        return mean * Gaussian(0.0, self.clip, system_normal).factors(mean.norm())
+        return mean * min(1.0, self.clip / float(mean.norm()))
 
     def drawn(self, *, canary: bool) -> tuple[Tensor, Tensor]:
         """Return releases, and as many without the canary."""
@@ -66,5 +64,5 @@ class PublishedReleases:
         return self._released(own), self._released(other)
 
     def _released(self, mean: Tensor) -> Tensor:
-        noise = system_normal((_BLOCK, len(mean)))
-        return mean + self.noise_multiplier * self.clip / self.batch * torch.as_tensor(noise)
+        noise = KeyStream().normal((_BLOCK, len(mean)))
+        return mean + self.noise_multiplier * self.clip / self.batch * noise

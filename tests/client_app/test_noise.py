@@ -37,7 +37,8 @@ class Noisy(DeviceClient):
     def train(self, weights: Weights) -> Weights:
         """Return the noise in the weight's place."""
         self.draws.charge(Event("noise", 1.0))
-        return Weights({"head.weight": self.draws.noise("weight", (1, 1))})
+        noise = self.draws.gaussian("weight", 1.0, 1.0).released(torch.zeros(1, 1).long())
+        return Weights({"head.weight": noise.float()})
 
     @phase("sample")
     def sampled(self, weights: Weights) -> Weights:
@@ -102,10 +103,10 @@ def test_a_client_inside_another_charges_the_same_account(tmp_path: Path) -> Non
     host = Noisy(run, "a", x, x, DirectoryState(tmp_path, "record", "site"), own_data=False)
     inside = host.client_of("fedavg", x)
     with pytest.raises(FederationError, match="nothing was charged"):
-        inside.draws.noise("weight", (1,))
+        inside.draws.gaussian("weight", 1.0, 1.0).released(torch.zeros(1).long())
     host.draws.charge(Event("of the host", 1.0))
     inside.draws.charge(Event("of the one inside", 2.0))
-    inside.draws.noise("weight", (1,))
+    inside.draws.gaussian("weight", 1.0, 1.0).released(torch.zeros(1).long())
     assert host.draws.told is not None
     assert [event.mechanism for event in host.draws.told.events] == [
         "of the host",

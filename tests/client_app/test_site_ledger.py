@@ -13,8 +13,8 @@ from private_method import MULTIPLIER
 from real_site import RECORD, Site
 from small import Small
 
-import client_app.draws
 from client_app.owner.ledger import NO_BUDGET
+from common.draws.entropy import KeyStream
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.head import Head
@@ -86,7 +86,7 @@ def test_the_budget_is_kept_over_all_runs_and_refuses_without_drawing(
         assert not site(**node).train("train", record=record).has_error()
     before = (tmp_path / "state" / LEDGER).read_bytes()
     drawn: list[object] = []
-    monkeypatch.setattr(client_app.draws, "system_normal", drawn.append)
+    monkeypatch.setattr(KeyStream, "normal", lambda stream, shape: drawn.append(shape))
     for text, record in (("", RECORD), ("noisy.epochs=2", "other"), ("noisy.multiplier=7", "more")):
         reply = site(text, **node).train("train", record=record)
         assert reply.error.reason == NO_BUDGET
@@ -153,12 +153,12 @@ def test_a_site_killed_as_it_draws_has_counted_it(
 ) -> None:
     found: list[int] = []
 
-    def killed(shape: object) -> None:
+    def killed(stream: object, shape: object) -> None:
         found.append(Ledger(tmp_path / "state").read().head.length)
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(client_app.draws, "system_normal", killed)
+        patch.setattr(KeyStream, "normal", killed)
         with pytest.raises(Killed):
             site().train("train")
     assert found == [1]

@@ -5,15 +5,20 @@ There are twenty bounds, each of which fails with probability 5e-8: one run in a
 
 from __future__ import annotations
 
+import copy
 import math
+import os
+import pickle
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import ndtri
 from scipy.stats import binom
 
-from common.draws.entropy import system_normal, system_uniform
+from common.draws.entropy import KeyStream, system_uniform
 
 N = 10**6
 
@@ -25,20 +30,20 @@ FAR = 5.45
 
 @pytest.fixture(scope="module")
 def drawn() -> torch.Tensor:
-    return system_normal((1000, N // 1000))
+    return KeyStream().normal((1000, N // 1000))
 
 
 def test_moments(drawn: torch.Tensor) -> None:
     """Of n draws the mean of z^k has variance (E z^2k - (E z^k)^2) / n: 1, 2, 15 and 96 over n."""
-    assert (drawn.shape, drawn.dtype) == ((1000, 1000), torch.float32)
-    z = drawn.double()
+    assert (drawn.shape, drawn.dtype) == ((1000, 1000), torch.float64)
+    z = drawn
     for power, mean, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
         assert abs(float((z**power).mean()) - mean) < FAR * math.sqrt(variance / N)
 
 
 def test_the_distribution(drawn: torch.Tensor) -> None:
     """Kolmogorov and Smirnov's D exceeds x / sqrt(n) with probability 2 exp(-2 x^2), 5e-8 at x = 2.958."""
-    cdf = torch.special.ndtr(drawn.double().flatten().sort().values)
+    cdf = torch.special.ndtr(drawn.flatten().sort().values)
     steps = torch.arange(N + 1, dtype=torch.float64) / N
     apart = torch.maximum((cdf - steps[:-1]).max(), (steps[1:] - cdf).max())
     assert float(apart) < 2.958 / math.sqrt(N)
@@ -52,7 +57,7 @@ def test_both_tails(drawn: torch.Tensor, beyond: float) -> None:
 
 
 def test_neighbours_have_nothing_in_common(drawn: torch.Tensor) -> None:
-    z = drawn.double().flatten()
+    z = drawn.flatten()
     assert abs(float((z[1:] * z[:-1]).mean())) < FAR / math.sqrt(N)
 
 
@@ -63,25 +68,72 @@ def test_no_call_repeats_another_and_no_generator_is_touched() -> None:
 
     torch.manual_seed(0)
     before = states()
-    one = system_normal((50,))
+    one = KeyStream().normal((50,))
     assert states() == before
     torch.manual_seed(0)
-    assert not set(one.tolist()) & set(system_normal((50,)).tolist())
+    assert not set(one.tolist()) & set(KeyStream().normal((50,)).tolist())
 
 
-@pytest.mark.parametrize(("byte", "extreme"), [(b"\0", -8.2095), (b"\xff", 8.2095)])
+@pytest.mark.parametrize(("byte", "extreme"), [(b"\0", -12.46196), (b"\xff", 0.0)])
 def test_no_bits_give_infinity(
     monkeypatch: pytest.MonkeyPatch, byte: bytes, extreme: float
 ) -> None:
-    """The quantile of 2^-53 is -8.2095."""
-    monkeypatch.setattr("os.urandom", lambda count: byte * count)
-    assert system_normal((3,)).tolist() == pytest.approx([extreme] * 3, abs=1e-4)
+    """The smallest tail is 2^-53 of 2^-64, whose quantile is -12.46, the largest is 1/2."""
+    monkeypatch.setattr(
+        KeyStream, "words", lambda stream, count: np.frombuffer(byte * 8 * count, np.uint64)
+    )
+    assert KeyStream().normal((3,)).abs().tolist() == pytest.approx([abs(extreme)] * 3, abs=1e-4)
+
+
+@pytest.mark.parametrize("power", [63.0, 50.0, 40.0, 39.9, 20.0, 0.0, -20.0, -31.0])
+def test_every_number_of_a_grid_of_two_to_the_minus_24_can_come(power: float) -> None:
+    """Neighbouring tails, 2^power of 2^-64 and the next that can be drawn, have quantiles less than 2^-24 apart.
+
+    Of tails below 2^40 / 2^64 there are 52 bits more: the last one is 11.1, beyond which is one draw of 2^94.
+    """
+    step = 1.0 if power >= 40 else 2.0**-52
+    tail = np.array([2.0**power, 2.0**power + max(step, np.spacing(2.0**power))])
+    low, high = ndtri(tail * 2.0**-64)
+    assert high - low < 2.0**-24
+    if power == -31:
+        assert low < -11.1
+        assert 2 * tail[0] * 2.0**-64 <= 2.0**-94
 
 
 def test_every_shape() -> None:
-    assert system_normal(()).shape == ()
-    assert system_normal((0, 3)).shape == (0, 3)
-    assert system_normal([2, 3]).shape == (2, 3)
+    for shape in ((), (0, 3), [2, 3]):
+        assert KeyStream().normal(shape).shape == tuple(shape)
+
+
+def test_long_draws_are_one_stream_and_no_block_is_another() -> None:
+    z = KeyStream().normal((200_000,))
+    assert len(set(z.tolist())) > 199_990
+
+
+def test_a_stream_goes_on_and_a_fork_of_its_process_has_one_of_its_own() -> None:
+    """Three draws in a process, and one in each of two children that were forked between them: no number twice."""
+    stream, found = KeyStream(), list[float]()
+
+    def drawn_by_child() -> list[float]:
+        read, write = os.pipe()
+        if not (child := os.fork()):
+            os.write(write, stream.normal((4,)).numpy().tobytes())
+            os._exit(0)
+        os.waitpid(child, 0)
+        return np.frombuffer(os.read(read, 32)).tolist()
+
+    found += stream.normal((4,)).tolist()
+    found += drawn_by_child() + drawn_by_child()
+    found += stream.normal((4,)).tolist()
+    assert len(set(found)) == 16
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_stream_is_neither_copied_nor_stored(copied: Callable[[object], object]) -> None:
+    stream = KeyStream()
+    stream.normal((1,))
+    with pytest.raises(TypeError, match="one process and one round"):
+        copied(stream)
 
 
 # ---- Poisson samples ----------------------------------------------------------------------------------

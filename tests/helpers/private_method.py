@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from client_app.device import DeviceClient, phase
 from common.methods import Method
@@ -38,12 +39,15 @@ class NoisyClient(DeviceClient):
         if not settings.forgets:
             self.draws.charge(Event("noisy", settings.multiplier))
         noised = {
-            name: tensor + 0.01 * self.draws.noise(name, tensor.shape).to(tensor.dtype)
+            name: tensor + 0.01 * self._noise(name, tensor).to(tensor.dtype)
             for name, tensor in w.tensors.items()
         }
         self.report(train_loss=float(torch.rand(())), length=3.0)
         self.tell(draws=len(noised))
         return Weights(noised, w.codec)
+
+    def _noise(self, name: str, tensor: Tensor) -> Tensor:
+        return self.draws.gaussian(name, 1.0, 1.0).released(torch.zeros_like(tensor).long())
 
 
 METHOD = Method("noisy", FedAvg, NoisyClient, NoisySettings)

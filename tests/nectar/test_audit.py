@@ -6,7 +6,7 @@ Each planted bug is a mechanism's own code with one thing changed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -96,9 +96,9 @@ def test_the_claim_is_the_exact_epsilon_of_the_release() -> None:
 
 
 class Unclipped(Gaussian):
-    def factors(self, norms: Tensor) -> Tensor:
+    def factors(self, parts: Iterable[Tensor]) -> Tensor:
         """Forget the clip."""
-        return torch.ones_like(norms)
+        return torch.ones(len(next(iter(parts))), dtype=torch.float64)
 
 
 class WithoutClip(MatchingReleases):
@@ -179,7 +179,8 @@ class UnclippedStep(GradientReleases):
     @cached_property
     def sums(self) -> Tensor:
         """Forget the clip."""
-        return GradientReleases(self.noise_multiplier, self.sample_rate, clip=1e9).sums
+        free = GradientReleases(self.noise_multiplier, self.sample_rate, clip=1e9)
+        return (free.gaussian.values(free.sums) / self.gaussian.grid).long()
 
 
 class HalfTheNoiseOfAStep(GradientReleases):

@@ -37,7 +37,8 @@ from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from synth.latent_sharing import class_means, clipped
+from synth.latent_sharing import mean_steps
+from synth.private_release import Gaussian
 
 VAE = "model.name=vae model.depth=1 model.embedding=6"
 IMAGES = 12
@@ -149,7 +150,7 @@ def test_copies_are_judged_by_the_federations_decoder_and_not_by_the_sites(
 
     def spied(*arguments: Any) -> tuple[Tensor, Tensor]:
         judged.extend(a for a in arguments if isinstance(a, Decoder))
-        return arguments[0], arguments[1]
+        return arguments[0](torch.arange(len(arguments[1]))), arguments[1]
 
     monkeypatch.setattr(client_app.feddpms, "_accepted", spied)
     parts = {WEIGHTS: w.only(shared_spec(here))}
@@ -164,10 +165,10 @@ def test_cut_to_a_length_the_bound_is_that_of_the_length(norm: float) -> None:
     rng = torch.Generator().manual_seed(1)
     corners = torch.tensor([[int(b) for b in f"{i:06b}"] for i in range(64)]).double()
     codes = torch.cat([corners, torch.rand(40, 6, generator=rng, dtype=torch.float64)])
-    cut = clipped(codes, norm)
-    rest = cut[-(IMAGES - 1) :]
+    rest, still = codes[-(IMAGES - 1) :], Gaussian(1.0, 1.0, torch.zeros)
     labels = torch.zeros(IMAGES, dtype=torch.int64)
-    means = torch.stack([class_means(torch.cat([c[None], rest]), labels, [0])[0] for c in cut])
+    each = [mean_steps(torch.cat([c[None], rest]), labels, [0], norm, still)[0] for c in codes]
+    means = still.values(torch.stack(each))
     moved = float(torch.cdist(means, means).max())
     bound = latent_sensitivity(6, IMAGES, norm)
     assert 0.9 * bound < moved <= bound * (1 + 1e-9)

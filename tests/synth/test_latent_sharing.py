@@ -14,10 +14,11 @@ from synth.latent_sharing import (
     accepted_copies,
     best_match,
     class_means,
-    clipped,
+    mean_steps,
     most_abundant,
     scarcest,
 )
+from synth.private_release import Gaussian
 from synth.vae import auto_encoding_loss, divergence, sampled
 
 
@@ -74,61 +75,59 @@ def test_a_mean_is_taken_dimension_by_dimension() -> None:
     assert found.tolist() == [[2.0, 20.0], [5.0, 7.0]]
 
 
-def test_a_code_is_cut_to_length_and_a_shorter_one_is_left() -> None:
-    codes = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    assert torch.allclose(clipped(codes, 1.0), torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
-    assert clipped(codes, 0.0) is codes
+def test_what_is_released_of_codes_is_their_mean_each_cut_to_length() -> None:
+    """Class 4: (.6, .8) at C = .5 is (.3, .4), and (.3, .4) stays; class 1: a code of no numbers counts as 0."""
+    codes = torch.tensor([[0.6, 0.8], [0.3, 0.4], [math.nan, 1.0], [0.0, 0.2]])
+    labels, still = torch.tensor([4, 4, 1, 1]), Gaussian(1.0, 1.0, torch.zeros)
+    found = still.released(mean_steps(codes, labels, [4, 1], 0.5, still))
+    torch.testing.assert_close(found.float(), torch.tensor([[0.3, 0.4], [0.0, 0.35]]) * 1.0)
 
 
 class Counted:
-    """Noise 0, 1, 2, ... in the order of the draws, and how many were asked for at a time."""
+    """Copies 0, 1, 2, ... in the order of the draws, and how many were asked for at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, dimension: int) -> None:
+        self.dimension = dimension
         self.drawn = 0
         self.asked: list[int] = []
 
-    def __call__(self, copies: int, dimension: int) -> Tensor:
-        self.asked.append(copies)
-        start, self.drawn = self.drawn, self.drawn + copies
-        return torch.arange(start, start + copies).float()[:, None].expand(copies, dimension)
+    def __call__(self, rows: Tensor) -> Tensor:
+        self.asked += [len(rows)] if len(rows) else []
+        start, self.drawn = self.drawn, self.drawn + len(rows)
+        return torch.arange(start, self.drawn).float()[:, None].expand(-1, self.dimension)
 
 
 def test_copies_are_drawn_until_the_quota_of_each_class_is_accepted() -> None:
     """Class 7 takes all, class 3 every other one: it alone is drawn for again, and gets 4, 6 and 8 of the second pass.
 
-    First pass: noise 0 to 2 for class 7, 3 to 5 for class 3, of which 4 is even; second: 6 to 8 for class 3.
+    First pass: copies 0 to 2 for class 7, 3 to 5 for class 3, of which 4 is even; second: 6 to 8 for class 3.
     """
 
     def accepts(copies: Tensor, labels: Tensor) -> Tensor:
         return (labels == 7) | (copies[:, 0] % 2 == 0)
 
-    noise = Counted()
-    copies, labels = accepted_copies(
-        torch.zeros(2, 1), torch.tensor([7, 3]), noise, accepts, quota=3, max_draws=30
-    )
+    drawn = Counted(1)
+    copies, labels = accepted_copies(drawn, torch.tensor([7, 3]), accepts, quota=3, max_draws=30)
     assert copies.flatten().tolist() == [0, 1, 2, 4, 6, 8]
     assert labels.tolist() == [7, 7, 7, 3, 3, 3]
-    assert noise.asked == [6, 3]
+    assert drawn.asked == [6, 3]
 
 
 def test_a_class_that_is_never_accepted_is_left_short_and_the_draws_end() -> None:
-    noise = Counted()
+    drawn = Counted(4)
 
     def accepts(copies: Tensor, labels: Tensor) -> Tensor:
         return labels == 0
 
-    copies, labels = accepted_copies(
-        torch.zeros(2, 4), torch.tensor([0, 1]), noise, accepts, quota=4, max_draws=10
-    )
+    copies, labels = accepted_copies(drawn, torch.tensor([0, 1]), accepts, quota=4, max_draws=10)
     assert copies.shape == (4, 4)
     assert labels.tolist() == [0] * 4
-    assert noise.drawn == 4 + 10  # 4 for class 0; 4, 4 and the 2 that are left for class 1
+    assert drawn.drawn == 4 + 10  # 4 for class 0; 4, 4 and the 2 that are left for class 1
 
 
 def test_no_class_gives_no_copies() -> None:
-    found = accepted_copies(
-        torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64), Counted(), lambda c, y: y == y, 3, 9
-    )
+    none = torch.zeros(0, dtype=torch.int64)
+    found = accepted_copies(Counted(5), none, lambda c, y: y == y, 3, 9)
     assert found[0].shape == (0, 5)
     assert found[1].shape == (0,)
 

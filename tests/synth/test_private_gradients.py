@@ -77,6 +77,17 @@ def one_by_one(
     return found
 
 
+def plain_sum(
+    model: nn.Module,
+    objective: Callable[..., Tensor],
+    batch: Sequence[Tensor],
+    clip: float,
+    chunk: int = 0,
+) -> dict[str, Tensor]:
+    """Return the clipped sum as it is without a grid, float64."""
+    return clipped_sum(model, objective, batch, Gaussian(0.0, clip, torch.zeros), chunk)
+
+
 def length(slopes: dict[str, Tensor]) -> float:
     return float(torch.cat([slope.flatten() for slope in slopes.values()]).norm())
 
@@ -97,7 +108,7 @@ def test_the_sum_of_clipped_gradients_in_the_trainings_own_precision(
 ) -> None:
     """Float32 against a loop in float64, to 1e-6 of the sum's length; in chunks of one, of three, and whole."""
     model, batch = MODELS[name](), batch_for(name, dtype=torch.float32)
-    found = [clipped_sum(model, cross_entropy, batch, clip, chunk) for chunk in (0, 1, 3)]
+    found = [plain_sum(model, cross_entropy, batch, clip, chunk) for chunk in (0, 1, 3)]
     wide = [part.double() if part.is_floating_point() else part for part in batch]
     expected: dict[str, Tensor] = {}
     for alone in one_by_one(model.double(), cross_entropy, wide):
@@ -115,16 +126,16 @@ def test_one_example_moves_the_sum_by_no_more_than_the_clip(scale: float) -> Non
     model, clip = MODELS["convnet, instance norm"]().double(), 0.7
     x, y = batch_for("convnet", 12)
     x[3] *= scale
-    whole = clipped_sum(model, cross_entropy, (x, y), clip)
+    whole = plain_sum(model, cross_entropy, (x, y), clip)
     lengths = [length(alone) for alone in one_by_one(model, cross_entropy, (x, y))]
     for i in range(len(x)):
         rest = torch.arange(len(x)) != i
-        without = clipped_sum(model, cross_entropy, (x[rest], y[rest]), clip)
+        without = plain_sum(model, cross_entropy, (x[rest], y[rest]), clip)
         moved = length({name: whole[name] - without[name] for name in whole})
         assert moved == pytest.approx(min(clip, lengths[i]), rel=1e-9)
         other = x.clone()
         other[i] = torch.randn(IMAGE, generator=rng(50 + i)) * scale
-        exchanged = clipped_sum(model, cross_entropy, (other, y), clip)
+        exchanged = plain_sum(model, cross_entropy, (other, y), clip)
         apart = length({name: whole[name] - exchanged[name] for name in whole})
         assert apart <= 2 * clip * (1 + 1e-9)
     assert max(lengths) > clip
@@ -133,10 +144,10 @@ def test_one_example_moves_the_sum_by_no_more_than_the_clip(scale: float) -> Non
 def test_an_example_that_gives_no_numbers_contributes_nothing() -> None:
     model, (x, y) = MODELS["mlp"](), batch_for("mlp", dtype=torch.float32)
     rest = torch.arange(N) != 2
-    expected = clipped_sum(model, cross_entropy, (x[rest], y[rest]), 1.0)
+    expected = plain_sum(model, cross_entropy, (x[rest], y[rest]), 1.0)
     for value in (math.nan, math.inf, 1e38):
         x[2] = value
-        found = clipped_sum(model, cross_entropy, (x, y), 1.0)
+        found = plain_sum(model, cross_entropy, (x, y), 1.0)
         for name, slope in expected.items():
             torch.testing.assert_close(found[name], slope)
 
@@ -145,11 +156,10 @@ def test_of_no_example_there_is_noise_alone() -> None:
     """Twelve numbers of noise of deviation sigma C, over the expected size: 2 x 3 / 4 times what is drawn."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(3, 3), nn.Linear(1, 1, bias=False))
     model[2].requires_grad_(False)
-    sums = clipped_sum(model, cross_entropy, (torch.zeros(0, 3), torch.zeros(0).long()), 3.0)
     drawn = torch.arange(1.0, 13.0)
-    mean = noisy_mean(
-        sums, Gaussian(2.0, 3.0, lambda shape: drawn[: math.prod(shape)]), expected=4.0
-    )
+    gaussian = Gaussian(2.0, 3.0, lambda shape: drawn[: math.prod(shape)])
+    batch = torch.zeros(0, 3), torch.zeros(0).long()
+    mean = noisy_mean(clipped_sum(model, cross_entropy, batch, gaussian), gaussian, expected=4.0)
     assert list(mean) == ["1.weight", "1.bias"]
     torch.testing.assert_close(mean["1.weight"], 1.5 * drawn[:9].view(3, 3))
     torch.testing.assert_close(mean["1.bias"], 1.5 * drawn[9:])
@@ -167,7 +177,7 @@ def test_dropout_draws_for_each_example_and_counts_within_its_clip() -> None:
     torch.manual_seed(0)
     slopes = example_gradients(model, lambda net, x: net(x).sum(), (torch.ones(200, 1),))
     assert set(slopes["1.weight"].flatten().tolist()) == {0.0, 2.0}
-    total = clipped_sum(model, lambda net, x: net(x).sum(), (torch.ones(200, 1),), 1.0)
+    total = plain_sum(model, lambda net, x: net(x).sum(), (torch.ones(200, 1),), 1.0)
     assert 60 < float(total["1.weight"]) < 140
 
 

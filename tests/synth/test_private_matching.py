@@ -262,7 +262,7 @@ def test_what_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="not equally many of 3 classes"):
         distilled(p, "feature")
     with pytest.raises(FloatingPointError, match="lower the images' learning rate"):
-        distilled(Problem(dtype=torch.float32), "gradient", image_lr=1e38, iterations=9)
+        distilled(Problem(dtype=torch.float32), "feature", image_lr=1e38, iterations=9)
 
 
 # ---- Poisson samples ----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from common.draws.row_draws import SeededRows, SystemRows, example_hashes, keyed_hashes, mixed
 from common.samples.inputs import Samples
 from synth.private_gradients import clipped_sum, example_gradients
+from synth.private_release import Gaussian
 from synth.row_draws import LayerDraws, Layers, UndrawableError, integers
 
 CPU = torch.device("cpu")
@@ -86,11 +87,11 @@ def test_chunks_of_a_batch_draw_what_the_batch_draws() -> None:
     def summed(chunk: int) -> dict[str, Tensor]:
         drawn = rows(0, 1, 2, 3, 4)
         drawing = lambda at: Layers().drawing(drawn.part(at), CPU)  # noqa: E731
-        return clipped_sum(model, total, (x,), 0.1, chunk, drawing)
+        return clipped_sum(model, total, (x,), Gaussian(1.0, 0.1, torch.zeros), chunk, drawing)
 
     whole, parts = summed(5), summed(2)
     for name, slope in whole.items():
-        torch.testing.assert_close(parts[name], slope)
+        torch.testing.assert_close(parts[name].double(), slope.double(), rtol=1e-5, atol=9)
 
 
 def test_what_cannot_be_drawn_for_each_is_refused() -> None:

@@ -1,0 +1,256 @@
+"""What one example contributes to a release: no more than the clip at any magnitude, and the same beside any others.
+
+By the functions that every mechanism goes through, and by `fit` of each method that trains with noise.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
+from seeds import rng
+from torch import Tensor, nn
+
+from client_app.device import client_class
+from client_app.state import DirectoryState
+from common.config.loading import load
+from common.division import Division
+from common.models import build
+from common.samples.inputs import samples
+from common.sites import Site
+from common.wire.weights import Weights
+from strategies.base import strategy_class
+from synth.latent_sharing import mean_steps
+from synth.private_gradients import clipped_sum
+from synth.private_release import Contributions, Gaussian, noisy_gradients, noisy_means
+
+CLIPS = [1e-6, 1e-3, 0.37, 1.0, 1e3, 1e6]
+MAGNITUDES = [
+    1e-45,
+    1e-38,
+    1e-30,
+    1e-25,
+    1e-20,
+    1e-10,
+    1e-3,
+    1.0,
+    1e6,
+    1e15,
+    1e20,
+    1e30,
+    1e38,
+    3e38,
+]
+NUMBERS = [1, 700]
+
+
+def silent(sigma: float, clip: float) -> Gaussian:
+    """A mechanism on the grid of its noise, which is then none."""
+    return Gaussian(sigma, clip, torch.zeros)
+
+
+# ---- no contribution is longer than the clip -------------------------------------------------------------
+
+
+def by_gradient(row: Tensor, gaussian: Gaussian) -> Tensor:
+    """A linear model without bias whose loss is the output: its gradient is the example."""
+    model = nn.Linear(len(row), 1, bias=False)
+    sums = clipped_sum(model, lambda net, x: net(x).sum(), (row[None],), gaussian)
+    return gaussian.released(sums["weight"])
+
+
+def by_feature(row: Tensor, gaussian: Gaussian) -> Tensor:
+    real = Contributions(row[None], torch.zeros(1).long(), 1)
+    return noisy_means(real, torch.ones(1, dtype=torch.float64), gaussian)
+
+
+def by_image_gradient(row: Tensor, gaussian: Gaussian) -> Tensor:
+    """Features that are the image's numbers: the gradient is twice the distance to the example."""
+    real = Contributions(row[None], torch.zeros(1).long(), 1)
+    images = torch.zeros(1, 1, 1, len(row))
+    one = torch.ones(1, dtype=torch.float64)
+    return noisy_gradients(lambda x: x.flatten(1), real, images, one, gaussian)
+
+
+def by_latent(row: Tensor, gaussian: Gaussian) -> Tensor:
+    own = Gaussian(gaussian.noise_multiplier * gaussian.clip, 1.0, torch.zeros)
+    return own.released(mean_steps(row[None], torch.zeros(1).long(), [0], gaussian.clip, own))
+
+
+@pytest.mark.parametrize("contribution", [by_gradient, by_feature, by_image_gradient, by_latent])
+@pytest.mark.parametrize("clip", CLIPS)
+def test_no_contribution_is_longer_than_the_clip(
+    contribution: Callable[[Tensor, Gaussian], Tensor], clip: float
+) -> None:
+    """Of every magnitude that float32 has, one element and many, at little noise and at much."""
+    for magnitude in MAGNITUDES:
+        for numbers in NUMBERS:
+            for sigma in (0.01, 1.0, 1e4):
+                row = torch.full((numbers,), magnitude)
+                row[1::2] *= -1
+                length = float(contribution(row, silent(sigma, clip)).double().norm())
+                assert length <= clip * (1 + 1e-5), (magnitude, numbers, sigma)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_row_of_no_numbers_gives_nothing_and_leaves_the_others_alone(value: float) -> None:
+    row = torch.ones(4)
+    row[2] = value
+    for contribution in (by_gradient, by_feature, by_image_gradient):
+        assert not contribution(row, silent(1.0, 1.0)).any()
+
+
+def test_what_is_longer_is_cut_to_the_clip_and_what_is_shorter_stays() -> None:
+    gaussian = silent(1.0, 0.5)
+    torch.testing.assert_close(
+        by_gradient(torch.tensor([3.0, -4.0]), gaussian)[0].float(), torch.tensor([0.3, -0.4])
+    )
+    torch.testing.assert_close(
+        by_gradient(torch.tensor([0.03, -0.04]), gaussian)[0].float(), torch.tensor([0.03, -0.04])
+    )
+
+
+# ---- order and chunks tell nothing -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sigma", [0.01, 1.0, 1e4])
+def test_sums_are_the_same_to_the_bit_in_any_order_and_any_chunks(sigma: float) -> None:
+    """Lengths from 1e-12 to 1e12 of the clip, 3,000 contributions: float32 sums would differ in their last bits."""
+    gaussian = silent(sigma, 0.7)
+    rows = torch.randn(3000, 5, generator=rng(1)) * 10 ** torch.empty(3000, 1).uniform_(
+        -12, 12, generator=rng(2)
+    )
+    steps = gaussian.steps(rows, gaussian.factors([rows]))
+    whole = steps.sum(0).to(torch.int64)
+    assert not torch.equal(rows[::2].sum(0) + rows[1::2].sum(0), rows.sum(0)), "floats do differ"
+    for seed in range(5):
+        order = torch.randperm(3000, generator=rng(seed))
+        parts = torch.split(order, 100 * (seed + 1))
+        again = sum((steps[part].sum(0).to(torch.int64) for part in parts), torch.zeros(5).long())
+        assert torch.equal(again, whole)
+        apart = gaussian.values(whole - steps[order[1:]].sum(0).to(torch.int64))
+        assert torch.equal(apart, gaussian.values(steps[order[0]])), "one example, by itself"
+
+
+def test_noise_hides_the_grid_it_stands_on() -> None:
+    """What is released are whole steps, whatever the sum: a continuous noise on it, rounded."""
+    drawn = torch.randn(1000, dtype=torch.float64, generator=rng(3))
+    gaussian = Gaussian(2.0, 0.3, lambda shape: drawn)
+    found = gaussian.released(torch.full((1000,), 12345))
+    steps = found / gaussian.grid
+    assert torch.equal(steps, steps.round())
+    assert math.log2(gaussian.grid) == int(math.log2(gaussian.grid))
+    assert 2.0**-25 < gaussian.grid / (2.0 * 0.3) <= 2.0**-24
+    exact = 12345 * gaussian.grid + 0.6 * drawn
+    assert float((found - exact).abs().max()) <= gaussian.grid / 2 * (1 + 1e-9)
+
+
+# ---- ours and Opacus' ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["convnet", "mlp"])
+@pytest.mark.parametrize("clip", [0.01, 1.0, 1e3])
+def test_clipped_sums_are_those_of_opacus(name: str, clip: float) -> None:
+    """On ordinary gradients, some of which are cut, to float32's accuracy."""
+    model = build(name, (1, 8, 8), 5, generator=rng(), width=8, depth=2)
+    for layer in model.modules():
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = False  # Opacus' hooks need tensors of their own
+    x, y = torch.randn(16, 1, 8, 8, generator=rng(1)), torch.arange(16) % 5
+    gaussian = silent(1.0, clip)
+    sums = clipped_sum(model, lambda net, a, b: F.cross_entropy(net(a), b), (x, y), gaussian)
+    ours = torch.cat([gaussian.values(total).flatten() for total in sums.values()])
+    wrapped = GradSampleModule(model)
+    optimizer = DPOptimizer(
+        torch.optim.SGD(wrapped.parameters(), 0.1), noise_multiplier=1.0, max_grad_norm=clip,
+        expected_batch_size=16,
+    )  # fmt: skip
+    F.cross_entropy(wrapped(x), y).backward()
+    optimizer.clip_and_accumulate()
+    theirs = torch.cat([p.summed_grad.flatten() for p in optimizer.params]).double()
+    cut_away = (
+        16 * gaussian.grid * math.sqrt(len(ours))
+    )  # a step of the grid an example and number, at most
+    assert float((ours - theirs).norm()) < 1e-5 * float(theirs.norm()) + cut_away
+
+
+# ---- by fit ----------------------------------------------------------------------------------------------
+
+
+def private_run(method: str, **words: str) -> Any:
+    text = " ".join(f"{key}={value}" for key, value in words.items())
+    own = "model.name=logistic privacy.noise_multiplier=1 privacy.counts=public"
+    return Division(load({"method": method, "rounds": 1, "set": f"{own} {text}"})).run
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1.0, 1e20, 1e35])
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "scaffold", "feddyn", "moon", "fedgen"])
+def test_a_site_of_one_example_sends_no_more_than_the_clip(
+    method: str, scale: float, tmp_path: Path
+) -> None:
+    """The server chooses weights and clip; the example's gradient is as long as it has it, the sum never above C."""
+    words = {
+        "scaffold": {"scaffold.option": "II"},
+        "moon": {"model.projection": "4"},
+        "fedgen": {"fedgen.hidden": "4", "fedgen.noise": "2"},
+    }.get(method, {})
+    run = private_run(method, **{"privacy.clip": "1e-6", f"{method}.epochs": "1"}, **words)
+    released: list[tuple[float, float]] = []
+
+    class Silent(Gaussian):
+        def released(self, sums: Tensor) -> Tensor:
+            """Keep the length of the sum, and the clip."""
+            found = self.values(sums)
+            released.append((float(found.norm()), self.clip))
+            return found
+
+    one = samples(Division(run.config).dataset.train, run.info).at(torch.zeros(1).long())
+    none = one.at(torch.zeros(0).long())
+    state = DirectoryState(tmp_path, "record", "a")
+    client = client_class(method)(run, "a", one, none, state, own_data=False, mechanism=Silent)
+    weights = Weights.of(run.build_model())
+    weights = Weights({name: tensor * scale for name, tensor in weights.tensors.items()})
+    phase, form = _train_phase(client, weights)
+    client.fit(form, {"server-round": 1, "phase": phase})
+    assert released
+    assert all(length <= clip * (1 + 1e-5) for length, clip in released)
+
+
+def _train_phase(client: Any, weights: Weights) -> tuple[str, list[Any]]:
+    """Return the phase that the method's server asks first, and what it sends for it."""
+    strategy = strategy_class(client.run.config.method)(client.run, "record")
+    counts = client.run.task.class_counts(client.samples.labels)
+    strategy.members.sites = [Site("a", 0, 1, class_counts=tuple(counts))]
+    instruction = strategy.instructions(1, weights, strategy.sites)["a"]
+    return instruction.phase, instruction.payload.encode()
+
+
+# ---- one function adds noise -----------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_one_function_adds_noise_and_no_other_code_draws_it() -> None:
+    """The key stream's normals are drawn in `Draws.gaussian` alone, and handed to the mechanism that rounds them."""
+    drawing, adding = set(), set()
+    for folder in ("client_app", "common", "strategies", "server_app", "synth"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and node.attr == "normal":
+                    of = ast.unparse(node.value)
+                    if of.rpartition(".")[2] in ("stream", "self"):
+                        (drawing if "stream" in of else adding).add(
+                            path.relative_to(ROOT).as_posix()
+                        )
+                if isinstance(node, ast.Name) and node.id == "KeyStream":
+                    drawing.add(path.relative_to(ROOT).as_posix())
+    assert drawing == {"client_app/draws.py", "client_app/site_round.py"}
+    assert adding == {"synth/private_release.py"}
