@@ -15,7 +15,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -269,9 +269,11 @@ def _provenance(config: Config) -> dict[str, Any]:
 
 
 def _disclosed(config: Config) -> dict[str, Any] | None:
-    """Return what leaves the devices, by the method's settings; None for a method that does not say."""
+    """Return what leaves the devices, by the run's settings; None for a method that does not say."""
     disclosed = config.settings.disclosure()
-    return None if disclosed is None else asdict(disclosed)
+    if disclosed is None:
+        return None
+    return asdict(replace(disclosed, differentially_private=config.private))
 
 
 def _command(config: Config) -> list[str]:

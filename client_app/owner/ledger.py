@@ -14,7 +14,7 @@ from pathlib import Path
 from client_app.owner.node_config import NodeConfig
 from common.config.resolved import Config
 from common.errors import FederationError
-from common.privacy.accounting import costs_at_most
+from common.privacy.accounting import costs_at_most, epsilon
 from common.privacy.events import Event
 from common.privacy.head import Head
 from common.privacy.ledger import Charge, Ledger, LedgerError, Lines
@@ -101,9 +101,12 @@ class Account:
     def _require(self, before: Sequence[Charge], events: Sequence[Event]) -> None:
         spent = [event for charge in before for event in charge.events]
         if self.budget is not None and not self.budget.allows([*spent, *events]):
+            most, delta = self.budget.epsilon, self.budget.delta
             logger.error(
-                "the privacy budget (epsilon %g at delta %g) does not allow what the run asks for",
-                *(self.budget.epsilon, self.budget.delta),
+                "the privacy budget (epsilon %g at delta %g) does not allow what the run asks for: it would bring the "
+                "ledger from epsilon %.3g to %.3g",
+                *(most, delta),
+                *(epsilon(each, delta).value for each in (spent, [*spent, *events])),
             )
             raise FederationError(NO_BUDGET)
 

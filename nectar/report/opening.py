@@ -7,7 +7,7 @@ import shlex
 from common.sites import IN_PROCESS, RAY
 from nectar.report.html import Markup, h, join
 from nectar.report.neighbours import Closest
-from nectar.report.privacy import guarantee, shortfall
+from nectar.report.privacy import epsilon_figure, guarantee, shortfall
 from nectar.report.sections import seconds_in_rounds
 from nectar.report.text import MISSING, share, size, total
 from nectar.report.view import View, accuracy, judged_by
@@ -18,13 +18,15 @@ def card(view: View) -> Markup:
     of = judged_by([view])
     last = accuracy(view.lines[-1], of) if view.lines else None
     up = sum(total(line.get("bytes", {}).get("up", {})) for line in view.rounds)
-    holds = guarantee(view)
     where = "test accuracy" if of == "test" else "accuracy at the sites"
+    judged = (share(last), f"{where} after round {view.reached}")
+    if view.config is not None and view.config.evaluation.on == "none":
+        judged = ("not judged", "accuracy (evaluation.on=none)")
     figures = [
-        (share(last), f"{where} after round {view.reached}"),
+        judged,
         (size(up) if view.rounds else MISSING, "sent by all sites"),
         (f"{seconds_in_rounds(view):,.1f} s" if view.rounds else MISSING, "in rounds"),
-        (f"{holds.epsilon:.3g}" if holds else "none", "epsilon"),
+        (epsilon_figure(view), "epsilon"),
     ]
     return h(
         "ul",

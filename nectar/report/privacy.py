@@ -36,6 +36,12 @@ def exposed(view: View) -> list[str]:
     return [*said, *_where(view)]
 
 
+_UNSTATED = (
+    "Noise covers what was sent, but no epsilon can be stated here: what the sites were charged is in their own "
+    "privacy ledgers, or has no bound."
+)
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """The largest epsilon that a device was charged in a run of which a mechanism covers all that is sent."""
@@ -57,16 +63,20 @@ def guarantee(view: View) -> Guarantee | None:
     return Guarantee(max(float(each["epsilon"]) for each in told), float(told[0]["delta"]))
 
 
+def epsilon_figure(view: View) -> str:
+    """Return the epsilon that is guaranteed, or in a word why no number stands there."""
+    if (holds := guarantee(view)) is not None:
+        return f"{holds.epsilon:.3g}"
+    return "not stated" if shortfall(view) == _UNSTATED else "none"
+
+
 def shortfall(view: View) -> str:
     """Say why nothing is guaranteed of a run of which nothing is."""
     if view.config is None or not view.config.private:
         return "Not differentially private."
     if any(event["seeded"] for event in _last_charges(view).values() if event["events"]):
         return "Not differentially private: the noise was drawn from the run's seed, as in every simulation."
-    return (
-        "Noise covers what was sent, but no epsilon can be stated here: what the sites were charged is in their own "
-        "privacy ledgers, or has no bound."
-    )
+    return _UNSTATED
 
 
 def _last_charges(view: View) -> dict[str, Mapping[str, Any]]:

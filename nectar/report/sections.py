@@ -121,11 +121,14 @@ def partition(view: View) -> Markup:
     if not view.sites:
         return h("p", "The run ended before the sites were known.")
     if not view.counted:
-        rows = [[name, f"{row.get('examples', 0):,}"] for name, row in view.sites.items()]
         unit = view.unit
+        if view.config is not None and not view.config.tells_counts:
+            named = f"Sites: {', '.join(view.sites)}."
+            return h("p", f"The sites told no numbers of {unit} (privacy.counts=one). {named}")
         said = "The data set has no classes to count by."
         if view.classes:
             said = f"The server did not know the classes that the sites held, only their numbers of {unit}."
+        rows = [[name, f"{row.get('examples', 0):,}"] for name, row in view.sites.items()]
         return join([h("p", said), table(f"{unit.capitalize()} by site", ["site", unit], rows)])
     counts = {name: list(row.get("classes", [])) for name, row in view.sites.items()}
     most = max((count for row in counts.values() for count in row), default=0)
