@@ -33,6 +33,7 @@ from client_app.releases import ReleaseLog, payload_line, refusal_line
 from client_app.site import (
     account_of,
     division_of,
+    drawn_name,
     engine_of,
     is_simulated,
     name_of,
@@ -120,9 +121,9 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     division = division_of(context)
     run = division.run
     use_threads(run.config.compute.client_cores)
-    site = site_of(run, context)
+    site, drawn_as = site_of(run, context), drawn_name(run, context)
     with checked_by(_time_to_read(context, _config(message)).check):
-        train, holdout = site_samples(division, site, context)
+        train, holdout = site_samples(division, drawn_as, context)
     record_id = str(_config(message).get("record", ""))
     if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
         raise FederationError(
@@ -135,7 +136,13 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     account = account_of(run, record_id, site, context)
     if account is not None:
         account.check(_seen(message))
-    return cls(run, site, train, holdout, state, own_data=own_data, review=review, account=account)
+    return cls(
+        *(run, site, train, holdout, state),
+        own_data=own_data,
+        review=review,
+        account=account,
+        drawn_as=drawn_as,
+    )
 
 
 def _time_to_read(context: Context, asked: Mapping[str, Any] | None = None) -> Deadline:
@@ -262,7 +269,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
     with checked_by(_time_to_read(context).check):
-        train, holdout = site_samples(division, site, context)
+        train, holdout = site_samples(division, drawn_name(run, context), context)
     asked = _config(message)
     account = account_of(run, "", site, context)
     if account is not None and HEADS in asked:

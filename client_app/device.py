@@ -72,6 +72,8 @@ class DeviceClient(NumPyClient):
         The round that a client inside another is made in; None of one that the server asks.
     drawn : int
         How many examples an epoch of local training draws; 0 for as many as there are ``samples``.
+    drawn_as : str
+        What the site's draws go by (`common.sites.Site`); empty for its name.
     """
 
     def __init__(
@@ -88,9 +90,11 @@ class DeviceClient(NumPyClient):
         mechanism: type[Gaussian] = Gaussian,
         at: SiteRound | None = None,
         drawn: int = 0,
+        drawn_as: str = "",
     ) -> None:
         self.run = run
         self.site = site
+        self.drawn_as = drawn_as or site
         self.samples = samples
         self.holdout = holdout
         self.state = state
@@ -128,7 +132,7 @@ class DeviceClient(NumPyClient):
         """Return the generator for ``purpose`` at this site, in this round unless another one is named."""
         at = self.server_round if server_round is None else server_round
         seed = self.run.config.seed
-        return generator(seed, purpose, at, self.site, device=self.run.device)
+        return generator(seed, purpose, at, self.drawn_as, device=self.run.device)
 
     @property
     def draws(self) -> Draws:
@@ -136,7 +140,7 @@ class DeviceClient(NumPyClient):
         # Made each time: kept here, it and the client would hold each other, and what a site remembers, in memory.
         return Draws(
             self.run,
-            self.site,
+            self.drawn_as,
             self.own_data,
             self.samples,
             self.generator,
@@ -215,6 +219,7 @@ class DeviceClient(NumPyClient):
             mechanism=self.mechanism,
             at=self.round.within(method),
             drawn=drawn or self.examples_an_epoch,
+            drawn_as=self.drawn_as,
         )
 
     # ---- Flower's NumPyClient -------------------------------------------------------------------------

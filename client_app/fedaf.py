@@ -70,7 +70,7 @@ class FedAFClient(FedDMClient):
         numbers = count()
 
         def fresh() -> Tensor:
-            model = self.run.build_model("fresh", self.server_round, self.site, next(numbers))
+            model = self.run.build_model("fresh", self.server_round, self.drawn_as, next(numbers))
             return parameters_to_vector(model.parameters()).detach()
 
         return fresh

@@ -19,7 +19,7 @@ class MaskingClient(SparseClient):
         """Return the kept numbers of w_k - w."""
         settings, spec = self.settings(MaskingSettings), masked_spec(self.run)
         update = self.trained_update(w)
-        seed = derive(self.run.config.seed, "mask", self.server_round, self.site)
+        seed = derive(self.run.config.seed, "mask", self.server_round, self.drawn_as)
         sent = MaskedUpdate.of(update, spec, seed, settings.values)
         received = MaskedUpdate.decode(sent.encode(), spec)
         self.report_fidelity(update, *received.coordinates(spec))

@@ -30,7 +30,7 @@ from common.samples.dataset import Dataset
 from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings
 from common.settings.sections import ComputeSettings
-from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, site_name
+from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, partition_name, site_name
 
 PARTITION = ("partition-id", "num-partitions")
 """The node config's keys of a site that is given its share of the run's data set."""
@@ -191,6 +191,13 @@ def site_of(run: Run, context: Context) -> str:
     return site_name(context.node_config)
 
 
+def drawn_name(run: Run, context: Context) -> str:
+    """Return what the site's draws go by: the partition of a known data set that it holds, else its name."""
+    if own_folder(run, context) is None:
+        return partition_name(partition_of(context)[0])
+    return site_of(run, context)
+
+
 def _simulated_folder(run: Run, context: Context) -> Path | None:
     """Return the folder that the run gives a simulated site; a real one reads only what its own node config names.
 
@@ -255,7 +262,8 @@ def _split(
 def site_samples(division: Division, site: str, context: Context) -> tuple[Samples, Samples]:
     """Return the site's images to learn from and those it holds out, kept in the process.
 
-    They are all of its own folder, where its node config names one as ``data``, else its partition.
+    They are all of its own folder, where its node config names one as ``data``, else its partition. ``site`` is what
+    its draws go by, `drawn_name`.
 
     Raises
     ------

@@ -78,7 +78,7 @@ def site_name(node_config: Mapping[str, object]) -> str:
     """
     name = node_config.get("site")
     if name is None and "partition-id" in node_config:
-        name = f"partition-{node_config['partition-id']}"
+        name = partition_name(node_config["partition-id"])
     if name is None and "data" in node_config:
         name = _called(str(node_config["data"]))
     if name is None:
@@ -104,7 +104,7 @@ def folder_sites(folders: str) -> tuple[str, ...]:
     names = [_called(path) for path in folders.split(",")] if folders else []
     count = Counter(names)
     alone = {name for name in names if count[name] == 1 and is_site_name(name)}
-    numbered = [f"partition-{i}" for i in range(len(names))]
+    numbered = [partition_name(i) for i in range(len(names))]
     found = [n if n in alone else number for n, number in zip(names, numbered, strict=True)]
     return tuple(found if len(set(found)) == len(found) else numbered)
 
@@ -117,9 +117,18 @@ def _called(folder: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-_.")[:_LONGEST]
 
 
+def partition_name(index: object) -> str:
+    """Return what draws of the holder of a partition go by, whatever its node is called."""
+    return f"partition-{index}"
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One member, as the roll call found it."""
+    """One member, as the roll call found it.
+
+    ``drawn_as`` is what its draws and its place in the order go by: the partition of a known data set that it holds,
+    so that a simulation has the same, else its name.
+    """
 
     name: str
     node_id: int
@@ -129,6 +138,12 @@ class Site:
     class_counts: tuple[int, ...] = ()
     engine: str = IN_PROCESS
     held_out: int = 0
+    drawn_as: str = ""
+
+    def __post_init__(self) -> None:
+        """Let draws go by the name where nothing else is said."""
+        if not self.drawn_as:
+            object.__setattr__(self, "drawn_as", self.name)
 
 
 def engine_of(sites: Iterable[Site]) -> str:
@@ -138,9 +153,9 @@ def engine_of(sites: Iterable[Site]) -> str:
 
 
 def in_site_order(sites: Iterable[Site]) -> list[Site]:
-    """Return ``sites`` sorted by name; FederationError if two carry the same one."""
-    ordered = sorted(sites, key=lambda site: site_order(site.name))
-    for pair in pairwise(ordered):
+    """Return ``sites`` sorted by what they draw as; FederationError if two carry the same name."""
+    ordered = sorted(sites, key=lambda site: (site_order(site.drawn_as), site_order(site.name)))
+    for pair in pairwise(sorted(ordered, key=lambda site: site.name)):
         if pair[0].name == pair[1].name:
             raise FederationError(namesakes(pair))
     return ordered

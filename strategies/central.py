@@ -69,6 +69,6 @@ class Central(Strategy):
         run, division, number = self.run, Division(self.run.config), self.sites[0].partitions
         dataset, shares = division.dataset, division.partition(number)
         positions = [
-            division.share(site.name, dataset, shares[site.partition])[0] for site in self.sites
+            division.share(site.drawn_as, dataset, shares[site.partition])[0] for site in self.sites
         ]
         return samples(dataset.train, run.info, np.concatenate(positions)).to(run.device)

@@ -229,6 +229,7 @@ class Federated(FlowerStrategy):
             config.evaluation.on in ("sites", "both"),
             config.federation.max_examples,
             self.members.spending.heads,
+            folders=bool(config.images.sites),
         )
 
     # ---- Flower's hooks that all of them share --------------------------------------------------------

@@ -88,7 +88,7 @@ class SurrogateDistillation:
         model = self._run.with_model(architecture).build_model()
         labels = [self._labels(one.site) for one in ended]
         begun = [
-            self._begin(server_round, one.site.name, of_site)
+            self._begin(server_round, one.site, of_site)
             for one, of_site in zip(ended, labels, strict=True)
         ]
         pack, unpack = _packing(len(ended))
@@ -110,7 +110,7 @@ class SurrogateDistillation:
             latent_lrs=begun[0].rates,
             step_lr=s.step_lr,
             momentum=s.latent_momentum,
-            generator=self._draws("matching", server_round, ended[0].site.name),
+            generator=self._draws("matching", server_round, ended[0].site.drawn_as),
             form=_FORMS[s.gradient],
             chunk=self._rows(labels),
         )
@@ -150,9 +150,10 @@ class SurrogateDistillation:
             classes = classes[torch.tensor(site.class_counts, device=classes.device) > 0]
         return classes.repeat_interleave(self._settings.ipc)
 
-    def _begin(self, server_round: int, site: str, labels: Tensor) -> Latents:
-        drawn = self._generator.latents(labels, self._draws("latents", server_round, site))
-        return drawn.holding(self._latents.get(site, drawn.tensors))
+    def _begin(self, server_round: int, site: Site, labels: Tensor) -> Latents:
+        draws = self._draws("latents", server_round, site.drawn_as)
+        drawn = self._generator.latents(labels, draws)
+        return drawn.holding(self._latents.get(site.name, drawn.tensors))
 
     def _draws(self, purpose: str, server_round: int, site: str) -> torch.Generator:
         seed = self._run.config.seed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,7 +131,31 @@ def _checks(order: Order, name: str | None, asked: Asked) -> Iterator[Check]:
         yield data.folder(config, asked.data)
     elif asked.site or config.evaluation.on in ("server", "both"):
         yield data.shared(config, elsewhere=not asked.site and name is not None)
+    yield from _names(config.output_dir, node, asked)
     yield from _connected(name, asked)
+
+
+def _names(records: Path, node: Mapping[str, Any], asked: Asked) -> Iterator[Check]:
+    """Hold the keys' names against the site's own, or against those of the newest record of a federation."""
+    from common.sites import SUPERLINK
+    from nectar.operate.doctor.registration import borne_names
+
+    if asked.keys is None:
+        return
+    if asked.site:
+        called = [str(node["site"])] if "site" in node else []
+        yield from borne_names(asked.keys, called, "the node config")
+        return
+    for record in sorted(records.glob("*/partition.json"), reverse=True):
+        try:
+            told = json.loads((record.parent / "provenance.json").read_text(encoding="utf-8"))
+            sites = [*json.loads(record.read_text(encoding="utf-8"))["sites"]]
+            federation = told["engine"] == SUPERLINK
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # whoever reads that record is told
+        if federation:
+            yield from borne_names(asked.keys, sites, f"the record {record.parent.name}")
+            return
 
 
 def _connected(name: str | None, asked: Asked) -> Iterator[Check]:

@@ -18,7 +18,14 @@ from flwr.serverapp import Grid
 from common.errors import FederationError
 from common.sites import Site, in_site_order, namesakes
 from strategies.exchange.inbox import Awaited, Inbox
-from strategies.exchange.naming import listed, registered, said_of, said_of_silent, some_of
+from strategies.exchange.naming import (
+    listed,
+    misnamed,
+    registered,
+    said_of,
+    said_of_silent,
+    some_of,
+)
 from strategies.exchange.one_for_all import answers_of_all
 from strategies.exchange.roll_call import (
     Question,
@@ -102,6 +109,7 @@ class Gathering:
         self._known: dict[int, Site] = {}
         self._refused: dict[int, str] = {}
         self._failed: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         self._out: dict[str, _Out] = {}
         self._inbox = Inbox(grid)
 
@@ -128,7 +136,12 @@ class Gathering:
             here = sorted(self._grid.get_node_ids())
             self._ask(here)
             self._listen(end)
-            present, odd = _belonging([self._known[i] for i in here if i in self._known])
+            known = [self._known[i] for i in here if i in self._known]
+            if any(site.node_id not in self._names for site in known):
+                self._names = dict.fromkeys(here, "") | registered(self._grid)
+            borrowed = misnamed(known, self._names)
+            present, odd = _belonging([s for s in known if s.node_id not in borrowed])
+            odd |= borrowed
             refused = self._refused_of(here) | odd
             needed = expected_sites(present) or self._clients
             late = time.monotonic() >= end

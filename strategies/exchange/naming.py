@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from flwr.serverapp import Grid
 
 from common.errors import one_line
+from common.sites import Site, site_slug
 
 _SILENT = "online and busy or not answering: "
 
@@ -39,6 +40,26 @@ def said_of_silent(
 def registered(grid: Grid) -> dict[int, str]:
     """Return the names under which the nodes that are online were registered, by node id."""
     return {node.node_id: one_line(node.name[:64]) for node in grid.get_nodes()}
+
+
+def misnamed(sites: Iterable[Site], names: Mapping[int, str]) -> dict[int, str]:
+    """Return why each of the sites takes no part whose name is not the one that its key was registered with.
+
+    Parameters
+    ----------
+    names : mapping of int to str
+        As `registered` gives them. A node that was registered without a name may bear any; a file of a key is called by
+        a site's slug, and a key that was registered from it too.
+    """
+    odd = {}
+    for site in sites:
+        known = names.get(site.node_id, "")
+        if known and known not in (site.name, site_slug(site.name)):
+            odd[site.node_id] = (
+                f"node {site.node_id} calls itself '{site.name}', and its key is registered as '{known}': set "
+                f"site='{known}' in its node config, or register its key as '{site.name}'"
+            )
+    return odd
 
 
 def said_of(node_ids: Iterable[int], called: Mapping[int, str]) -> str:

@@ -14,7 +14,8 @@ from common.code.fingerprint import source_fingerprint
 from common.errors import FederationError, one_line
 from common.privacy.head import Head
 from common.privacy.told import HEADS, all_written
-from common.sites import ENGINES, Site, is_site_name
+from common.sites import ENGINES, Site, is_site_name, partition_name
+from strategies.exchange.naming import misnamed, registered
 from strategies.exchange.replies import reason_of, require_records
 from strategies.exchange.sending import NO_REPLY, NOT_SENT, exchange
 
@@ -48,12 +49,15 @@ class Question:
         A site that claims more images is refused.
     heads : mapping of str to Head
         The newest head of each site's privacy ledger that the server saw; a site whose ledger lacks its own refuses.
+    folders : bool
+        Whether partitions are simulated sites' own folders, which draw by their names as real ones do.
     """
 
     classes: int
     held_out: bool
     max_examples: int
     heads: Mapping[str, Head] = field(default_factory=dict)
+    folders: bool = False
 
 
 def ask(
@@ -65,13 +69,18 @@ def ask(
     -------
     list of Site, NoAnswer or Refused
         One for each node, in the order of ``node_ids``: refused are those that run other source than this server,
-        say that they cannot take part, or answer nonsense.
+        bear another name than their key is registered with, say that they cannot take part, or answer nonsense.
     """
     messages = composed(node_ids, question)
     replies = exchange(grid, messages, deadline=deadline)
-    return [
+    answers = [
         read_answer(node_id, reply, question)
         for node_id, reply in zip(node_ids, replies, strict=True)
+    ]
+    odd = misnamed([each for each in answers if isinstance(each, Site)], registered(grid))
+    return [
+        Refused(odd[node_id]) if node_id in odd else answer
+        for node_id, answer in zip(node_ids, answers, strict=True)
     ]
 
 
@@ -123,6 +132,7 @@ def _site(
     if not isinstance(counts, list) or len(counts) != question.classes:
         raise ValueError(f"no counts of {question.classes} classes")
     held = int(about["partition-id"]) >= 0
+    known = held and not question.folders
     return Site(
         name=name,
         node_id=node_id,
@@ -132,6 +142,7 @@ def _site(
         class_counts=tuple(map(_whole, counts)),
         engine=engine,
         held_out=_whole(sizes["num-held-out"]) if question.held_out else 0,
+        drawn_as=partition_name(_whole(about["partition-id"])) if known else "",
     )
 
 

@@ -87,6 +87,23 @@ def test_the_numbers_are_those_of_this_process(
             assert numbers(learned_in(there)) == numbers(run(config)), method
 
 
+def test_named_nodes_give_the_numbers_of_the_partitions_that_they_hold(
+    small: Small, tmp_path: Path
+) -> None:
+    """Named backwards: draws, hold-outs and the order of sums go by the partition."""
+    nodes = [f"partition-id={i} num-partitions=3 site='{name}'" for i, name in enumerate("zya")]
+    settings = "masking.rate=0.5 data.site_holdout=0.2 evaluation.on=both"
+    config = small(method="masking", rounds=2, set=settings)
+    with Deployment(tmp_path, nodes=nodes) as federation:
+        run_id = federation.submit(config | {"output-dir": str(tmp_path / "remote")})
+        assert federation.wait(run_id) == "finished:completed"
+    there, here = learned_in(tmp_path / "remote"), run(config)
+    for judged in ("test", "sites"):
+        assert [line[judged] for line in there.metrics()] == [
+            line[judged] for line in here.metrics()
+        ]
+
+
 # ---- the server is killed and resumed -------------------------------------------------------------------
 
 #: a surrogate of another depth at one site, two global models, latents that the next round goes on from

@@ -6,7 +6,7 @@ import base64
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from common.sites import site_slug
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.job import LaunchError
 from nectar.operate.doctor.check import Check
@@ -47,6 +48,31 @@ def registration(connection: Connection, directory: Path) -> Iterator[Check]:
             yield Check("key", "fail", str(error))
             continue
         yield _judged(path, fingerprint(key.public_key()), *_ask(connection, key))
+
+
+def borne_names(directory: Path, called: Iterable[str], whose: str) -> Iterator[Check]:
+    """Warn of names of sites that no key of a directory has: the server leaves out a node that bears another name.
+
+    Parameters
+    ----------
+    directory : Path
+        A directory of keys; a key is registered by its file's name.
+    called : iterable of str
+        What the sites call themselves.
+    whose : str
+        Where that stands.
+    """
+    keys = {path.name.removesuffix(SUFFIX) for path in (directory / FOLDER).glob("[A-Za-z0-9]*")}
+    keys = {name for name in keys if not is_note(Path(name))}
+    odd = sorted(name for name in called if keys and not keys & {name, site_slug(name)})
+    if odd:
+        yield Check(
+            "names",
+            "warn",
+            f"{whose} has the sites {', '.join(odd)}, and the keys are called {', '.join(sorted(keys))}: a node that "
+            "bears another name than its key was registered with is left out; set site='NAME' in its node config to "
+            "the key's name, or register a key of the site's",
+        )
 
 
 def is_registered(connection: Connection, key: ec.EllipticCurvePrivateKey) -> bool | None:
