@@ -25,8 +25,7 @@ from synth.poisson_classes import PoissonClasses
 from synth.private_matching import distil_privately, rows_see_each_other
 from synth.starts import mean_start, mix_start, noise_start, real_start, smooth_start
 
-#: what a site remembers of a private run is apart from what it remembers of any other
-_PRIVATE, _COUNTS = "private", "counts"
+_COUNTS = "counts"
 
 
 class FedDMClient(DeviceClient):
@@ -49,7 +48,7 @@ class FedDMClient(DeviceClient):
             work = self._match if settings.mechanism == "none" else self._match_privately
             images, labels = work(w, start, labels, rng)
         if settings.warm:
-            self.remember({"images": images, "labels": labels}, self._slot)
+            self.remember({"images": images, "labels": labels})
         return sent_images(self.run, images, labels)
 
     def _match(
@@ -183,13 +182,9 @@ class FedDMClient(DeviceClient):
         model = self.model(w)
         return OfHalfSize(model) if self._half else model
 
-    @property
-    def _slot(self) -> str:
-        return "" if self.settings(FedDMSettings).mechanism == "none" else _PRIVATE
-
     def _start(self, settings: FedDMSettings) -> tuple[Tensor, Tensor]:
         """Return the images the matching starts from, [m, C, H, W], and their labels [m]."""
-        last = self.recall(self._slot) if settings.warm else None
+        last = self.recall() if settings.warm else None
         if last is not None:
             device = self.samples.labels.device
             return last["images"].to(device), last["labels"].to(device)

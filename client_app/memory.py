@@ -51,13 +51,13 @@ class Memory:
 
         The next instruction names this round.
         """
-        if self._written or "_remembered" in self.__dict__ or self._state.rounds():
+        if self._written or "_remembered" in self.__dict__ or self._state.rounds(self._taken):
             kept = {**self._remembered, **self._written}
             self._state.save(server_round, names_of(kept), self._taken)
 
     @cached_property
     def _remembered(self) -> Slots:
-        rounds = self._state.rounds()
+        rounds = self._state.rounds(self._taken)
         if self._taken in rounds or not self._taken:
             self._say_if_gone_back(rounds)
         if self._taken in rounds:
