@@ -22,7 +22,7 @@ from client_app.deadline import Deadline
 from client_app.draws import Draws
 from client_app.memory import Memory
 from client_app.owner.ledger import Account
-from client_app.owner.review import Review
+from client_app.owner.review import Look, Review
 from client_app.phases import phase, phases_of
 from client_app.releases import payload_line
 from client_app.site_round import Charged, SiteRound
@@ -73,6 +73,9 @@ class DeviceClient(NumPyClient):
     drawn : int
         How many examples an epoch of local training draws; 0 for as many as there are ``samples``.
     """
+
+    optional: frozenset[str] = frozenset()
+    """The parts of its replies that may be missing, where the site's owner takes all of their images out."""
 
     def __init__(
         self,
@@ -300,8 +303,17 @@ class DeviceClient(NumPyClient):
         """Return of ``payload`` what the site's owner lets leave."""
         if self.review is None:
             return payload
-        info = self.run.info
-        return self.review.kept(payload, f"{record}-{self.site}", info, lambda: self.deadline.left)
+        return self.review.kept(
+            payload,
+            Look(
+                f"{record}-{self.site}",
+                self.run.info,
+                lambda: self.deadline.left,
+                self.optional,
+                self.round.private,
+                self.round.sent,
+            ),
+        )
 
     # ---- the one way out ------------------------------------------------------------------------------
 

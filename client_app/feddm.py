@@ -108,11 +108,6 @@ class FedDMClient(DeviceClient):
                 "of a batch see each other, as with model.norm=batch: choose another model.norm, or another model"
             )
         batches = PoissonClasses.plan(self.samples.labels, settings.real_batch, self._counts())
-        if not torch.equal(torch.unique(labels), batches.classes):
-            raise FederationError(
-                "this site holds other classes than when it made the images that it goes on from: delete this run's "
-                "state at the site to let it begin afresh"
-            )
         self.draws.charge(self._event(batches))
         samples = count()
         images = distil_privately(
@@ -185,9 +180,21 @@ class FedDMClient(DeviceClient):
     def _start(self, settings: FedDMSettings) -> tuple[Tensor, Tensor]:
         """Return the images the matching starts from, [m, C, H, W], and their labels [m]."""
         last = self.recall() if settings.warm else None
-        if last is not None:
-            device = self.samples.labels.device
-            return last["images"].to(device), last["labels"].to(device)
+        if last is None:
+            return self._begun(settings)
+        device = self.samples.labels.device
+        images, labels = last["images"].to(device), last["labels"].to(device)
+        if settings.mechanism == "none":
+            return images, labels
+        # Equally many of each class, as the mechanism has them: what an owner took out begins as noise again.
+        begun, classes = self._begun(settings)
+        for each in torch.unique(classes):
+            old = images[labels == each]
+            begun[(classes == each).nonzero().flatten()[: len(old)]] = old
+        return begun, classes
+
+    def _begun(self, settings: FedDMSettings) -> tuple[Tensor, Tensor]:
+        """Return what it starts from where it has no images yet."""
         inputs, labels, ipc = self._inputs, self.samples.labels, settings.ipc
         shape, rng = self._shape, self.generator("start")
         if settings.start == "noise":

@@ -6,6 +6,9 @@ from contextlib import suppress
 from functools import cached_property
 from logging import getLogger
 
+import torch
+from torch import Tensor
+
 from client_app.state import DeviceState, Slots, Tensors, names_of, slots_of
 from common.errors import FederationError
 from common.specs.names import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
@@ -46,6 +49,18 @@ class Memory:
         """Let ``slot`` hold ``tensors`` from this round on; one that is not written stays as it was."""
         self._written[slot] = tensors
 
+    def replace(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
+        """Let a slot that was given the images ``made`` have ``shown`` in their place, at the positions ``kept``."""
+
+        def as_sent(tensor: Tensor) -> Tensor:
+            new = shown.reshape(tensor.shape) if _holds(tensor, made) else tensor
+            whole = len(kept) == len(made) or not new.ndim or len(new) != len(made)
+            return new if whole else new.cpu()[kept]
+
+        for slot, tensors in self._written.items():
+            if any(_holds(tensor, made) for tensor in tensors.values()):
+                self._written[slot] = {name: as_sent(t) for name, t in tensors.items()}
+
     def save(self, server_round: int) -> None:
         """Write version ``server_round`` where there is anything to remember, also where nothing is new.
 
@@ -83,3 +98,9 @@ class Memory:
         if before > self._taken:
             logger.info("%s goes back from round %d to %d", self._site, before, self._taken)
             self.figures[WENT_BACK] = float(before)
+
+
+def _holds(tensor: Tensor, made: Tensor) -> bool:
+    return tensor.numel() == made.numel() and torch.equal(
+        tensor.detach().cpu().reshape(made.shape), made
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from client_app.deadline import Deadline
 from client_app.memory import Memory
@@ -42,6 +44,8 @@ class SiteRound:
         The round; 0 before any instruction.
     figures : dict of str to float
         What goes along with the reply.
+    after_review : list of callable
+        Each is told the positions of those images that the site's owner lets leave.
     slots : str
         What the names of this client's slots of memory begin with; empty for the method that the server asked.
     """
@@ -53,6 +57,7 @@ class SiteRound:
     phase: str = ""
     deadline: Deadline = field(default_factory=Deadline)
     figures: dict[str, float] = field(default_factory=dict)
+    after_review: list[Callable[[Tensor], None]] = field(default_factory=list)
     slots: str = ""
 
     def within(self, method: str) -> SiteRound:
@@ -66,6 +71,12 @@ class SiteRound:
     def remember(self, tensors: Tensors, slot: str) -> None:
         """Keep ``tensors`` in a slot; see `DeviceClient.remember`."""
         self.memory.write(self.slots + slot, tensors)
+
+    def sent(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
+        """Let what is remembered of images that were made be what leaves of them."""
+        self.memory.replace(made, shown, kept)
+        for told in self.after_review if len(kept) < len(made) else ():
+            told(kept)
 
     def end(self) -> None:
         """Write what is remembered, and let what the memory says of itself go along with the reply."""

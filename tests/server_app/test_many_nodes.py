@@ -72,7 +72,7 @@ def test_what_is_written_goes_by_the_devices_that_are_asked(many: Callable[..., 
 def test_a_device_that_remembers_takes_a_folder_and_its_versions(
     many: Callable[..., Record],
 ) -> None:
-    """SCAFFOLD's: a folder for each that ever took part, in it one of its kind and run, and a file for each of its latest rounds."""
+    """SCAFFOLD's: a folder for each that ever took part, in it one of kind and run, a file for each latest round."""
     record = many("scaffold")
     taken = [site for line in record.metrics() for site in line["accepted"]]
     folders = [path for path in (record.directory / "state").iterdir() if path.is_dir()]
