@@ -6,16 +6,18 @@ guarantees nothing and is said to be so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import torch
 from torch import Tensor
 
 from client_app import membership
+from client_app.made_up import Planned
 from client_app.noise import is_seeded
-from client_app.site_round import SiteRound
+from client_app.site_round import Charged, SiteRound
 from common.draws.entropy import system_normal
 from common.draws.row_draws import SeededRows, SystemRows, example_hashes
 from common.draws.seeding import derive
@@ -46,7 +48,7 @@ class Draws:
     round: SiteRound
     mechanism: type[Gaussian] = Gaussian
 
-    def charge(self, *events: Event) -> None:
+    def charge(self, *events: Event, planned: Sequence[Planned] = ()) -> None:
         """Enter what is about to be released into the site's ledger, which is on disk before any noise is drawn.
 
         A site that is killed after this has counted a release too many, never one too few; a round that is repeated
@@ -56,12 +58,15 @@ class Draws:
         ----------
         events : Event
             All that this phase is going to draw noise for.
+        planned : sequence of Planned
+            The steps that the phase is to take. Before a ledger is charged one of each is tried on made-up rows.
 
         Raises
         ------
         FederationError
-            If the site's own budget does not allow it, it keeps no ledger, or its ledger cannot be relied on; or if
-            the site has data of its own, and the run asks it for seeded noise.
+            If the site's own budget does not allow it, it keeps no ledger, or its ledger cannot be relied on; if the
+            steps would take longer than the round's time that is left: a charge is never given back; or if the site
+            has data of its own, and the run asks it for seeded noise.
         """
         at, config = self.round, self.run.config
         # Events say how many examples the site has: their sampling rate is a batch over that number.
@@ -73,8 +78,29 @@ class Draws:
         elif account is None:
             at.charged.told = Told((*before, *events))
         else:
+            if events:
+                self._require_time(planned)
             lines, mine = account.charge(events, at.number, at.phase, config.section)
             at.charged.told = Told(mine if tell else (), whole=True, head=lines.head)
+
+    def _require_time(self, planned: Sequence[Planned]) -> None:
+        deadline = self.round.deadline
+        deadline.check()
+        if math.isinf(deadline.left):
+            return
+        for _ in range(2):  # a process's first step may be far longer than the others
+            if (seconds := sum(each.seconds() for each in planned)) <= deadline.left:
+                return
+        raise FederationError(
+            f"the time that is left of the round is too short for this phase (estimated {seconds:.3g} s, left "
+            f"{deadline.left:.3g} s), so that nothing was begun or charged: raise federation.round_deadline, or ask "
+            "for fewer steps"
+        )
+
+    def of_nobody(self, samples: Samples) -> Draws:
+        """Return draws on made-up examples: nothing is charged for them, and nothing of them is told."""
+        apart = replace(self.round, charged=Charged(told=Told()), figures={})
+        return replace(self, samples=samples, round=apart)
 
     @property
     def told(self) -> Told | None:

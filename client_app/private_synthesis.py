@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from client_app.draws import Draws
+from client_app.made_up import Planned
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.generation import GenerationSettings
@@ -27,7 +30,12 @@ def known_examples(client: DeviceClient, rho: float) -> int:
 
 
 def charge_generator(
-    client: DeviceClient, settings: GenerationSettings, examples: int, *, anew: bool
+    client: DeviceClient,
+    settings: GenerationSettings,
+    examples: int,
+    *,
+    anew: bool,
+    planned: Sequence[Planned] = (),
 ) -> None:
     """Charge the training of a generator on so many examples, or go on with one that was charged before.
 
@@ -39,11 +47,11 @@ def charge_generator(
     rate = min(settings.batch, examples) / examples
     steps = steps_of(settings.epochs, examples, settings.batch)
     event = Event(MECHANISM, settings.noise_multiplier, rate, steps)
-    client.draws.charge(*[event] * anew)
+    client.draws.charge(*[event] * anew, planned=planned)
 
 
 def descent_of(
-    client: DeviceClient, settings: GenerationSettings, pool: Samples, examples: int
+    draws: Callable[[], Draws], settings: GenerationSettings, pool: Samples, examples: int
 ) -> PrivateDescent | None:
     """Return how the generator's private steps on ``pool`` are taken; None where it has no noise."""
     if not settings.noise_multiplier:
@@ -51,9 +59,9 @@ def descent_of(
     return PrivateDescent(
         settings.multiplicity,
         examples,
-        lambda step, rate: client.draws.sample(f"synthesis-sample {step}", rate, pool),
-        lambda step, at: client.draws.rows(f"synthesis-draws {step}", pool)(step, at),
-        lambda step: client.draws.gaussian(
+        lambda step, rate: draws().sample(f"synthesis-sample {step}", rate, pool),
+        lambda step, at: draws().rows(f"synthesis-draws {step}", pool)(step, at),
+        lambda step: draws().gaussian(
             f"synthesis-noise {step}", settings.noise_multiplier, settings.clip
         ),
     )
