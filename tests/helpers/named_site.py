@@ -14,7 +14,8 @@ from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 from server_app.record import Record
 
-PARTITION = {"partition-id": 0, "num-partitions": 1, "simulated": False, "site": "north"}
+SITE = {"simulated": False, "site": "north"}
+PARTITION = {"partition-id": 0, "num-partitions": 1}
 
 
 class NamedSite(LocalGrid):
@@ -23,7 +24,8 @@ class NamedSite(LocalGrid):
     def __init__(
         self, *args: Any, number: int, node: dict[str, Any], said: dict[str, Any], **kwargs: Any
     ) -> None:
-        super().__init__(client_app, [PARTITION | node], *args, **kwargs)
+        own = SITE | ({} if "data" in node else PARTITION) | node
+        super().__init__(client_app, [own], *args, **kwargs)
         self._number, self._said = number, said
         self.replies: list[Message] = []
 
