@@ -27,6 +27,7 @@ from client_app.phases import phase, phases_of
 from client_app.releases import payload_line
 from client_app.site_round import Charged, SiteRound
 from client_app.state import DeviceState, Tensors
+from client_app.time_estimate import estimated_seconds
 from client_app.travelling import received, travelling
 from common.draws.seeding import generator
 from common.errors import ConfigError, FederationError
@@ -255,7 +256,12 @@ class DeviceClient(NumPyClient):
         given = ARRIVALS.decode(parameters, form)
         before = received(self, given, form)
         started = time.perf_counter()
-        payload = self._let_through(work(given), str(config.get("record", "run")))
+        at.charged.estimate = lambda: estimated_seconds(self, given)
+        try:
+            made = work(given)
+        finally:
+            at.charged.estimate = None  # it and the client would hold each other
+        payload = self._let_through(made, str(config.get("record", "run")))
         payload = travelling(self, payload, before)
         at.end()
         # Of a payload that went through a mechanism a count of copies would be one more release, and no charged one.

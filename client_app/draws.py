@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
 import torch
 from torch import Tensor
 
 from client_app import membership
-from client_app.made_up import Planned
 from client_app.noise import is_seeded
-from client_app.site_round import Charged, SiteRound
+from client_app.site_round import SiteRound
 from common.draws.entropy import system_normal
 from common.draws.row_draws import SeededRows, SystemRows, example_hashes
 from common.draws.seeding import derive
@@ -48,7 +47,7 @@ class Draws:
     round: SiteRound
     mechanism: type[Gaussian] = Gaussian
 
-    def charge(self, *events: Event, planned: Sequence[Planned] = ()) -> None:
+    def charge(self, *events: Event, resumable: bool = False) -> None:
         """Enter what is about to be released into the site's ledger, which is on disk before any noise is drawn.
 
         A site that is killed after this has counted a release too many, never one too few; a round that is repeated
@@ -58,49 +57,44 @@ class Draws:
         ----------
         events : Event
             All that this phase is going to draw noise for.
-        planned : sequence of Planned
-            The steps that the phase is to take. Before a ledger is charged one of each is tried on made-up rows.
+        resumable : bool
+            Whether the next round goes on with steps for which there is no time, and is not charged again.
 
         Raises
         ------
         FederationError
             If the site's own budget does not allow it, it keeps no ledger, or its ledger cannot be relied on; if the
-            steps would take longer than the round's time that is left: a charge is never given back; or if the site
-            has data of its own, and the run asks it for seeded noise.
+            steps would take longer than the round's time that is left, by a step on made-up rows; or if the site has
+            data of its own, and the run asks it for seeded noise.
         """
         at, config = self.round, self.run.config
         # Events say how many examples the site has: their sampling rate is a batch over that number.
         tell = not at.private or config.privacy.counts == "public"
         before = () if at.charged.told is None else at.charged.told.events
         account = at.charged.account
+        at.charged.steps += 1 if resumable else sum(event.steps for event in events)
         if self.seeded:
             at.charged.told = Told((*before, *events), seeded=True)
         elif account is None:
             at.charged.told = Told((*before, *events))
         else:
             if events:
-                self._require_time(planned)
+                self._require_time()
             lines, mine = account.charge(events, at.number, at.phase, config.section)
             at.charged.told = Told(mine if tell else (), whole=True, head=lines.head)
 
-    def _require_time(self, planned: Sequence[Planned]) -> None:
-        deadline = self.round.deadline
-        deadline.check()
-        if math.isinf(deadline.left):
+    def _require_time(self) -> None:
+        """Refuse a phase that cannot end in time, before the first of its charges: none is ever given back."""
+        at = self.round
+        at.deadline.check()
+        estimate = at.charged.estimate
+        if estimate is None or at.charged.told is not None or math.isinf(at.deadline.left):
             return
-        for _ in range(2):  # a process's first step may be far longer than the others
-            if (seconds := sum(each.seconds() for each in planned)) <= deadline.left:
-                return
-        raise FederationError(
-            f"the time that is left of the round is too short for this phase (estimated {seconds:.3g} s, left "
-            f"{deadline.left:.3g} s), so that nothing was begun or charged: raise federation.round_deadline, or ask "
-            "for fewer steps"
-        )
-
-    def of_nobody(self, samples: Samples) -> Draws:
-        """Return draws on made-up examples: nothing is charged for them, and nothing of them is told."""
-        apart = replace(self.round, charged=Charged(told=Told()), figures={})
-        return replace(self, samples=samples, round=apart)
+        if (seconds := estimate()) > (left := at.deadline.left):
+            raise FederationError(
+                f"the time that is left of the round is too short for this phase (estimated {seconds:.3g} s, left "
+                f"{left:.3g} s), so that nothing was charged: raise federation.round_deadline, or ask for fewer steps"
+            )
 
     @property
     def told(self) -> Told | None:

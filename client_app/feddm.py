@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from itertools import count
 
 import torch
 from torch import Tensor
 
 from client_app.device import DeviceClient, phase
-from client_app.made_up import Planned, made_up
 from client_app.small_classes import refuse_small_classes
 from common.draws.seeding import process_wide
 from common.errors import FederationError
@@ -110,10 +107,8 @@ class FedDMClient(DeviceClient):
                 f"feddm.mechanism={settings.mechanism} bounds what each example does, and in this model the examples "
                 "of a batch see each other, as with model.norm=batch: choose another model.norm, or another model"
             )
-        counts = self._counts(model)
-        batches = PoissonClasses.plan(self.samples.labels, settings.real_batch, counts)
-        step = partial(self._tried, model, batches.expected)
-        self.draws.charge(self._event(batches), planned=[Planned(step, settings.iterations)])
+        batches = PoissonClasses.plan(self.samples.labels, settings.real_batch, self._counts())
+        self.draws.charge(self._event(batches))
         samples = count()
         images = distil_privately(
             model,
@@ -128,27 +123,6 @@ class FedDMClient(DeviceClient):
             values=self._values(),
         )
         return images, labels
-
-    def _tried(self, model: Classifier | OfHalfSize, expected: Tensor) -> None:
-        """Take an iteration on made-up images, as many of each class as one has in the mean."""
-        settings, privacy = self.settings(FedDMSettings), self.run.config.privacy
-        assert settings.mechanism != "none"
-        sizes = expected.round().long().clamp_min(1)
-        labels = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
-        made = made_up(self.run, len(labels))
-        draws, rng = self.draws.of_nobody(made), torch.Generator(self.run.device)
-        distil_privately(
-            model,
-            lambda at: self._sized(made.inputs(at)),
-            PoissonClasses.plan(labels, len(labels)),
-            noise_start(labels, settings.ipc, self._shape, rng)[0],
-            replace(self.matching(settings), iterations=1, before_step=None),
-            mechanism=settings.mechanism,
-            gaussian=draws.gaussian("matching-noise", privacy.noise_multiplier, privacy.clip),
-            sample=lambda rates: torch.arange(len(rates), device=rates.device),
-            generator=rng,
-            values=self._values(),
-        )
 
     def _event(self, batches: PoissonClasses) -> Event:
         """Return what a round releases: classes are disjoint, so that each image's own counts, or the worst of them."""
@@ -168,7 +142,7 @@ class FedDMClient(DeviceClient):
         )
         return (low - mean) / std, (high - mean) / std
 
-    def _counts(self, model: Classifier | OfHalfSize) -> Tensor | None:
+    def _counts(self) -> Tensor | None:
         """Return the site's class counts with noise, drawn once and remembered; None where the true ones are public."""
         settings = self.settings(FedDMSettings)
         if not settings.counts_noise:
@@ -176,9 +150,7 @@ class FedDMClient(DeviceClient):
         known = self.recall(_COUNTS)
         if known is None:
             held = torch.unique(self.samples.labels, return_counts=True)[1]
-            most = torch.full(held.shape, settings.real_batch, device=held.device)
-            planned = Planned(partial(self._tried, model, most), settings.iterations)
-            self.draws.charge(Event("feddm-counts", settings.counts_noise), planned=[planned])
+            self.draws.charge(Event("feddm-counts", settings.counts_noise))
             noise = self.draws.noise("class-counts", held.shape)
             known = {"counts": (held + settings.counts_noise * noise).cpu()}
             self.remember(known, _COUNTS)
@@ -197,9 +169,7 @@ class FedDMClient(DeviceClient):
 
     def _inputs(self, at: Tensor) -> Tensor:
         """Return the site's images as they are matched, of that shape."""
-        return self._sized(self.samples.inputs(at))
-
-    def _sized(self, images: Tensor) -> Tensor:
+        images = self.samples.inputs(at)
         return halved(images) if self._half else images
 
     def _embedder(self, w: Weights) -> Classifier | OfHalfSize:

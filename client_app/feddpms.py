@@ -11,7 +11,6 @@ from torch import Tensor
 from client_app.device import phase
 from client_app.fedvae import FedVAEClient
 from client_app.local_training import train_locally
-from client_app.made_up import Planned, made_up
 from client_app.state import Tensors
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
@@ -66,20 +65,17 @@ class FedDPMSClient(FedVAEClient):
     @phase(SHARE, takes=sent_spec)
     def share(self, given: Bundle) -> Bundle:
         """Return the same, and noisy means of the site's most abundant classes."""
-        w = given.part(WEIGHTS, Weights)
-        parts, trained, _ = self._second_stage(given, self._encoding(self._shared, self.model(w)))
-        means = self._means(w, trained, self._received_decoder(given))
+        parts, trained, _ = self._second_stage(given)
+        means = self._means(given.part(WEIGHTS, Weights), trained, self._received_decoder(given))
         return Bundle({**parts, MEANS: means})
 
-    def _second_stage(
-        self, given: Bundle, *then: Planned
-    ) -> tuple[dict[str, Payload], Classifier, bool]:
+    def _second_stage(self, given: Bundle) -> tuple[dict[str, Payload], Classifier, bool]:
         """Draw what there is to draw, train, and return what leaves, the model, and whether the site is helped."""
         w = given.part(WEIGHTS, Weights)
         if DECODER in given.parts:
             self.keep_decoder(given.part(DECODER, Weights))
         synthetic = self._synthesis(w, given) if MEANS in given.parts else self.recall(_SYNTHETIC)
-        model, _ = train_locally(self, w, samples=self._augmented(synthetic), then=then)
+        model, _ = train_locally(self, w, samples=self._augmented(synthetic))
         parts: dict[str, Payload] = {
             WEIGHTS: Weights.of(model, w.codec).only(shared_spec(self.run))
         }
@@ -141,14 +137,15 @@ class FedDPMSClient(FedVAEClient):
 
     def _means(self, w: Weights, trained: Classifier, decoder: Decoder) -> LatentMeans:
         """Return the means of the codes of the site's own images of its most abundant classes, with noise."""
-        settings, classes = self._settings, self._shared
+        settings = self._settings
+        classes = most_abundant(self._counts, settings.classes, settings.smallest)
         encoder = trained if settings.latents == "trained" else self.model(w)
         labels = torch.tensor(classes, dtype=torch.int64, device=self.run.device)
         codec = self.run.config.wire.latents
         if not classes:
             latent = self._latent(encoder)
             return LatentMeans(torch.zeros(0, latent), labels.cpu(), codec)
-        self._charge(classes, encoder)
+        self._charge(classes, self._latent(encoder))
         means = class_means(self._codes(encoder, labels), self._of_classes(labels)[1], classes)
         if settings.mechanism == "paper":
             noise = self._noise_anew()
@@ -168,7 +165,7 @@ class FedDPMSClient(FedVAEClient):
 
         return noise
 
-    def _charge(self, classes: tuple[int, ...], encoder: Classifier) -> None:
+    def _charge(self, classes: tuple[int, ...], dimension: int) -> None:
         """Charge the means, and say how large the noise is beside what one image can change.
 
         An image is in one class, and the smallest one has the least noise for what it can change. Of ``paper`` the
@@ -176,25 +173,14 @@ class FedDPMSClient(FedVAEClient):
         """
         settings = self._settings
         steps = settings.copies if settings.mechanism == "paper" else 1
-        dimension = self._latent(encoder)
         noises = [
             settings.sigma / latent_sensitivity(dimension, self._counts[c], settings.clip)
             for c in classes
         ]
         events = [Event(MECHANISM, noise, steps=steps, adjacency="replace-one") for noise in noises]
         worst = parallel(events)
-        self.draws.charge(worst, planned=[self._encoding(classes, encoder)])
+        self.draws.charge(worst)
         self.tell(noise_multiplier=worst.noise_multiplier)
-
-    def _encoding(self, classes: tuple[int, ...], encoder: Classifier) -> Planned:
-        """Return what it takes to encode the images of ``classes``."""
-        batch = self.run.config.evaluation.batch
-
-        @torch.no_grad()
-        def encode() -> None:
-            encoder.eval().embed(made_up(self.run, batch).inputs(slice(None)))
-
-        return Planned(encode, -(-sum(self._counts[c] for c in classes) // batch))
 
     def _of_classes(self, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the positions and labels of the site's images of ``classes``."""
@@ -213,11 +199,6 @@ class FedDPMSClient(FedVAEClient):
     def _latent(self, encoder: Classifier) -> int:
         assert isinstance(encoder, VAEEncoder)
         return encoder.latent
-
-    @property
-    def _shared(self) -> tuple[int, ...]:
-        settings = self._settings
-        return most_abundant(self._counts, settings.classes, settings.smallest)
 
     @property
     def _counts(self) -> list[int]:

@@ -29,7 +29,7 @@ class FedGENClient(DeviceClient):
         """Return w_k, trained on the site's images from the weights that were sent."""
         w, settings = given.part(WEIGHTS, Weights), self.settings(FedGENSettings)
         guided = GENERATOR in given.parts and settings.strength > 0
-        model, _ = train_locally(self, w, (lambda: self._guided(given)) if guided else Local())
+        model, _ = train_locally(self, w, self._guided(given) if guided else Local())
         return Weights.of(model, w.codec)
 
     def _guided(self, given: Bundle) -> Local:

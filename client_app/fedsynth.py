@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from logging import getLogger
 
@@ -11,10 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
-from client_app.draws import Draws
 from client_app.fidelity import fidelity
 from client_app.local_training import train_locally
-from client_app.made_up import Planned, made_up
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from client_app.small_classes import refuse_small_classes
 from common.draws.seeding import generator
@@ -22,7 +20,6 @@ from common.learning.planned_steps import PrivateSteps
 from common.learning.steps import counted
 from common.learning.updates import difference
 from common.models import Classifier
-from common.samples.inputs import Samples
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of, step_loss
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
@@ -31,7 +28,6 @@ from synth.batch_starts import class_means, draw_labels, even_labels, label_logi
 from synth.descent import SGD, Adam, Mover
 from synth.synthetic_updates import (
     Batches,
-    Distilled,
     Loss,
     Objective,
     Parameters,
@@ -65,27 +61,18 @@ class FedSynthClient(DeviceClient):
         spec = spec_of(self.run, model)
         loss = step_loss(self.run, model)
         here = parameters(model)
-
-        def distilled_in(start: Batches, objective: Objective, iterations: int) -> Distilled:
-            return distil(
-                loss,
-                here,
-                start,
-                objective,
-                iterations=iterations,
-                lr=settings.synthetic_lr,
-                learn_step=settings.learn_step,
-                mover=_MOVERS[settings.optimizer],
-                before_step=counted(iterations, self.deadline.check),
-            )
-
-        def tried(objective: Objective) -> None:
-            distilled_in(start, objective, 1)
-
-        start = self._remembered(settings) or self._start(settings, spec, model)
-        trained = self._trained(w, settings, lambda: tried(distance(here, here)))
-        objective = self._objective(settings, loss, here, trained, model, tried)
-        distilled = distilled_in(start, objective, settings.iterations)
+        trained = self._trained(w, settings)
+        distilled = distil(
+            loss,
+            here,
+            self._remembered(settings) or self._start(settings, spec, model),
+            self._objective(settings, loss, here, trained, model),
+            iterations=settings.iterations,
+            lr=settings.synthetic_lr,
+            learn_step=settings.learn_step,
+            mover=_MOVERS[settings.optimizer],
+            before_step=counted(settings.iterations, self.deadline.check),
+        )
         if len(distilled.losses):
             self.report(synthesis_loss=float(distilled.losses[-1]))
         if settings.warm:
@@ -100,14 +87,12 @@ class FedSynthClient(DeviceClient):
             self._report_fidelity(sent.as_sent(spec), settings, loss, here, trained)
         return sent
 
-    def _trained(
-        self, w: Weights, settings: FedSynthSettings, tried: Callable[[], object]
-    ) -> Parameters | None:
+    def _trained(self, w: Weights, settings: FedSynthSettings) -> Parameters | None:
         """Return where FedAvg's local training from ``w`` ends, None where nobody asks."""
         if settings.objective == "loss" and not settings.fidelity:
             return None
-        then = [Planned(tried, settings.iterations)]
-        model, trained = train_locally(self, w, told=False, then=then)
+        self.round.charged.steps = settings.iterations  # which follow the training
+        model, trained = train_locally(self, w, told=False)
         if not self.run.config.privacy.active:
             self._report_finite(train_loss=trained.loss)
         return parameters(model)
@@ -119,26 +104,20 @@ class FedSynthClient(DeviceClient):
         here: Parameters,
         trained: Parameters | None,
         model: Classifier,
-        tried: Callable[[Objective], object],
     ) -> Objective:
         if trained is not None and settings.objective == "update":
             return distance(here, trained)
         if trained is not None and settings.objective == "both":
             return both(self._real_loss(settings, loss), distance(here, trained))
         if self.run.config.privacy.active:
-            return self._private_loss(settings, model, tried)
+            return self._private_loss(settings, model)
         return self._real_loss(settings, loss)
 
     def _real_loss(self, settings: FedSynthSettings, loss: Loss) -> Objective:
         rng, samples = self.generator(_PURPOSE), self.samples
         return real_loss(loss, samples.inputs, samples.labels, settings.real_batch, rng)
 
-    def _private_loss(
-        self,
-        settings: FedSynthSettings,
-        model: Classifier,
-        tried: Callable[[Objective], object],
-    ) -> Objective:
+    def _private_loss(self, settings: FedSynthSettings, model: Classifier) -> Objective:
         """Return an objective whose gradient at w_syn is DP-SGD's of F, charged for all of its calls.
 
         The gradient in S is that one taken back through the m steps, which is post-processing.
@@ -146,26 +125,10 @@ class FedSynthClient(DeviceClient):
         refuse_coupled(model)
         n = len(self.samples)
         steps = PrivateSteps.of(settings.real_batch or n, settings.iterations, n)
-
-        def made_up_step() -> None:
-            made = made_up(self.run, steps.expected)
-            every = torch.arange(len(made), device=self.run.device)
-            tried(self._noisy(model, steps, made, iter([every]), self.draws.of_nobody(made)))
-
-        charge(self, steps, made_up_step)
-        batches = samples_of(self, _PURPOSE, steps, self.samples)
-        return self._noisy(model, steps, self.samples, batches, self.draws)
-
-    def _noisy(
-        self,
-        model: Classifier,
-        steps: PrivateSteps,
-        samples: Samples,
-        batches: Iterator[Tensor],
-        draws: Draws,
-    ) -> Objective:
-        rule, rows = rule_of(self, _PURPOSE, steps, draws), draws.rows(_PURPOSE, samples)
-        taken, task = count(), self.run.task
+        charge(self, steps)
+        rule, rows, taken = rule_of(self, _PURPOSE, steps), self.draws.rows(_PURPOSE), count()
+        samples, task = self.samples, self.run.task
+        batches = samples_of(self, _PURPOSE, steps, samples)
 
         def example_loss(model: nn.Module, x: Tensor, targets: Tensor) -> Tensor:
             return task.loss(model(x), targets)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import replace
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from client_app.device import DeviceClient
-from client_app.made_up import Planned, made_up
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from common.errors import FederationError
 from common.learning.planned_steps import PrivateSteps, planned
@@ -29,20 +26,18 @@ _PURPOSE = "local-training"
 def train_locally(
     client: DeviceClient,
     w: Weights,
-    local: Local | Callable[[], Local] = FEDAVG,
+    local: Local = FEDAVG,
     *,
     samples: Samples | None = None,
     around: Callable[[Classifier], nn.Module] | None = None,
     told: bool = True,
-    then: Sequence[Planned] = (),
 ) -> tuple[Classifier, Trained]:
     """Return the model after E epochs from ``w`` on the client's data, and how that went.
 
     With ``samples`` an epoch draws from these, as many as the site has images of its own. ``around`` puts the model
     into a module with more to train. The mean loss is reported unless ``told`` is false. Under
-    ``privacy.noise_multiplier`` the steps are DP-SGD's, and are charged before the first, once one was tried on made-up
-    rows: a ``local`` that counts its steps is given as what makes it. ``then`` is what the phase does afterwards. Under
-    ``model.train=head`` all but the last layer stays as it came.
+    ``privacy.noise_multiplier`` the steps are DP-SGD's, and are charged before the first. Under ``model.train=head``
+    all but the last layer stays as it came.
 
     Every method that calls this gets the same bits, but for what it fills ``local``'s places with: the draws are
     those of one purpose.
@@ -50,22 +45,22 @@ def train_locally(
     Raises
     ------
     FederationError
-        If a private run has a model that couples examples, or the round's time does not suffice for its steps.
+        If a private run has a model that couples examples.
     """
     model, head_alone = client.model(w), client.run.config.model.train == "head"
     for name, parameter in model.named_parameters() if head_alone else ():
         parameter.requires_grad_(model.is_of_head(name))
     trainee = model if around is None else around(model)
     pool = client.samples if samples is None else samples
+    draws, gradients = _gradients(client, trainee, pool)
     try:
-        draws, gradients = _gradients(client, trainee, pool, local, then)
         trained = train(
             trainee,
             pool,
             client.settings(FedAvgSettings),
             client.run.task,
             draws,
-            local=local if isinstance(local, Local) else local(),
+            local=local,
             gradients=gradients,
             server_round=client.server_round,
             precision=client.run.config.compute.precision,
@@ -82,11 +77,7 @@ def train_locally(
 
 
 def _gradients(
-    client: DeviceClient,
-    model: nn.Module,
-    pool: Samples,
-    local: Local | Callable[[], Local],
-    then: Sequence[Planned],
+    client: DeviceClient, model: nn.Module, pool: Samples
 ) -> tuple[torch.Generator, Gradients]:
     """Return the generator of a client's training, and its gradients: plain ones, or DP-SGD's, charged here."""
     if not client.run.config.privacy.active:
@@ -96,38 +87,10 @@ def _gradients(
     ):  # a head alone trains on what batch norms make in evaluation
         refuse_coupled(model)
     steps = private_steps(client, len(pool))
-    charge(client, steps, lambda: _tried(client, model, steps, local), *then)
+    charge(client, steps)
     rule, sampled = rule_of(client, _PURPOSE, steps), samples_of(client, _PURPOSE, steps, pool)
     rows = client.draws.rows(_PURPOSE, pool)
     return _generator_of_nothing_private(client), Gradients(rule, sampled, rows)
-
-
-def _tried(
-    client: DeviceClient,
-    model: nn.Module,
-    steps: PrivateSteps,
-    local: Local | Callable[[], Local],
-) -> None:
-    """Take a step of a copy of ``model`` on as many made-up rows as one has in the mean."""
-    made = made_up(client.run, steps.expected)
-    draws = client.draws.of_nobody(made)
-    every = torch.arange(len(made), device=client.run.device)
-    filled = local if isinstance(local, Local) else local()
-    train(
-        deepcopy(model),
-        made,
-        client.settings(FedAvgSettings),
-        client.run.task,
-        torch.Generator(client.run.device),
-        local=replace(
-            filled, penalty=None, after_step=None, rate=None
-        ),  # short, and some know their model
-        gradients=Gradients(
-            rule_of(client, _PURPOSE, steps, draws), [every], draws.rows(_PURPOSE, made)
-        ),
-        precision=client.run.config.compute.precision,
-        head_alone=client.run.config.model.train == "head",
-    )
 
 
 def private_steps(client: DeviceClient, pool: int) -> PrivateSteps:

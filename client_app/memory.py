@@ -49,6 +49,10 @@ class Memory:
         """Let ``slot`` hold ``tensors`` from this round on; one that is not written stays as it was."""
         self._written[slot] = tensors
 
+    def apart(self) -> Memory:
+        """Return the same round's view, of which nothing is written."""
+        return Memory(self._state, self._site, self._taken)
+
     def replace(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
         """Let a slot that was given the images ``made`` have ``shown`` in their place, at the positions ``kept``."""
 

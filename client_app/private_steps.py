@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from client_app.draws import Draws
-from client_app.made_up import Planned
 from common.errors import FederationError
 from common.learning.planned_steps import PrivateSteps
 from common.learning.private_training import dp_sgd
@@ -24,13 +22,10 @@ MECHANISM = "dp-sgd"
 """What the ledger calls it. Neighbouring data sets have one example more or less, and say the same of their counts."""
 
 
-def charge(
-    client: DeviceClient, steps: PrivateSteps, step: Callable[[], object], *then: Planned
-) -> None:
-    """Charge what ``steps`` cost, before the first of them; ``step`` tries one, and ``then`` is what follows them."""
+def charge(client: DeviceClient, steps: PrivateSteps) -> None:
+    """Charge what ``steps`` cost, before the first of them."""
     noise = client.run.config.privacy.noise_multiplier
-    event = Event(MECHANISM, noise, steps.rate, steps.steps)
-    client.draws.charge(event, planned=(Planned(step, steps.steps), *then))
+    client.draws.charge(Event(MECHANISM, noise, steps.rate, steps.steps))
 
 
 def refuse_coupled(model: nn.Module) -> None:
@@ -44,14 +39,10 @@ def refuse_coupled(model: nn.Module) -> None:
         )
 
 
-def rule_of(
-    client: DeviceClient, purpose: str, steps: PrivateSteps, draws: Draws | None = None
-) -> Rule:
+def rule_of(client: DeviceClient, purpose: str, steps: PrivateSteps) -> Rule:
     """Return how gradients come about, by the run's clip and noise; ``purpose`` names the training they are for."""
     privacy = client.run.config.privacy
-    gaussian = (draws or client.draws).gaussian(
-        f"{purpose} noise", privacy.noise_multiplier, privacy.clip
-    )
+    gaussian = client.draws.gaussian(f"{purpose} noise", privacy.noise_multiplier, privacy.clip)
     return dp_sgd(gaussian, steps.expected)
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from client_app.draws import Draws
-from client_app.made_up import Planned
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.generation import GenerationSettings
@@ -30,12 +27,7 @@ def known_examples(client: DeviceClient, rho: float) -> int:
 
 
 def charge_generator(
-    client: DeviceClient,
-    settings: GenerationSettings,
-    examples: int,
-    *,
-    anew: bool,
-    planned: Sequence[Planned] = (),
+    client: DeviceClient, settings: GenerationSettings, examples: int, *, anew: bool
 ) -> None:
     """Charge the training of a generator on so many examples, or go on with one that was charged before.
 
@@ -47,11 +39,11 @@ def charge_generator(
     rate = min(settings.batch, examples) / examples
     steps = steps_of(settings.epochs, examples, settings.batch)
     event = Event(MECHANISM, settings.noise_multiplier, rate, steps)
-    client.draws.charge(*[event] * anew, planned=planned)
+    client.draws.charge(*[event] * anew, resumable=True)
 
 
 def descent_of(
-    draws: Callable[[], Draws], settings: GenerationSettings, pool: Samples, examples: int
+    client: DeviceClient, settings: GenerationSettings, pool: Samples, examples: int
 ) -> PrivateDescent | None:
     """Return how the generator's private steps on ``pool`` are taken; None where it has no noise."""
     if not settings.noise_multiplier:
@@ -59,9 +51,9 @@ def descent_of(
     return PrivateDescent(
         settings.multiplicity,
         examples,
-        lambda step, rate: draws().sample(f"synthesis-sample {step}", rate, pool),
-        lambda step, at: draws().rows(f"synthesis-draws {step}", pool)(step, at),
-        lambda step: draws().gaussian(
+        lambda step, rate: client.draws.sample(f"synthesis-sample {step}", rate, pool),
+        lambda step, at: client.draws.rows(f"synthesis-draws {step}", pool)(step, at),
+        lambda step: client.draws.gaussian(
             f"synthesis-noise {step}", settings.noise_multiplier, settings.clip
         ),
     )

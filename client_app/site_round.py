@@ -24,10 +24,16 @@ class Charged:
         A real site's ledger and budget; None in a simulation.
     told : Told or None
         What the server is told of the phase's charges; None while there are none.
+    steps : int
+        How many steps the phase takes, as far as is known before the first.
+    estimate : callable, optional
+        Returns how long the phase would take, in seconds.
     """
 
     account: Account | None = None
     told: Told | None = None
+    steps: int = 0
+    estimate: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from client_app.generators import GENERATORS, Generator
-from client_app.made_up import Planned, made_up
 from client_app.noise import is_seeded
 from client_app.private_synthesis import charge_generator, descent_of, known_examples
 from client_app.state import Tensors
@@ -31,7 +30,6 @@ from common.storage.tensor_file import TensorFileError
 from common.wire.levels import LEVELS
 from common.wire.pixels import Pixels
 from synth.diffusion_samplers import labels_like
-from synth.private_diffusion import PrivateDescent
 
 if TYPE_CHECKING:
     from client_app.device import DeviceClient
@@ -138,39 +136,22 @@ class Synthesis:
 
     def _training(self) -> Generator:
         """Return the generator as far as it is trained."""
-        client, settings = self._client, self._settings
-        descent = descent_of(lambda: client.draws, settings, self._pool, self._examples)
-        generator = self._generator(self._images, self._labels, descent)
-        kept = self._read("training")
-        # What is begun is gone on with: a step has to fit, with the time to keep it.
-        planned = Planned(self._tried, 1, more=_MARGIN)
-        charge_generator(client, settings, self._examples, anew=kept is None, planned=[planned])
-        if kept is not None:
-            generator.load(kept)
-        return generator
-
-    def _generator(
-        self, images: Tensor, labels: Tensor, private: PrivateDescent | None
-    ) -> Generator:
-        run = self._client.run
-        return GENERATORS[self._kind](
-            self._settings,
+        settings, run = self._settings, self._client.run
+        generator = GENERATORS[self._kind](
+            settings,
             len(run.info.classes),
-            images,
-            labels,
+            self._images,
+            self._labels,
             self._client.generator("synthesis-model", 0),
             self._draws_of,
             run.config.compute.precision,
-            private,
+            descent_of(self._client, settings, self._pool, self._examples),
         )
-
-    def _tried(self) -> None:
-        """Take a step on made-up images."""
-        size = min(self._settings.batch, self._examples)
-        made = made_up(self._client.run, size)
-        draws = self._client.draws.of_nobody(made)
-        descent = descent_of(lambda: draws, self._settings, made, size)
-        next(self._generator(made.raw.clamp(-1, 1), made.labels, descent).run(1, lambda: None))
+        kept = self._read("training")
+        charge_generator(self._client, settings, self._examples, anew=kept is None)
+        if kept is not None:
+            generator.load(kept)
+        return generator
 
     @cached_property
     def _pool(self) -> Samples:

@@ -13,7 +13,6 @@ from named_site import equal, served
 from small import Small
 from torch import Tensor
 
-from client_app.made_up import Planned
 from common.errors import FederationError
 from common.privacy.ledger import LEDGER, Ledger
 from common.samples.inputs import Samples
@@ -109,15 +108,11 @@ def test_steps_that_take_longer_than_is_left_cost_nothing_and_read_nothing(
     assert "an example was read" not in said
 
 
-def test_a_generator_is_begun_where_a_step_and_the_time_to_keep_it_fit(
+def test_a_generator_that_the_next_round_goes_on_with_is_charged_once(
     small: Small, tmp_path: Path
 ) -> None:
-    """The next round goes on with it, so that it is charged once."""
-    said = refused(config(small, "drawn", 10**4), tmp_path / "s", 4.0)
-    assert "too short for this phase (estimated " in said
-    served(config(small, "drawn", 10**5), 1, at(tmp_path / "s"), **{"seconds-left": 8.0})
-    assert Ledger(tmp_path / "s").read().head.length == 1
-    served(config(small, "drawn", 10**5), 2, at(tmp_path / "s"), **{"seconds-left": 8.0})
+    for number in (1, 2, 3):
+        served(config(small, "drawn", 10**5), number, at(tmp_path / "s"), **{"seconds-left": 7.0})
     assert len(Ledger(tmp_path / "s").read().events) == 1
 
 
@@ -145,7 +140,7 @@ def test_where_nothing_is_charged_nothing_is_timed(
     small: Small, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a simulation, and at a node of a real federation whose noise is the seed's; both send the same."""
-    monkeypatch.setattr(Planned, "seconds", lambda self: 1 / 0)
+    monkeypatch.setattr("client_app.device.estimated_seconds", lambda *_: 1 / 0)
     run_config = config(small, name, 1)
     run_config["set"] += " privacy.noise=seeded"
     replies: list[list[Message]] = []
