@@ -277,7 +277,6 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
         sizes["class-counts"] = _class_counts(run, train)
     if asked.get("held-out"):
         sizes["num-held-out"] = len(run.task.counted(holdout.labels))
-    reviewed = not is_simulated(context) and "review-dir" in context.node_config
     if "state-dir" in context.node_config:
         line = payload_line(0, "roll-call", "", [], list(sizes))
         state_of(run, "", site, context).log_release(line)
@@ -289,7 +288,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "source": source_fingerprint(),
                     "partition-id": int(context.node_config.get("partition-id", -1)),
                     "engine": engine_of(context),
-                    "reviewed": reviewed,
+                    "reviewed": not is_simulated(context) and "review-dir" in context.node_config,
                 }
             ),
             "sizes": MetricRecord(sizes),

@@ -309,17 +309,9 @@ class DeviceClient(NumPyClient):
         """Return of ``payload`` what the site's owner lets leave."""
         if self.review is None:
             return payload
-        return self.review.kept(
-            payload,
-            Look(
-                f"{record}-{self.site}",
-                self.run.info,
-                lambda: self.deadline.left,
-                self.optional,
-                self.round.private,
-                self.round.sent,
-            ),
-        )
+        name, info, at = f"{record}-{self.site}", self.run.info, self.round
+        look = Look(name, info, lambda: at.deadline.left, self.optional, at.private, at.sent)
+        return self.review.kept(payload, look)
 
     # ---- the one way out ------------------------------------------------------------------------------
 

@@ -92,8 +92,8 @@ class Draws:
             return
         if (seconds := estimate()) > (left := at.deadline.left):
             raise FederationError(
-                f"the time that is left of the round is too short for this phase (estimated {seconds:.3g} s, left "
-                f"{left:.3g} s), so that nothing was charged: raise federation.round_deadline, or ask for fewer steps"
+                f"the round's time is too short for this phase (estimated {seconds:.3g} s, left {left:.3g} s), and "
+                "nothing was charged: raise federation.round_deadline, or ask for fewer steps"
             )
 
     @property

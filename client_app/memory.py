@@ -55,15 +55,13 @@ class Memory:
 
     def replace(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
         """Let a slot that was given the images ``made`` have ``shown`` in their place, at the positions ``kept``."""
-
-        def as_sent(tensor: Tensor) -> Tensor:
-            new = shown.reshape(tensor.shape) if _holds(tensor, made) else tensor
-            whole = len(kept) == len(made) or not new.ndim or len(new) != len(made)
-            return new if whole else new.cpu()[kept]
-
         for slot, tensors in self._written.items():
-            if any(_holds(tensor, made) for tensor in tensors.values()):
-                self._written[slot] = {name: as_sent(t) for name, t in tensors.items()}
+            own = {name for name, tensor in tensors.items() if _holds(tensor, made)}
+            new = {n: shown.reshape(t.shape) if n in own else t for n, t in tensors.items()}
+            if own and len(kept) < len(made):
+                alike = made.shape[:1]
+                new = {n: t.cpu()[kept] if t.shape[:1] == alike else t for n, t in new.items()}
+            self._written[slot] = new
 
     def save(self, server_round: int) -> None:
         """Write version ``server_round`` where there is anything to remember, also where nothing is new.

@@ -306,15 +306,12 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
         record_id = ""
     if directory is None:
         return ContextState(context.state)
-    kind, earlier = _kind_of(run), not run.config.private
-    return DirectoryState(
-        *(directory, record_id, site, context.run_id), kind=kind, earlier=earlier, shelf=shelf
-    )
+    where = directory, record_id, site, context.run_id
+    earlier = not run.config.private
+    return DirectoryState(*where, kind=_kind_of(run), earlier=earlier, shelf=shelf)
 
 
-@lru_cache(maxsize=16)
-def _kind_of(run: Run) -> str:
-    return kind_of(run.config)
+_kind_of = lru_cache(maxsize=16)(lambda run: kind_of(run.config))
 
 
 @lru_cache(maxsize=16)

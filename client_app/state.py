@@ -31,7 +31,7 @@ from common.errors import FederationError
 from common.settings.describe import operational
 from common.sites import site_slug
 from common.storage import tensor_file, tensors_apart
-from common.storage.files import collect_leftovers, read_regular, write_text
+from common.storage.files import collect_leftovers, write_text
 from common.storage.tensor_file import TensorFileError
 
 logger = getLogger("flwr")
@@ -43,8 +43,8 @@ Slots = Mapping[str, Tensors]
 
 _SLOT, _VERSION = "/", ".safetensors"
 
-#: the file that names the run whose versions were taken over
-_AFTER = "after"
+#: the file that names the run whose versions were taken over, and the digits of a kind
+_AFTER, _DIGITS = "after", 16
 
 SHELF = "nectar-made"
 """The folder of what sites made once and runs may share, such as the images of a generator."""
@@ -85,27 +85,22 @@ class DeviceState(Protocol):
 
 
 def kind_of(config: Config) -> str:
-    """Return a name for all runs that may share what a site remembers: 16 hexadecimal digits.
+    """Return a name, hexadecimal digits, for all runs that may share what a site remembers.
 
-    Those of one method, the same methods inside it, private or not, with the same settings of all of these and of
-    ``privacy``: whatever a mechanism is set by is one of them. A run that is resumed, for more rounds too, keeps its
-    own; delta, which only states an epsilon, decides nothing.
+    It is of the method and those inside it, private or not, and of all their settings and those of ``privacy``:
+    whatever sets a mechanism is among them. A run that is resumed, for more rounds too, keeps its own.
     """
-    settings = {
-        name: values.model_dump(exclude={*operational(type(values))})
-        for name, values in config.methods.items()
-    }
-    privacy = config.privacy.model_dump(exclude={"delta"})
-    about = config.method, config.private, privacy, settings
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    methods = {n: s.model_dump(exclude={*operational(type(s))}) for n, s in config.methods.items()}
+    privacy = config.privacy.model_dump(exclude={"delta"})  # which only states an epsilon
+    about = json.dumps([config.method, config.private, privacy, methods], sort_keys=True)
+    return hashlib.sha256(about.encode()).hexdigest()[:_DIGITS]
 
 
 class DirectoryState:
     """Versions as safetensors files in a directory of (record id, site's slug, kind, run); the log lies at ``root``.
 
-    A run writes and deletes in its own folder alone, whatever record the server names. One that goes on from a round
-    of another run of the same record and kind gets links to all versions of that; what the other itself went on from
-    is then superfluous.
+    A run writes and deletes in its own folder alone, whatever record the server names. One that goes on from another's
+    round gets copies of all versions of that run; what that one itself went on from is then superfluous.
 
     Parameters
     ----------
@@ -138,46 +133,37 @@ class DirectoryState:
         return Path(*self._parts)
 
     def rounds(self, taken: int = 0) -> list[int]:
-        """Return the rounds of which there is a version, in order; FederationError if another's cannot be taken over.
+        """Return the rounds of which there is a version, in order; FederationError if none can be written.
 
-        Parameters
-        ----------
-        taken : int
-            Where this run has none, it goes on from this round of another one: of the newest that has it.
+        Where this run has none, it goes on from round ``taken`` of another run: the newest that has it.
         """
         own = _rounds_in(os.path.join(*self._parts))  # noqa: PTH118 - before each reply
         if own or not taken:
             return own
-        others = {folder: _rounds_in(folder) for folder in self._others()}
+        kind = self._directory.parent
+        others = {folder: _rounds_in(folder) for folder in kind.glob("[0-9]*")}
+        if self._earlier:
+            others[kind.parent] = _rounds_in(kind.parent)
         found = [folder for folder, rounds in others.items() if taken in rounds]
         if not found:
             return sorted({each for rounds in others.values() for each in rounds})
-        before = max(found, key=lambda folder: _written(folder, taken))
-        if len(found) > 1:
-            logger.warning(
-                "%d runs have a round %d here; %s is gone on from", len(found), taken, before
-            )
+        # A copy is as old as what it is of, in a folder that is newer.
+        before = max(found, key=lambda at: (_age(at / _file(taken)), _age(at)))
         self._take_over(before)
         return others[before]
-
-    def _others(self) -> list[Path]:
-        kind = self._directory.parent
-        runs = [path for path in kind.glob("[0-9]*") if path.is_dir()]
-        return [*runs, kind.parent] if self._earlier else runs
 
     def _take_over(self, before: Path) -> None:
         """Have all versions of another run as this one's own, and delete what that one had taken over itself."""
         begun = self._directory.with_name(f".{self._directory.name}.{os.getpid()}.tmp")
         try:
-            for path in (*before.glob(f"*{_VERSION}"), *before.glob(f"{tensors_apart.FOLDER}/*")):
-                to = begun / path.relative_to(before)
-                to.parent.mkdir(parents=True, exist_ok=True)
-                _link(path, to)
-            resumed = before.name if before.parent == self._directory.parent else ""
-            write_text(begun / _AFTER, resumed)
+            others = shutil.ignore_patterns(
+                "?" * _DIGITS
+            )  # kinds, in the folder of an earlier release
+            shutil.copytree(before, begun, ignore=others)
+            after, same_kind = before / _AFTER, before.parent == self._directory.parent
+            write_text(begun / _AFTER, before.name if same_kind else "")
             begun.rename(self._directory)
-            older = read_regular(before / _AFTER) if (before / _AFTER).is_file() else ""
-            if resumed and older.isdigit():
+            if same_kind and (older := after.read_text() if after.is_file() else "").isdigit():
                 shutil.rmtree(before.with_name(older), ignore_errors=True)
         except OSError as error:
             raise self._unwritable(error) from None
@@ -308,20 +294,12 @@ def _rounds_in(folder: str | Path) -> list[int]:
     return sorted(int(n.removesuffix(_VERSION)) for n in names if fnmatch(n, f"[0-9]*{_VERSION}"))
 
 
-def _link(path: Path, to: Path) -> None:
-    try:
-        os.link(path, to)
-    except OSError:  # a file system without links
-        shutil.copyfile(path, to)
+def _age(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def _file(server_round: int) -> str:
     return f"{server_round:06d}{_VERSION}"
-
-
-def _written(folder: Path, server_round: int) -> tuple[int, int]:
-    """Return when a version was written, and when something last was in its folder: one taken over is as old."""
-    return (folder / _file(server_round)).stat().st_mtime_ns, folder.stat().st_mtime_ns
 
 
 def _key(server_round: int) -> str:

@@ -129,8 +129,7 @@ class Site:
     class_counts: tuple[int, ...] = ()
     engine: str = IN_PROCESS
     held_out: int = 0
-    reviewed: bool = False
-    """Whether the site's owner looks at images before they leave, and may delete some."""
+    reviewed: bool = False  # its owner looks at images before they leave, and may delete some
 
 
 def engine_of(sites: Iterable[Site]) -> str:

@@ -83,9 +83,7 @@ class Account:
     def charge(
         self, events: Sequence[Event], server_round: int, phase: str, method: str
     ) -> tuple[Lines, tuple[Event, ...]]:
-        """Write what is about to be released, and return the ledger and all of this site's events in this run.
-
-        Whatever is in the ledger counts for the budget; only the site's own is told.
+        """Write what is about to be released, and return the ledger and all of this site's own events in this run.
 
         Raises
         ------
@@ -98,11 +96,8 @@ class Account:
         )
         lines = self._ledger().append(charge, lambda before: self._require(before, events))
         if others := {each.site for each in lines.charges} - {self.site}:
-            logger.warning(
-                "the privacy ledger in %s has charges of %s too, which count for %s's budget: give each site a "
-                "state-dir of its own",
-                *(self.directory, ", ".join(sorted(others)), self.site),
-            )
+            said = "the privacy ledger has charges of %s too, which count for %s's budget: give each site a state-dir"
+            logger.warning(f"{said} of its own", ", ".join(sorted(others)), self.site)
         mine = [e for e in lines.charges if (e.record, e.site) == (self.record, self.site)]
         return lines, tuple(event for each in mine for event in each.events)
 

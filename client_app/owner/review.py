@@ -1,7 +1,7 @@
 """The owner's look at images before they leave: a folder of pictures, and a word or a command of the owner's.
 
-What the owner deletes there does not leave, and what leaves is what was shown: a server's start could hide anything
-in what a picture's bytes leave out. Without a word in time nothing does; a later one counts when the server asks again.
+What the owner deletes there does not leave, and what leaves is what was shown. Without a word in time nothing does; a
+later one counts when the server asks again.
 """
 
 from __future__ import annotations
@@ -49,26 +49,14 @@ _OUTSIDE = """This run states an epsilon for what leaves. No noise covers your c
 is missing may tell of your data, and is outside of that epsilon.
 """
 
-Sent = Callable[[Tensor, Tensor, Tensor], object]
-"""Is given images as they were made, the same as they were shown, and the positions of those that leave."""
-
 
 @dataclass(frozen=True)
 class Look:
-    """What is known of a set that an owner is to look at.
+    """What is known of a payload that an owner is to look at: ``name`` is of the record and the site.
 
-    Parameters
-    ----------
-    name : str
-        Names the record and the site, in the folder's name.
-    left : callable
-        Returns the seconds that are left of the round.
-    optional : frozenset of str
-        The parts of the payload that may be missing, where all of their images were taken out.
-    private : bool
-        Whether the run states an epsilon for what leaves.
-    sent : callable
-        Is told what leaves of each set of images.
+    ``left`` returns the seconds that are left of the round, ``optional`` are the parts that may be missing, ``private``
+    says whether the run states an epsilon, and ``sent`` is given each set of images as they were made and as they were
+    shown, and the positions of those that leave.
     """
 
     name: str
@@ -76,7 +64,7 @@ class Look:
     left: Callable[[], float]
     optional: frozenset[str] = frozenset()
     private: bool = False
-    sent: Sent = lambda made, shown, kept: None
+    sent: Callable[[Tensor, Tensor, Tensor], object] = lambda made, shown, kept: None
 
 
 @dataclass(frozen=True)
@@ -129,17 +117,17 @@ class Review:
         FederationError
             If the owner refuses, says nothing in time, or takes something out of what is sent whole or not at all.
         """
-        found = self._part(payload, look, "")
+        found = self._part(payload, look)
         if found is None:
             raise FederationError("this site's owner has withheld all images")
         return found
 
-    def _part(self, part: Payload, look: Look, path: str) -> Payload | None:
+    def _part(self, part: Payload, look: Look, *, inner: bool = False) -> Payload | None:
         """Return the part that may leave; None where all of its images were taken out, and it may not lack them."""
         if isinstance(part, Bundle):
-            parts = {n: self._part(p, look, f"{path}/{n}") for n, p in part.parts.items()}
-            gone = {f"{path}/{name}" for name, left in parts.items() if left is None}
-            if not gone <= {f"/{name}" for name in look.optional}:
+            parts = {n: self._part(p, look, inner=True) for n, p in part.parts.items()}
+            gone = {name for name, left in parts.items() if left is None}
+            if gone and (inner or not gone <= look.optional):
                 return None
             return Bundle({n: inside for n, inside in parts.items() if inside is not None})
         info = look.info
@@ -148,15 +136,14 @@ class Review:
         made = part.examples.cpu()
         if not len(made):
             return None
-        shown, examples = _as_shown(part, made, info)
+        shown, examples = _shown_of(part, made, info)
         folder = self._shown(examples, look)
         self._decided(folder, look.left)
         positions = [i for i in range(len(examples)) if _shown_as(folder, i, info).is_file()]
         shutil.rmtree(folder)
         kept = torch.tensor(positions, dtype=torch.int64)
-        left = shown if len(kept) == len(examples) else _only(shown, kept)
         look.sent(made, examples, kept)
-        return left
+        return shown if len(kept) == len(examples) else _only(shown, kept)
 
     def _shown(self, examples: Tensor, look: Look) -> Path:
         """Write the pictures, unless they have been shown before, and return their folder."""
@@ -175,8 +162,7 @@ class Review:
             for index in range(len(examples)):
                 text = csv_of_rows(examples[index : index + 1], [""], info)
                 _shown_as(begun, index, info).write_text(text, encoding="utf-8")
-        words = _WORDS + _OUTSIDE * look.private
-        (begun / "README.txt").write_text(words, encoding="utf-8")
+        (begun / "README.txt").write_text(_WORDS + _OUTSIDE * look.private, encoding="utf-8")
         begun.rename(folder)
         return folder
 
@@ -214,16 +200,12 @@ class Review:
             raise FederationError("this site's review-command has refused the images")
 
 
-def _as_shown(part: Payload, made: Tensor, info: DatasetInfo) -> tuple[Payload, Tensor]:
+def _shown_of(part: Payload, made: Tensor, info: DatasetInfo) -> tuple[Payload, Tensor]:
     """Return a payload of what a picture's bytes, or a table's digits, show of ``made``, and these examples."""
-    constants = tuple(info.mean), tuple(info.std)
-    shown = (
-        images_of(levels_of(made, *constants), *constants)
-        if info.has_images
-        else as_written(made, info)
-    )
     if isinstance(part, Pixels):  # bytes, as they are shown
         return part, made
+    by = tuple(info.mean), tuple(info.std)
+    shown = images_of(levels_of(made, *by), *by) if info.has_images else as_written(made, info)
     if isinstance(part, SyntheticImages):
         return replace(part, images=shown), shown
     if isinstance(part, SyntheticBatches):

@@ -12,9 +12,6 @@ from torch import Tensor
 from common.samples.dataset import DatasetInfo
 from common.storage.csv_text import csv_text
 
-#: how a number is written
-_DIGITS = ".7g"
-
 
 def raw_values(given: Tensor, info: DatasetInfo) -> NDArray[np.float64]:
     """Return the raw values [n, C, 1, T] of rows or series as a model takes them."""
@@ -26,8 +23,7 @@ def raw_values(given: Tensor, info: DatasetInfo) -> NDArray[np.float64]:
 def as_written(given: Tensor, info: DatasetInfo) -> Tensor:
     """Return rows or series as a model takes them, of the digits that ``csv_of_rows`` writes of each number."""
     mean, std = (np.array(each)[:, None, None] for each in (info.mean, info.std))
-    raw = raw_values(given, info)
-    read = np.array([float(f"{value:{_DIGITS}}") for value in raw.flat]).reshape(raw.shape)
+    read = np.vectorize(lambda value: float(f"{value:.7g}"))(raw_values(given, info))
     return torch.from_numpy((read - mean) / std).float()
 
 
@@ -45,7 +41,5 @@ def csv_of_rows(given: Tensor, labels: Sequence[str], info: DatasetInfo) -> str:
     if info.kind == "series":
         names = tuple(f"{name}[{step}]" for name in names for step in range(info.shape[2]))
     values = raw_values(given, info).reshape(len(given), len(names))
-    rows = (
-        [label, *(f"{v:{_DIGITS}}" for v in row)] for label, row in zip(labels, values, strict=True)
-    )
+    rows = ([label, *(f"{v:.7g}" for v in row)] for label, row in zip(labels, values, strict=True))
     return csv_text(["class", *names], rows)
