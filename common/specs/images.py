@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor
 
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
-from common.wire.bundle import BundleSpec
-from common.wire.codec import Spec
 from common.wire.levels import Constants
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 
@@ -34,13 +30,6 @@ def images_spec(
     except PayloadError as error:
         raise ConfigError(f"wire.images={run.config.wire.images} cannot hold: {error}") from None
     return spec
-
-
-def in_part(spec: Spec) -> Spec:
-    """Return the form of the same where an owner may have taken images out: as few of a class as there are."""
-    if isinstance(spec, BundleSpec):
-        return replace(spec, parts={name: in_part(part) for name, part in spec.parts.items()})
-    return replace(spec, fewest=1) if isinstance(spec, SyntheticImagesSpec) else spec
 
 
 def picture_constants(run: Run) -> tuple[Constants, Constants]:

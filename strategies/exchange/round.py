@@ -17,9 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from common.errors import ConfigError, DivergedError, FederationError, PayloadError
 from common.privacy.told import HEAD, written
 from common.sites import Site
-from common.specs.images import in_part
 from common.specs.names import TAKEN
-from common.specs.updates import as_updates, sends_updates
+from common.specs.updates import as_updates, in_part, sends_updates
 from common.wire.codec import Payload, Spec, is_finite
 from common.wire.flower_arrays import filled
 from common.wire.weights import Weights
