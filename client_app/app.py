@@ -295,6 +295,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "source": source_fingerprint(),
                     "partition-id": int(context.node_config.get("partition-id", -1)),
                     "engine": engine_of(context),
+                    "reviewed": not is_simulated(context) and "review-dir" in context.node_config,
                 }
             ),
             "sizes": MetricRecord(sizes),

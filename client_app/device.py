@@ -22,11 +22,12 @@ from client_app.deadline import Deadline
 from client_app.draws import Draws
 from client_app.memory import Memory
 from client_app.owner.ledger import Account
-from client_app.owner.review import Review
+from client_app.owner.review import Look, Review
 from client_app.phases import phase, phases_of
 from client_app.releases import payload_line
 from client_app.site_round import Charged, SiteRound
 from client_app.state import DeviceState, Tensors
+from client_app.time_estimate import estimated_seconds
 from client_app.travelling import received, travelling
 from common.draws.seeding import generator
 from common.errors import ConfigError, FederationError
@@ -75,6 +76,9 @@ class DeviceClient(NumPyClient):
     drawn_as : str
         What the site's draws go by (`common.sites.Site`); empty for its name.
     """
+
+    optional: frozenset[str] = frozenset()
+    """The parts of its replies that may be missing, where the site's owner takes all of their images out."""
 
     def __init__(
         self,
@@ -257,7 +261,12 @@ class DeviceClient(NumPyClient):
         given = ARRIVALS.decode(parameters, form)
         before = received(self, given, form)
         started = time.perf_counter()
-        payload = self._let_through(work(given), str(config.get("record", "run")))
+        at.charged.estimate = lambda: estimated_seconds(self, given)
+        try:
+            made = work(given)
+        finally:
+            at.charged.estimate = None  # it and the client would hold each other
+        payload = self._let_through(made, str(config.get("record", "run")))
         payload = travelling(self, payload, before)
         at.end()
         # Of a payload that went through a mechanism a count of copies would be one more release, and no charged one.
@@ -305,8 +314,9 @@ class DeviceClient(NumPyClient):
         """Return of ``payload`` what the site's owner lets leave."""
         if self.review is None:
             return payload
-        info = self.run.info
-        return self.review.kept(payload, f"{record}-{self.site}", info, lambda: self.deadline.left)
+        name, info, at = f"{record}-{self.site}", self.run.info, self.round
+        look = Look(name, info, lambda: at.deadline.left, self.optional, at.private, at.sent)
+        return self.review.kept(payload, look)
 
     # ---- the one way out ------------------------------------------------------------------------------
 

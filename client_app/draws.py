@@ -6,6 +6,7 @@ guarantees nothing and is said to be so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -45,7 +46,7 @@ class Draws:
     round: SiteRound
     mechanism: type[Gaussian] = Gaussian
 
-    def charge(self, *events: Event) -> None:
+    def charge(self, *events: Event, resumable: bool = False) -> None:
         """Enter what is about to be released into the site's ledger, which is on disk before any noise is drawn.
 
         A site that is killed after this has counted a release too many, never one too few; a round that is repeated
@@ -55,25 +56,44 @@ class Draws:
         ----------
         events : Event
             All that this phase is going to draw noise for.
+        resumable : bool
+            Whether the next round goes on with steps for which there is no time, and is not charged again.
 
         Raises
         ------
         FederationError
-            If the site's own budget does not allow it, it keeps no ledger, or its ledger cannot be relied on; or if
-            the site has data of its own, and the run asks it for seeded noise.
+            If the site's own budget does not allow it, it keeps no ledger, or its ledger cannot be relied on; if the
+            steps would take longer than the round's time that is left, by a step on made-up rows; or if the site has
+            data of its own, and the run asks it for seeded noise.
         """
         at, config = self.round, self.run.config
         # Events say how many examples the site has: their sampling rate is a batch over that number.
         tell = not at.private or config.privacy.counts == "public"
         before = () if at.charged.told is None else at.charged.told.events
         account = at.charged.account
+        at.charged.steps += 1 if resumable else sum(event.steps for event in events)
         if self.seeded:
             at.charged.told = Told((*before, *events), seeded=True)
         elif account is None:
             at.charged.told = Told((*before, *events))
         else:
+            if events:
+                self._require_time()
             lines, mine = account.charge(events, at.number, at.phase, config.section)
             at.charged.told = Told(mine if tell else (), whole=True, head=lines.head)
+
+    def _require_time(self) -> None:
+        """Refuse a phase that cannot end in time, before the first of its charges: none is ever given back."""
+        at = self.round
+        at.deadline.check()
+        estimate = at.charged.estimate
+        if estimate is None or at.charged.told is not None or math.isinf(at.deadline.left):
+            return
+        if (seconds := estimate()) > (left := at.deadline.left):
+            raise FederationError(
+                f"the round's time is too short for this phase (estimated {seconds:.3g} s, left {left:.3g} s), and "
+                "nothing was charged: raise federation.round_deadline, or ask for fewer steps"
+            )
 
     @property
     def told(self) -> Told | None:

@@ -25,8 +25,7 @@ from synth.poisson_classes import PoissonClasses
 from synth.private_matching import distil_privately, rows_see_each_other
 from synth.starts import mean_start, mix_start, noise_start, real_start, smooth_start
 
-#: what a site remembers of a private run is apart from what it remembers of any other
-_PRIVATE, _COUNTS = "private", "counts"
+_COUNTS = "counts"
 
 
 class FedDMClient(DeviceClient):
@@ -49,7 +48,7 @@ class FedDMClient(DeviceClient):
             work = self._match if settings.mechanism == "none" else self._match_privately
             images, labels = work(w, start, labels, rng)
         if settings.warm:
-            self.remember({"images": images, "labels": labels}, self._slot)
+            self.remember({"images": images, "labels": labels})
         return sent_images(self.run, images, labels)
 
     def _match(
@@ -109,11 +108,6 @@ class FedDMClient(DeviceClient):
                 "of a batch see each other, as with model.norm=batch: choose another model.norm, or another model"
             )
         batches = PoissonClasses.plan(self.samples.labels, settings.real_batch, self._counts())
-        if not torch.equal(torch.unique(labels), batches.classes):
-            raise FederationError(
-                "this site holds other classes than when it made the images that it goes on from: delete this run's "
-                "state at the site to let it begin afresh"
-            )
         self.draws.charge(self._event(batches))
         samples = count()
         images = distil_privately(
@@ -183,16 +177,24 @@ class FedDMClient(DeviceClient):
         model = self.model(w)
         return OfHalfSize(model) if self._half else model
 
-    @property
-    def _slot(self) -> str:
-        return "" if self.settings(FedDMSettings).mechanism == "none" else _PRIVATE
-
     def _start(self, settings: FedDMSettings) -> tuple[Tensor, Tensor]:
         """Return the images the matching starts from, [m, C, H, W], and their labels [m]."""
-        last = self.recall(self._slot) if settings.warm else None
-        if last is not None:
-            device = self.samples.labels.device
-            return last["images"].to(device), last["labels"].to(device)
+        last = self.recall() if settings.warm else None
+        if last is None:
+            return self._begun(settings)
+        device = self.samples.labels.device
+        images, labels = last["images"].to(device), last["labels"].to(device)
+        if settings.mechanism == "none":
+            return images, labels
+        # Equally many of each class, as the mechanism has them: what an owner took out begins as noise again.
+        begun, classes = self._begun(settings)
+        for each in torch.unique(classes):
+            old = images[labels == each]
+            begun[(classes == each).nonzero().flatten()[: len(old)]] = old
+        return begun, classes
+
+    def _begun(self, settings: FedDMSettings) -> tuple[Tensor, Tensor]:
+        """Return what it starts from where it has no images yet."""
         inputs, labels, ipc = self._inputs, self.samples.labels, settings.ipc
         shape, rng = self._shape, self.generator("start")
         if settings.start == "noise":

@@ -143,8 +143,8 @@ class FedDPMSClient(FedVAEClient):
         if not classes:
             latent = self._latent(encoder)
             return LatentMeans(torch.zeros(0, latent), labels.cpu(), codec)
+        self._charge(classes, self._latent(encoder))
         codes, of = self._codes(encoder, labels), self._of_classes(labels)[1]
-        self._charge(classes, codes.shape[1])
         gaussian = self.draws.gaussian("latent-means", settings.sigma, 1.0)
         steps = mean_steps(codes, of, classes, settings.clip, gaussian)
 

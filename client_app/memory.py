@@ -6,6 +6,9 @@ from contextlib import suppress
 from functools import cached_property
 from logging import getLogger
 
+import torch
+from torch import Tensor
+
 from client_app.state import DeviceState, Slots, Tensors, names_of, slots_of
 from common.errors import FederationError
 from common.specs.names import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
@@ -46,18 +49,32 @@ class Memory:
         """Let ``slot`` hold ``tensors`` from this round on; one that is not written stays as it was."""
         self._written[slot] = tensors
 
+    def apart(self) -> Memory:
+        """Return the same round's view, of which nothing is written."""
+        return Memory(self._state, self._site, self._taken)
+
+    def replace(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
+        """Let a slot that was given the images ``made`` have ``shown`` in their place, at the positions ``kept``."""
+        for slot, tensors in self._written.items():
+            own = {name for name, tensor in tensors.items() if _holds(tensor, made)}
+            new = {n: shown.reshape(t.shape) if n in own else t for n, t in tensors.items()}
+            if own and len(kept) < len(made):
+                alike = made.shape[:1]
+                new = {n: t.cpu()[kept] if t.shape[:1] == alike else t for n, t in new.items()}
+            self._written[slot] = new
+
     def save(self, server_round: int) -> None:
         """Write version ``server_round`` where there is anything to remember, also where nothing is new.
 
         The next instruction names this round.
         """
-        if self._written or "_remembered" in self.__dict__ or self._state.rounds():
+        if self._written or "_remembered" in self.__dict__ or self._state.rounds(self._taken):
             kept = {**self._remembered, **self._written}
             self._state.save(server_round, names_of(kept), self._taken)
 
     @cached_property
     def _remembered(self) -> Slots:
-        rounds = self._state.rounds()
+        rounds = self._state.rounds(self._taken)
         if self._taken in rounds or not self._taken:
             self._say_if_gone_back(rounds)
         if self._taken in rounds:
@@ -83,3 +100,9 @@ class Memory:
         if before > self._taken:
             logger.info("%s goes back from round %d to %d", self._site, before, self._taken)
             self.figures[WENT_BACK] = float(before)
+
+
+def _holds(tensor: Tensor, made: Tensor) -> bool:
+    return tensor.numel() == made.numel() and torch.equal(
+        tensor.detach().cpu().reshape(made.shape), made
+    )

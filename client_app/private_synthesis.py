@@ -39,7 +39,7 @@ def charge_generator(
     rate = min(settings.batch, examples) / examples
     steps = steps_of(settings.epochs, examples, settings.batch)
     event = Event(MECHANISM, settings.noise_multiplier, rate, steps)
-    client.draws.charge(*[event] * anew)
+    client.draws.charge(*[event] * anew, resumable=True)
 
 
 def descent_of(

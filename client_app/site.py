@@ -18,7 +18,7 @@ from client_app.owner.ledger import Account, Budget
 from client_app.owner.node_config import NodeConfig, absolute
 from client_app.owner.review import Review
 from client_app.owner.vetoes import Vetoes, check_size
-from client_app.state import SHELF, ContextState, DeviceState, DirectoryState
+from client_app.state import SHELF, ContextState, DeviceState, DirectoryState, kind_of
 from common.config.loading import load
 from common.config.problems import COMMAND_LINE
 from common.data.bounds import Bounds
@@ -308,13 +308,18 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     A real site names ``state-dir`` in its node config; a simulated one uses the run's record, whose place it
     takes from its own configuration and never from a message.
     """
-    directory = state_directory(context)
-    if directory is not None:
-        return DirectoryState(directory, record_id, site, context.run_id)
-    if is_simulated(context):
-        state, shelf = _simulated_places(run, record_id)
-        return DirectoryState(state, "", site, context.run_id, shelf=shelf)
-    return ContextState(context.state)
+    directory, shelf = state_directory(context), None
+    if directory is None and is_simulated(context):
+        directory, shelf = _simulated_places(run, record_id)
+        record_id = ""
+    if directory is None:
+        return ContextState(context.state)
+    where = directory, record_id, site, context.run_id
+    earlier = not run.config.private
+    return DirectoryState(*where, kind=_kind_of(run), earlier=earlier, shelf=shelf)
+
+
+_kind_of = lru_cache(maxsize=16)(lambda run: kind_of(run.config))
 
 
 @lru_cache(maxsize=16)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+
+from torch import Tensor
 
 from client_app.deadline import Deadline
 from client_app.memory import Memory
@@ -23,10 +25,16 @@ class Charged:
         A real site's ledger and budget; None in a simulation.
     told : Told or None
         What the server is told of the phase's charges; None while there are none.
+    steps : int
+        How many steps the phase takes, as far as is known before the first.
+    estimate : callable, optional
+        Returns how long the phase would take, in seconds.
     """
 
     account: Account | None = None
     told: Told | None = None
+    steps: int = 0
+    estimate: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,8 @@ class SiteRound:
         What goes along with the reply.
     stream : KeyStream
         Where the round's noise comes from, unless it is the seed's.
+    after_review : list of callable
+        Each is told the positions of those images that the site's owner lets leave.
     slots : str
         What the names of this client's slots of memory begin with; empty for the method that the server asked.
     """
@@ -57,6 +67,7 @@ class SiteRound:
     deadline: Deadline = field(default_factory=Deadline)
     figures: dict[str, float] = field(default_factory=dict)
     stream: KeyStream = field(default_factory=KeyStream)
+    after_review: list[Callable[[Tensor], None]] = field(default_factory=list)
     slots: str = ""
 
     def within(self, method: str) -> SiteRound:
@@ -70,6 +81,12 @@ class SiteRound:
     def remember(self, tensors: Tensors, slot: str) -> None:
         """Keep ``tensors`` in a slot; see `DeviceClient.remember`."""
         self.memory.write(self.slots + slot, tensors)
+
+    def sent(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
+        """Let what is remembered of images that were made be what leaves of them."""
+        self.memory.replace(made, shown, kept)
+        for told in self.after_review if len(kept) < len(made) else ():
+            told(kept)
 
     def end(self) -> None:
         """Write what is remembered, and let what the memory says of itself go along with the reply."""

@@ -3,11 +3,17 @@
 A device asked for round r starts from the version of the round whose work the server last took, which the server
 says, and writes version r. A run that resumes from round r's checkpoint therefore meets the devices as they were,
 even those that had gone a round further, and a device whose reply was not taken goes on as if it had not worked.
+
+What was learned without noise must not reach a run with noise, and the server names the record that both are of. So
+each kind of run (`kind_of`) has a folder of its own, and each run of Flower's a folder in that.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import shutil
 from collections.abc import Mapping
 from fnmatch import fnmatchcase as fnmatch
 from functools import cached_property
@@ -20,10 +26,12 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
 
 from client_app.releases import ReleaseLog
+from common.config.resolved import Config
 from common.errors import FederationError
+from common.settings.describe import operational
 from common.sites import site_slug
 from common.storage import tensor_file, tensors_apart
-from common.storage.files import collect_leftovers
+from common.storage.files import collect_leftovers, write_text
 from common.storage.tensor_file import TensorFileError
 
 logger = getLogger("flwr")
@@ -35,6 +43,9 @@ Slots = Mapping[str, Tensors]
 
 _SLOT, _VERSION = "/", ".safetensors"
 
+#: the file that names the run whose versions were taken over, and the digits of a kind
+_AFTER, _DIGITS = "after", 16
+
 SHELF = "nectar-made"
 """The folder of what sites made once and runs may share, such as the images of a generator."""
 
@@ -45,8 +56,8 @@ KEPT = 3
 class DeviceState(Protocol):
     """Where versions lie."""
 
-    def rounds(self) -> list[int]:
-        """Return the rounds of which there is a version, in order."""
+    def rounds(self, taken: int = 0) -> list[int]:
+        """Return the rounds of which this run, or the one that it resumes from round ``taken``, has a version."""
         ...
 
     def load(self, server_round: int) -> Tensors:
@@ -73,30 +84,89 @@ class DeviceState(Protocol):
         ...
 
 
+def kind_of(config: Config) -> str:
+    """Return a name, hexadecimal digits, for all runs that may share what a site remembers.
+
+    It is of the method and those inside it, private or not, and of all their settings and those of ``privacy``:
+    whatever sets a mechanism is among them. A run that is resumed, for more rounds too, keeps its own.
+    """
+    methods = {n: s.model_dump(exclude={*operational(type(s))}) for n, s in config.methods.items()}
+    privacy = config.privacy.model_dump(exclude={"delta"})  # which only states an epsilon
+    about = json.dumps([config.method, config.private, privacy, methods], sort_keys=True)
+    return hashlib.sha256(about.encode()).hexdigest()[:_DIGITS]
+
+
 class DirectoryState:
-    """Versions as safetensors files in a directory of (record id, site's slug); the log lies at ``root``."""
+    """Versions as safetensors files in a directory of (record id, site's slug, kind, run); the log lies at ``root``.
+
+    A run writes and deletes in its own folder alone, whatever record the server names. One that goes on from another's
+    round gets copies of all versions of that run; what that one itself went on from is then superfluous.
+
+    Parameters
+    ----------
+    kind : str
+        What `kind_of` gives.
+    run : int
+        Flower's number of the run.
+    earlier : bool
+        Whether versions of a release that knew no kinds count, which lie in the site's folder itself.
+    """
 
     def __init__(
-        self, root: Path, record_id: str, site: str, run: int = 0, *, shelf: Path | None = None
+        self,
+        root: Path,
+        record_id: str,
+        site: str,
+        run: int = 0,
+        *,
+        kind: str = "",
+        earlier: bool = False,
+        shelf: Path | None = None,
     ) -> None:
-        self._parts = root, record_id, site_slug(site)
+        self._parts = root, record_id, site_slug(site), kind, str(run)
+        self._earlier = earlier
         self._shelf = shelf or root / SHELF
         self._log = ReleaseLog(root, {"run": run, "record": record_id, "site": site})
 
     @cached_property
     def _directory(self) -> Path:
-        root, record_id, slug = self._parts
-        return root / record_id / slug
+        return Path(*self._parts)
 
-    def rounds(self) -> list[int]:
-        """Return the rounds of which there is a version, in order."""
-        try:  # before each reply, and three times as fast as a Path's
-            names = os.listdir(os.path.join(*self._parts))  # noqa: PTH118, PTH208
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return sorted(
-            int(n.removesuffix(_VERSION)) for n in names if fnmatch(n, f"[0-9]*{_VERSION}")
-        )
+    def rounds(self, taken: int = 0) -> list[int]:
+        """Return the rounds of which there is a version, in order; FederationError if none can be written.
+
+        Where this run has none, it goes on from round ``taken`` of another run: the newest that has it.
+        """
+        own = _rounds_in(os.path.join(*self._parts))  # noqa: PTH118 - before each reply
+        if own or not taken:
+            return own
+        kind = self._directory.parent
+        others = {folder: _rounds_in(folder) for folder in kind.glob("[0-9]*")}
+        if self._earlier:
+            others[kind.parent] = _rounds_in(kind.parent)
+        found = [folder for folder, rounds in others.items() if taken in rounds]
+        if not found:
+            return sorted({each for rounds in others.values() for each in rounds})
+        # A copy is as old as what it is of, in a folder that is newer.
+        before = max(found, key=lambda at: (_age(at / _file(taken)), _age(at)))
+        self._take_over(before)
+        return others[before]
+
+    def _take_over(self, before: Path) -> None:
+        """Have all versions of another run as this one's own, and delete what that one had taken over itself."""
+        begun = self._directory.with_name(f".{self._directory.name}.{os.getpid()}.tmp")
+        try:
+            others = shutil.ignore_patterns(
+                "?" * _DIGITS
+            )  # kinds, in the folder of an earlier release
+            shutil.copytree(before, begun, ignore=others)
+            after, same_kind = before / _AFTER, before.parent == self._directory.parent
+            write_text(begun / _AFTER, before.name if same_kind else "")
+            begun.rename(self._directory)
+            if same_kind and (older := after.read_text() if after.is_file() else "").isdigit():
+                shutil.rmtree(before.with_name(older), ignore_errors=True)
+        except OSError as error:
+            raise self._unwritable(error) from None
 
     def load(self, server_round: int) -> Tensors:
         """Return version ``server_round``; FederationError if it cannot be read."""
@@ -161,16 +231,16 @@ class DirectoryState:
         )
 
     def _path(self, server_round: int) -> Path:
-        return self._directory / f"{server_round:06d}{_VERSION}"
+        return self._directory / _file(server_round)
 
 
 class ContextState:
-    """Versions in Flower's ``context.state``: lost with the SuperNode, and empty in a resumed run."""
+    """Versions in Flower's ``context.state``, one run's: lost with the SuperNode, and empty in a resumed run."""
 
     def __init__(self, state: RecordDict) -> None:
         self._state = state
 
-    def rounds(self) -> list[int]:
+    def rounds(self, taken: int = 0) -> list[int]:
         """Return the rounds of which there is a version, in order."""
         keys = (k for k in self._state.array_records if k.startswith("version-"))
         return sorted(int(k.removeprefix("version-")) for k in keys)
@@ -213,6 +283,23 @@ def slots_of(version: Tensors) -> Slots:
         slot, parted, rest = name.partition(_SLOT)
         slots.setdefault(slot if parted else "", {})[rest if parted else name] = tensor
     return slots
+
+
+def _rounds_in(folder: str | Path) -> list[int]:
+    """Return the rounds of which a folder has a version, in order."""
+    try:  # three times as fast as a Path's
+        names = os.listdir(folder)  # noqa: PTH208
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(n.removesuffix(_VERSION)) for n in names if fnmatch(n, f"[0-9]*{_VERSION}"))
+
+
+def _age(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def _file(server_round: int) -> str:
+    return f"{server_round:06d}{_VERSION}"
 
 
 def _key(server_round: int) -> str:

@@ -114,7 +114,9 @@ class Synthesis:
                 return self._make()
             self._shelf.mkdir(parents=True, exist_ok=True)
             with FileLock(self._path("lock"), timeout=_finite(self._client.deadline.left)):
-                return self._found() or self._finish(self._make())
+                made = self._found() or self._finish(self._make())
+            self._client.round.after_review.append(lambda kept: self._keep(made.at(kept)))
+            return made
         except Timeout:  # another run is making the very same ones
             return None
         except _Pause:
@@ -227,9 +229,12 @@ class Synthesis:
         charge_generator(self._client, self._settings, self._examples, anew=True)
         return Pixels(kept["images"], kept["labels"], tuple(info.mean), tuple(info.std))
 
+    def _keep(self, made: Pixels) -> None:
+        self._write("images", {"images": made.values, "labels": made.labels})
+
     def _finish(self, made: Pixels) -> Pixels:
         """Keep the images, and let go of what they were made with."""
-        self._write("images", {"images": made.values, "labels": made.labels})
+        self._keep(made)
         for kind in ("training", "draws"):
             if self._shelf is not None:
                 self._path(kind).unlink(missing_ok=True)
@@ -268,6 +273,7 @@ class Synthesis:
         run = self._client.run
         if self._settings.noise_multiplier:
             settings["seeded"] = is_seeded(run.config, self._client.own_data)
+            settings["examples"] = self._examples  # by which it was charged
         else:  # the name that it had before there was a private training
             for name in _PRIVATE:
                 del settings[name]

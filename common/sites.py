@@ -138,6 +138,7 @@ class Site:
     class_counts: tuple[int, ...] = ()
     engine: str = IN_PROCESS
     held_out: int = 0
+    reviewed: bool = False  # its owner looks at images before they leave, and may delete some
     drawn_as: str = ""
 
     def __post_init__(self) -> None:

@@ -83,7 +83,7 @@ class Account:
     def charge(
         self, events: Sequence[Event], server_round: int, phase: str, method: str
     ) -> tuple[Lines, tuple[Event, ...]]:
-        """Write what is about to be released, and return the ledger and all of this run's events.
+        """Write what is about to be released, and return the ledger and all of this site's own events in this run.
 
         Raises
         ------
@@ -95,7 +95,10 @@ class Account:
             *(now, self.site, self.record, server_round, phase, method, self.data, tuple(events))
         )
         lines = self._ledger().append(charge, lambda before: self._require(before, events))
-        mine = [each for each in lines.charges if each.record == self.record]
+        if others := {each.site for each in lines.charges} - {self.site}:
+            said = "the privacy ledger has charges of %s too, which count for %s's budget: give each site a state-dir"
+            logger.warning(f"{said} of its own", ", ".join(sorted(others)), self.site)
+        mine = [e for e in lines.charges if (e.record, e.site) == (self.record, self.site)]
         return lines, tuple(event for each in mine for event in each.events)
 
     def _require(self, before: Sequence[Charge], events: Sequence[Event]) -> None:

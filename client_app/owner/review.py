@@ -1,7 +1,7 @@
 """The owner's look at images before they leave: a folder of pictures, and a word or a command of the owner's.
 
-What the owner deletes there does not leave. Without a word in time nothing does; a later one counts when the server
-asks again.
+What the owner deletes there does not leave, and what leaves is what was shown. Without a word in time nothing does; a
+later one counts when the server asks again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -23,11 +23,12 @@ from torch import Tensor
 from client_app.owner.node_config import NodeConfig
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
-from common.samples.row_text import csv_of_rows
+from common.samples.row_text import as_written, csv_of_rows
 from common.wire.bundle import Bundle
 from common.wire.codec import CarriesExamples, Payload
-from common.wire.levels import levels_of
+from common.wire.levels import images_of, levels_of
 from common.wire.pixels import Pixels
+from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.synthetic_images import SyntheticImages
 
 SEND, REFUSE = "send", "refuse"
@@ -41,7 +42,29 @@ _LOOK, _MARGIN = 0.5, 5.0
 
 _WORDS = f"""These images are about to leave this site. Delete those that must not.
 Then make an empty file called {SEND} here, and what is left is sent; one called {REFUSE}, and nothing is.
+What is sent is what these files show, and no more. What you delete is deleted in this site's memory of the run, too.
 """
+
+_OUTSIDE = """This run states an epsilon for what leaves. No noise covers your choice of what to delete: that an image
+is missing may tell of your data, and is outside of that epsilon.
+"""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known of a payload that an owner is to look at: ``name`` is of the record and the site.
+
+    ``left`` returns the seconds that are left of the round, ``optional`` are the parts that may be missing, ``private``
+    says whether the run states an epsilon, and ``sent`` is given each set of images as they were made and as they were
+    shown, and the positions of those that leave.
+    """
+
+    name: str
+    info: DatasetInfo
+    left: Callable[[], float]
+    optional: frozenset[str] = frozenset()
+    private: bool = False
+    sent: Callable[[Tensor, Tensor, Tensor], object] = lambda made, shown, kept: None
 
 
 @dataclass(frozen=True)
@@ -86,48 +109,45 @@ class Review:
             ) from None
         return cls(node.review_dir, tuple(command), node.review_seconds or _PATIENCE)
 
-    def kept(
-        self, payload: Payload, name: str, info: DatasetInfo, left: Callable[[], float]
-    ) -> Payload:
-        """Return of ``payload`` what its owner lets leave.
-
-        Parameters
-        ----------
-        name : str
-            Names the record and the site, in the folder's name.
-        left : callable
-            Returns the seconds that are left of the round.
+    def kept(self, payload: Payload, look: Look) -> Payload:
+        """Return of ``payload`` what its owner lets leave, as it was shown.
 
         Raises
         ------
         FederationError
             If the owner refuses, says nothing in time, or takes something out of what is sent whole or not at all.
         """
-        found = self._part(payload, name, info, left)
+        found = self._part(payload, look)
         if found is None:
             raise FederationError("this site's owner has withheld all images")
         return found
 
-    def _part(
-        self, part: Payload, name: str, info: DatasetInfo, left: Callable[[], float]
-    ) -> Payload | None:
-        """Return the part that may leave; None where all of its images were taken out."""
+    def _part(self, part: Payload, look: Look, *, inner: bool = False) -> Payload | None:
+        """Return the part that may leave; None where all of its images were taken out, and it may not lack them."""
         if isinstance(part, Bundle):
-            parts = {n: self._part(inside, name, info, left) for n, inside in part.parts.items()}
+            parts = {n: self._part(p, look, inner=True) for n, p in part.parts.items()}
+            gone = {name for name, left in parts.items() if left is None}
+            if gone and (inner or not gone <= look.optional):
+                return None
             return Bundle({n: inside for n, inside in parts.items() if inside is not None})
+        info = look.info
         if not (isinstance(part, CarriesExamples) and info.has_values):
             return part
-        examples = part.examples.cpu()
-        folder = self._shown(examples, name, info)
-        self._decided(folder, left)
+        made = part.examples.cpu()
+        if not len(made):
+            return None
+        shown, examples = _shown_of(part, made, info)
+        folder = self._shown(examples, look)
+        self._decided(folder, look.left)
         positions = [i for i in range(len(examples)) if _shown_as(folder, i, info).is_file()]
         shutil.rmtree(folder)
-        if len(positions) == len(examples):
-            return part
-        return _only(part, torch.tensor(positions, dtype=torch.int64))
+        kept = torch.tensor(positions, dtype=torch.int64)
+        look.sent(made, examples, kept)
+        return shown if len(kept) == len(examples) else _only(shown, kept)
 
-    def _shown(self, examples: Tensor, name: str, info: DatasetInfo) -> Path:
+    def _shown(self, examples: Tensor, look: Look) -> Path:
         """Write the pictures, unless they have been shown before, and return their folder."""
+        name, info = look.name, look.info
         digest = hashlib.sha256(examples.contiguous().numpy().tobytes()).hexdigest()[:12]
         folder = self.directory / f"{name}-{digest}"
         if folder.is_dir():
@@ -142,7 +162,7 @@ class Review:
             for index in range(len(examples)):
                 text = csv_of_rows(examples[index : index + 1], [""], info)
                 _shown_as(begun, index, info).write_text(text, encoding="utf-8")
-        (begun / "README.txt").write_text(_WORDS, encoding="utf-8")
+        (begun / "README.txt").write_text(_WORDS + _OUTSIDE * look.private, encoding="utf-8")
         begun.rename(folder)
         return folder
 
@@ -178,6 +198,22 @@ class Review:
         if done.returncode:
             shutil.rmtree(folder)
             raise FederationError("this site's review-command has refused the images")
+
+
+def _shown_of(part: Payload, made: Tensor, info: DatasetInfo) -> tuple[Payload, Tensor]:
+    """Return a payload of what a picture's bytes, or a table's digits, show of ``made``, and these examples."""
+    if isinstance(part, Pixels):  # bytes, as they are shown
+        return part, made
+    by = tuple(info.mean), tuple(info.std)
+    shown = images_of(levels_of(made, *by), *by) if info.has_images else as_written(made, info)
+    if isinstance(part, SyntheticImages):
+        return replace(part, images=shown), shown
+    if isinstance(part, SyntheticBatches):
+        return replace(part, inputs=shown.reshape(part.inputs.shape)), shown
+    raise FederationError(
+        "this site's owner looks at what leaves, and this method's examples cannot be sent as they were shown: choose "
+        "another method, or run without this site"
+    )
 
 
 def _shown_as(folder: Path, index: int, info: DatasetInfo) -> Path:

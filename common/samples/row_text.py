@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,6 +18,13 @@ def raw_values(given: Tensor, info: DatasetInfo) -> NDArray[np.float64]:
     mean, std = (np.array(each)[:, None, None] for each in (info.mean, info.std))
     values: NDArray[np.float64] = given.detach().cpu().double().numpy() * std + mean
     return values
+
+
+def as_written(given: Tensor, info: DatasetInfo) -> Tensor:
+    """Return rows or series as a model takes them, of the digits that ``csv_of_rows`` writes of each number."""
+    mean, std = (np.array(each)[:, None, None] for each in (info.mean, info.std))
+    read = np.vectorize(lambda value: float(f"{value:.7g}"))(raw_values(given, info))
+    return torch.from_numpy((read - mean) / std).float()
 
 
 def column_names(info: DatasetInfo) -> tuple[str, ...]:

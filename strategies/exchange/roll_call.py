@@ -14,7 +14,7 @@ from common.code.fingerprint import source_fingerprint
 from common.errors import FederationError, one_line
 from common.privacy.head import Head
 from common.privacy.told import HEADS, all_written
-from common.sites import ENGINES, Site, is_site_name, partition_name
+from common.sites import ENGINES, SUPERLINK, Site, is_site_name, partition_name
 from strategies.exchange.naming import misnamed, registered
 from strategies.exchange.replies import reason_of, require_records
 from strategies.exchange.sending import NO_REPLY, NOT_SENT, exchange
@@ -143,6 +143,7 @@ def _site(
         engine=engine,
         held_out=_whole(sizes["num-held-out"]) if question.held_out else 0,
         drawn_as=partition_name(_whole(about["partition-id"])) if known else "",
+        reviewed=engine == SUPERLINK and about.get("reviewed") is True,
     )
 
 

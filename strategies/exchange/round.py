@@ -18,7 +18,7 @@ from common.errors import ConfigError, DivergedError, FederationError, PayloadEr
 from common.privacy.told import HEAD, written
 from common.sites import Site
 from common.specs.names import TAKEN
-from common.specs.updates import as_updates, sends_updates
+from common.specs.updates import as_updates, in_part, sends_updates
 from common.wire.codec import Payload, Spec, is_finite
 from common.wire.flower_arrays import filled
 from common.wire.weights import Weights
@@ -80,6 +80,8 @@ class Round:
         serialiser = Serialiser(self._run.config.wire.compression, list(arrays.values()))
         for site in (site for site in sites if site.name in plan):
             instruction = plan[site.name]
+            if site.reviewed:
+                instruction = replace(instruction, expects=in_part(instruction.expects))
             fields = {**config, TAKEN: self._members.taken.get(site.name, 0)}
             self.ask(site, instruction, serialiser, fields)
         return self.messages

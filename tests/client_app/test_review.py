@@ -18,11 +18,14 @@ from real_site import Site
 from small import Small
 
 import client_app.owner.review
-from client_app.owner.review import REFUSE, SEND, Review
+from client_app.owner.review import REFUSE, SEND, Look, Review
+from common.config.loading import load
+from common.division import Division
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload
+from common.wire.levels import images_of, levels_of
 from common.wire.pixels import Pixels
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.synthetic_images import SyntheticImages
@@ -68,8 +71,10 @@ def deletes(*indices: int) -> Callable[[Path], None]:
     return act
 
 
-def kept(review: Review, payload: Payload, left: float = math.inf) -> Payload:
-    return review.kept(payload, "run-north", INFO, lambda: left)
+def kept(
+    review: Review, payload: Payload, left: float = math.inf, optional: frozenset[str] = frozenset()
+) -> Payload:
+    return review.kept(payload, Look("run-north", INFO, lambda: left, optional))
 
 
 def test_the_pictures_are_what_would_leave(tmp_path: Path) -> None:
@@ -102,7 +107,7 @@ def test_rows_are_shown_as_tables_in_raw_values_and_cut_likewise(tmp_path: Path)
 
     owner(tmp_path, looks)
     sent = SyntheticImages(rows, torch.tensor([0, 1]))
-    got = Review(tmp_path).kept(sent, "run-north", info, lambda: math.inf)
+    got = Review(tmp_path).kept(sent, Look("run-north", info, lambda: math.inf))
     assert found == ["class,'=x,y\n,10,1\n", "class,'=x,y\n,5,-2\n"]
     assert isinstance(got, SyntheticImages)
     assert torch.equal(got.images, rows[1:])
@@ -121,7 +126,8 @@ def test_images_of_the_models_space_are_cut_as_well(tmp_path: Path) -> None:
     owner(tmp_path, deletes(0, 3))
     got = kept(Review(tmp_path), images)
     assert isinstance(got, SyntheticImages)
-    assert torch.equal(got.images, images.images[1:3])
+    shown = images_of(levels_of(images.images[1:3], MEAN, STD), MEAN, STD)
+    assert torch.equal(got.images, shown)
     assert (got.labels.tolist(), got.codec) == ([1, 0], "float16")
 
 
@@ -129,11 +135,18 @@ def test_of_a_bundle_the_images_alone_are_shown_and_may_be_withheld_altogether(
     tmp_path: Path,
 ) -> None:
     owner(tmp_path, deletes(0, 1, 2))
-    got = kept(
-        Review(tmp_path), Bundle({"size": Tensors({"n": torch.tensor(1)}), "images": pixels()})
-    )
+    payload = Bundle({"size": Tensors({"n": torch.tensor(1)}), "images": pixels()})
+    got = kept(Review(tmp_path), payload, optional=frozenset({"images"}))
     assert isinstance(got, Bundle)
     assert list(got.parts) == ["size"]
+
+
+def test_where_the_rest_is_nothing_without_them_nothing_leaves(tmp_path: Path) -> None:
+    """The optional part of the same name is the payload's own, and not one inside another."""
+    owner(tmp_path, deletes(0, 1, 2))
+    inside = Bundle({"size": Tensors({"n": torch.tensor(1)}), "images": pixels()})
+    with pytest.raises(FederationError, match="withheld all images"):
+        kept(Review(tmp_path), Bundle({"made": inside}), optional=frozenset({"images"}))
 
 
 def test_so_are_those_of_a_bundle_inside_another(tmp_path: Path) -> None:
@@ -246,6 +259,11 @@ def test_a_slip_in_the_node_config_is_refused_at_the_roll_call(
     assert said in Site(small(method="real"), **node).refusal()
 
 
+def vars_of(config: dict[str, Any]) -> tuple[Any, Any]:
+    info = Division(load(config)).run.info
+    return info.mean, info.std
+
+
 def test_a_real_site_sends_what_its_owner_left(small: Small, tmp_path: Path) -> None:
     look = tmp_path / "look"
     owner(look, deletes(0))
@@ -253,8 +271,11 @@ def test_a_real_site_sends_what_its_owner_left(small: Small, tmp_path: Path) -> 
     whole = Site(config).train("draw").content.array_records["arrays"]
     cut = Site(config, **{"review-dir": str(look)}).train("draw").content.array_records["arrays"]
     images, fewer = (list(record.values())[1].numpy() for record in (whole, cut))
-    assert len(fewer) == len(images) - 1
-    assert np.array_equal(fewer, images[1:])
+    mean, std = map(tuple, vars_of(config))
+    whole_bytes, cut_bytes = (
+        levels_of(torch.from_numpy(i.copy()), mean, std) for i in (images, fewer)
+    )
+    assert torch.equal(cut_bytes, whole_bytes[1:])
 
 
 def test_weights_are_sent_without_a_look(small: Small, tmp_path: Path) -> None:

@@ -72,6 +72,27 @@ def test_the_ledgers_head_goes_along_and_counts_only_where_they_are_public(
     assert said.head.length == 3
 
 
+def test_two_sites_on_one_ledger_are_told_their_own_charges_and_share_the_budget(
+    site: Callable[..., Site], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    public, seen = "privacy.counts=public", []
+    caplog.set_level("WARNING", "flwr")
+    for name in ("north", "south", "north"):
+        seen.append(told(site(public, site=name).train("train")))
+    assert [said.events for said in seen] == [
+        (EVENT,),
+        (EVENT,),
+        (Event("noisy", MULTIPLIER, steps=2),),
+    ]
+    assert Ledger(tmp_path / "state").read().events == [EVENT] * 3
+    warned = [record.getMessage() for record in caplog.records if "charges of" in record.msg]
+    assert ["has charges of north too" in line for line in warned] == [True, False]
+    assert "has charges of south too, which count for north's budget" in warned[1]
+    spent = epsilon([EVENT] * 3, 1e-5).value
+    assert site(site="south", **{"privacy-epsilon": spent}).train("train").has_error()
+    assert not site(site="south", **{"privacy-epsilon": 1.3 * spent}).train("train").has_error()
+
+
 # ---- the budget ---------------------------------------------------------------------------------------
 
 

@@ -156,9 +156,8 @@ def story_of_sites(directory: Path, joined: Future[Sites]) -> Sites:
     kept: set[tuple[str, int]] = set()
 
     def lines() -> list[dict[str, Any]]:
-        kept.update(
-            (p.parent.name, int(p.stem)) for p in directory.glob("state/2*/*/0*.safetensors")
-        )
+        versions = directory.glob("state/2*/*/*/*/0*.safetensors")
+        kept.update((p.parents[2].name, int(p.stem)) for p in versions)
         return lines_in(output)
 
     def back(*sites: str) -> bool:

@@ -131,7 +131,7 @@ def story(directory: Path, fault: str, step: str) -> Row:
 
     def lines() -> list[dict[str, Any]]:
         versions = (directory / "state").rglob("0*.safetensors")
-        kept.update((p.parent.name, int(p.stem)) for p in versions)
+        kept.update((p.parents[2].name, int(p.stem)) for p in versions)
         return lines_in(output)
 
     federation = Frail(directory, nodes)

@@ -72,13 +72,13 @@ def test_what_is_written_goes_by_the_devices_that_are_asked(many: Callable[..., 
 def test_a_device_that_remembers_takes_a_folder_and_its_versions(
     many: Callable[..., Record],
 ) -> None:
-    """SCAFFOLD's: a folder for each that ever took part, and a file for each of its latest rounds."""
+    """SCAFFOLD's: a folder for each that ever took part, in it one of kind and run, a file for each latest round."""
     record = many("scaffold")
     taken = [site for line in record.metrics() for site in line["accepted"]]
     folders = [path for path in (record.directory / "state").iterdir() if path.is_dir()]
     assert {path.name for path in folders} == set(taken)
     files = sum(min(KEPT, taken.count(site)) for site in set(taken))
-    assert entries(record.directory / "state") == 1 + len(folders) + files
+    assert entries(record.directory / "state") == 1 + 3 * len(folders) + files
 
 
 def test_what_is_not_listed_is_divided_again_by_the_command_that_is_named(

@@ -32,7 +32,7 @@ def on_another_machine(config: dict[str, Any], after: int, keeps: int = 0) -> An
         if int(instruction.metadata.group_id) == after:
             (state,) = Path(config["output-dir"]).glob("*/state/partition-1")
             shutil.rmtree(state) if not keeps else [
-                path.unlink() for path in sorted(state.glob("*.safetensors"))[keeps:]
+                path.unlink() for path in sorted(state.rglob("0*.safetensors"))[keeps:]
             ]
         return reply
 

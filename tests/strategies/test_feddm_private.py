@@ -24,7 +24,8 @@ from common.errors import ConfigError, FederationError
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.feddm import FedDMSettings
-from common.wire.synthetic_images import SyntheticImages
+from common.specs.images import images_spec
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights
 from synth.matching_parts import Extra
 
@@ -51,6 +52,10 @@ def reply(device: FedDMClient, server_round: int = 1, taken: int = 0) -> tuple[A
     asked = {"server-round": server_round, "phase": "synthesize", "taken": taken}
     arrays, _, figures = device.fit(weights, asked)
     return arrays, figures
+
+
+def spec(device: FedDMClient) -> SyntheticImagesSpec:
+    return images_spec(device.run, 9)
 
 
 # ---- whole runs ---------------------------------------------------------------------------------------
@@ -113,21 +118,6 @@ def test_an_empty_class_and_a_full_one_send_equally_many(small: Small) -> None:
     assert sent.labels.tolist() == [1] * 3 + [3] * 3 + [7] * 3
 
 
-def test_a_warm_start_is_of_private_rounds_alone(small: Small) -> None:
-    """A run without noise leaves images behind that a private one of the same record must not begin with."""
-    device = client(small(set="feddm.iterations=1"))
-    reply(device)
-    device.begin({"server-round": 2, "taken": 1})
-    open_images = device.recall()
-    assert open_images is not None
-    text = f"{private('feature')} feddm.iterations=0"
-    later = client(small(set=text))
-    later.state = device.state
-    later.begin({"server-round": 2, "taken": 1})
-    images, _ = later._start(later.settings(type(device.run.config.settings)))  # type: ignore[arg-type]
-    assert not torch.equal(images, open_images["images"])
-
-
 def test_a_second_round_goes_on_from_the_first_ones_images(small: Small) -> None:
     device = client(small(set=f"{private('gradient')} feddm.iterations=0 feddm.start=noise"))
     first, _ = reply(device)
@@ -135,12 +125,15 @@ def test_a_second_round_goes_on_from_the_first_ones_images(small: Small) -> None
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
 
 
-def test_images_of_other_classes_are_no_start(small: Small) -> None:
-    device = client(small(set=f"{private('feature')} feddm.iterations=1"))
-    reply(device)
-    device.samples = Samples.of(device.samples.raw, device.samples.labels + 1)
-    with pytest.raises(FederationError, match="holds other classes"):
-        reply(device, 2, taken=1)
+def test_a_class_that_the_site_did_not_hold_starts_from_noise(small: Small) -> None:
+    """And one that it no longer holds is left out: nothing is refused for what the site's data are."""
+    device = client(small(set=f"{private('feature')} feddm.iterations=0 feddm.start=noise"))
+    first = SyntheticImages.decode(reply(device)[0], spec(device))
+    device.samples = Samples.of(device.samples.raw, (device.samples.labels + 4) % 11)
+    second = SyntheticImages.decode(reply(device, 2, taken=1)[0], spec(device))
+    assert second.labels.tolist() == [0, 0, 5, 5, 7, 7]
+    assert torch.equal(second.images[4:], first.images[4:])
+    assert not torch.equal(second.images[:4], first.images[:4])
 
 
 def test_counts_with_noise_are_drawn_once(small: Small) -> None:

@@ -180,7 +180,7 @@ def test_an_epoch_draws_as_many_as_the_site_has_images_of_its_own(
 
 def _versions(record: Record, server_round: int) -> dict[str, Any]:
     found = (record.directory / "state").rglob(f"{server_round:06d}.safetensors")
-    return {path.parent.name: path for path in found}
+    return {path.parents[2].name: path for path in found}
 
 
 def test_decoders_start_equal_and_the_average_is_of_the_sites(small: Small) -> None:
