@@ -217,8 +217,7 @@ class LengthHistory:
     Attributes
     ----------
     usual : dict
-        By architecture and part, the largest upper median of the lengths that a round accepted: a median that more than
-        half of the sites have to raise.
+        By architecture and part, the largest upper median of the lengths that a round accepted, shortened then or not.
     long : dict of str to int
         Of each site whose update was left out or shortened when it was last compared, the round of that.
     """
@@ -260,8 +259,6 @@ class _Alike:
         # What starts at 0, such as a control variate, is held against the weights' length where it stands alone.
         self.own = own_length(led.start) or own_length(weights)
         self.passed: list[float] = []
-        # One that was shortened counts here as it is now: or half of the sites could double what is usual each round.
-        self.accepted: list[float] = []
 
     @cached_property
     def _sound(self) -> bool:
@@ -312,9 +309,7 @@ class Judge:
     def usual(self) -> dict[tuple[str, str], float]:
         """Return the upper medians of the lengths that were accepted, by architecture and part."""
         return {
-            key: upper_median(alike.accepted)
-            for key, alike in self._alike.items()
-            if alike.accepted
+            key: upper_median(alike.passed) for key, alike in self._alike.items() if alike.passed
         }
 
     def _measured(self, led: Led) -> Iterator[tuple[_Alike, Weights]]:
@@ -375,7 +370,6 @@ class Judge:
         known = len(alike.passed)
         alike.passed += [length for length, _ in passing.values()]
         shares = shares_kept(alike.passed, self._clip, known=known, earlier=alike.earlier)
-        for (i, (length, start)), share in zip(passing.items(), shares, strict=True):
-            alike.accepted.append(length * share)
+        for (i, (_, start)), share in zip(passing.items(), shares, strict=True):
             if share < 1:
                 verdicts[i].shortenings.append(Shortening(alike.part, start, share))

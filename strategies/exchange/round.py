@@ -227,7 +227,7 @@ class Round:
                 "LONG UPDATES, round %d: those of %d of %d sites are left out or shortened (%s)%s; if they are "
                 "honest, the model hardly learns what they alone hold: raise %s",
                 *(self.number, len(long), len(self._compared), listed(long)),
-                f", of {listed(again)} in a second round running" if again else "",
+                f", for a second round running those of {listed(again)}" if again else "",
                 " and ".join(sorted(settings)),
             )
         history.note(self.number, judge.usual(), self._compared)
