@@ -19,6 +19,7 @@ from common.learning.compute import return_freed_memory
 from common.learning.task import Evaluation
 from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
+from strategies.exchange.inbox import nodes_online
 from strategies.exchange.naming import said_of_silent
 from strategies.exchange.replies import Outcome
 from strategies.exchange.riding import Riders
@@ -214,6 +215,7 @@ class _Rounds:
             max_bytes=[*max_bytes, *[0] * (len(messages) - len(max_bytes))],
             wave=self._federation.wave,
             traffic=traffic,
+            again=not self._strategy.run.config.private,
         )
 
     def _tell_figures(self, answers: Sequence[Message], traffic: Traffic | None = None) -> None:
@@ -248,7 +250,9 @@ def update_membership(strategy: Federated, grid: Grid, federation: FederationSet
     members = {site.node_id: site for site in strategy.sites}
     strategy.members.were_there |= {site.name for site in strategy.sites}
     while True:
-        here = set(grid.get_node_ids())
+        here = nodes_online(grid)
+        if here is None:
+            here = set(members)  # nobody is known to have come or gone
         if here == members.keys() and len(members) >= federation.min_replies:
             strategy.members.refused.clear()
             return

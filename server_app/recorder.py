@@ -22,6 +22,7 @@ from server_app.pictures import save_grids
 from server_app.record import Record
 from server_app.spent import lines_of
 from server_app.synthetic_sets import save_sets
+from strategies.exchange.naming import some_of
 from strategies.exchange.replies import Outcome
 from strategies.federated import Federated
 
@@ -128,13 +129,9 @@ class Recorder:
             self.record.append(whole)
         if figures.mean is not None:
             logger.info(
-                "round %d/%d: at the sites accuracy %.4f, loss %.4f",
-                *(
-                    figures.server_round,
-                    self.rounds,
-                    figures.mean["accuracy"],
-                    figures.mean["loss"],
-                ),
+                "round %d/%d: at the sites accuracy %.4f, loss %.4f, %s",
+                *(figures.server_round, self.rounds),
+                *(figures.mean["accuracy"], figures.mean["loss"], judges_of(figures.outcome)),
             )
         self._told(whole)
 
@@ -263,10 +260,15 @@ def said_if_nothing_was_learned(lines: Sequence[Mapping[str, Any]], rates: str) 
     learned = max(before["accuracy"] + _LEARNED, by_chance)
     if after["loss"] <= before["loss"] or after["accuracy"] > learned:
         return ""
+    without = [line for line in lines if line["rejected"]]
+    first = ""
+    if without:
+        reasons = some_of([f"{site}: {why}" for site, why in without[-1]["rejected"].items()])
+        first = f"see to the replies that {len(without)} of {len(lines) - 1} rounds rejected ({reasons}), then "
     return (
         f"the run has learned nothing: after round {judged[-1]['round']} the test loss is {after['loss']:.4f}, before "
         f"training it was {before['loss']:.4f} (accuracy {after['accuracy']:.4f}, before {before['accuracy']:.4f}); "
-        f"try a lower learning rate ({rates})"
+        f"{first}try a lower learning rate ({rates})"
     )
 
 
@@ -277,6 +279,15 @@ def _judged(mean: MetricRecord | None, outcome: Outcome) -> dict[str, Any]:
         "evaluated": {site: asdict(figures) for site, figures in outcome.evaluated.items()},
         "unevaluated": dict(outcome.unevaluated),
     }
+
+
+def judges_of(outcome: Outcome) -> str:
+    """Return over how many sites the sites' figures are, and which one has more than half of all that they hold out."""
+    held = {site: figures.examples for site, figures in outcome.evaluated.items()}
+    there = held.keys() | outcome.unevaluated.keys() | outcome.rejected.keys()
+    largest, total = max(held, key=held.__getitem__, default=""), sum(held.values())
+    most = f", more than half of the examples are of {largest}" if held[largest] * 2 > total else ""
+    return f"{len(held)} of {len(there)} sites{most}"
 
 
 def _sum(account: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:

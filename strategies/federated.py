@@ -36,7 +36,7 @@ from strategies.members import Members
 
 logger = getLogger("flwr")
 
-_SPENDING = "spending"
+_SPENDING, _LENGTHS = "spending", "update-lengths"
 
 #: the part of a bundle that is a model
 _WEIGHTS = "weights"
@@ -166,15 +166,21 @@ class Federated(FlowerStrategy):
             )
 
     def checkpoint(self) -> State:
-        """Return ``state_dict`` and what the sites were charged."""
-        spent = self.members.spending.state()
-        return {**self.state_dict(), **({_SPENDING: spent} if spent else {})}
+        """Return ``state_dict``, what the sites were charged and how long their updates were."""
+        kept = {
+            _SPENDING: self.members.spending.state(),
+            _LENGTHS: self.members.lengths.state(),
+        }
+        return {**self.state_dict(), **{name: state for name, state in kept.items() if state}}
 
     def restore(self, state: State) -> None:
         """Take back what ``checkpoint`` returned."""
         if _SPENDING in state:
             self.members.spending.put_back(state[_SPENDING])
-        self.load_state_dict({name: kept for name, kept in state.items() if name != _SPENDING})
+        if _LENGTHS in state:
+            self.members.lengths.put_back(state[_LENGTHS])
+        own = {n: kept for n, kept in state.items() if n not in (_SPENDING, _LENGTHS)}
+        self.load_state_dict(own)
 
     # ---- who takes part, and the round that they are in -----------------------------------------------
 
@@ -241,7 +247,12 @@ class Federated(FlowerStrategy):
         if self.run.config.evaluation.on not in ("sites", "both"):
             return []
         self.ensure_roll_call(grid)
-        asked = [site for site in self.sites if site.name not in self.outcome.rejected]
+        rejected, long = self.outcome.rejected, self.members.lengths.long
+        asked = [
+            site
+            for site in self.sites
+            if site.name not in rejected or long.get(site.name) == server_round
+        ]
         self.members.evaluation = evaluation = Evaluation(self.outcome, asked)
         fields = {**config, "server-round": server_round, "record": self.record_id}
         return evaluation.compose(self.run, arrays, fields, self.members.taken)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from common.errors import FederationError
 from common.sites import SUPERLINK, Site, engine_of
 from common.specs.names import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
+from strategies.exchange.judging import LengthHistory
 from strategies.exchange.replies import Outcome, Upload
 from strategies.exchange.spending import Spending
 
@@ -48,6 +49,8 @@ class Members:
         The sites of which this process took work: what these remember of it they wrote since it began.
     spending : Spending
         What the sites were charged for their privacy, and the heads of their ledgers.
+    lengths : LengthHistory
+        How long the updates of earlier rounds were.
     """
 
     counted_on: int
@@ -61,6 +64,7 @@ class Members:
     taken: dict[str, int] = field(default_factory=dict)
     taken_here: set[str] = field(default_factory=set)
     spending: Spending = field(default_factory=Spending)
+    lengths: LengthHistory = field(default_factory=LengthHistory)
 
     def require_memory(self, site: Site, said: str = OTHER_ROUNDS) -> None:
         """Stop a simulation one of whose devices lacks what it wrote in this very run, as ``said`` by it.

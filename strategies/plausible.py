@@ -18,6 +18,9 @@ from common.wire.weights import Weights
 #: updates of which the middle one is taken for what is usual
 ENOUGH = 3
 
+#: how often the length that was usual in an earlier round an update may always be long
+_EARLIER_FACTOR = 2
+
 #: how often the loss that is usual one site's may be: the same weights are judged at all of them
 _LOSS_FACTOR = 100
 
@@ -34,7 +37,7 @@ def length_of(new: Weights, old: Weights) -> float:
 
 
 def too_long(
-    lengths: Sequence[float], own: float, factor: float, *, known: int = 0
+    lengths: Sequence[float], own: float, factor: float, *, known: int = 0, earlier: float = 0.0
 ) -> list[str | None]:
     """Say of each update of a round whether it is absurdly long, None of one that is not.
 
@@ -47,23 +50,29 @@ def too_long(
         How often the lower median of the others' lengths an update may be long; 0 for any length.
     known : int
         How many of the first ones have been judged before, of which nothing is said.
+    earlier : float
+        The length that was usual in an earlier round: none of up to twice that is absurd. Where half of the sites have
+        learned all they can, the others' honest updates are thousands of times the usual length, as they were when
+        all moved alike.
     """
     said: list[str | None] = []
     ranked = sorted(lengths)
     for length in lengths[known:]:
         usual = _median_of_the_others(ranked, length) if len(ranked) > 1 else own
         floor = 0.0 if len(ranked) >= ENOUGH and usual else own
-        if not factor or length <= max(factor * usual, floor):
+        if not factor or length <= max(factor * usual, floor, _EARLIER_FACTOR * earlier):
             said.append(None)
         else:
-            said.append(
-                f"its update has length {length:.2g}, more than federation.max_update={factor:g} times the {usual:.2g} "
-                f"that is usual in this round"
-            )
+            more = f"federation.max_update={factor:g} times the {usual:.2g} that is usual in this round"
+            if _EARLIER_FACTOR * earlier > factor * usual:
+                more = f"{_EARLIER_FACTOR} times the {earlier:.2g} that was usual in an earlier round, and than {more}"
+            said.append(f"its update has length {length:.2g}, more than {more}")
     return said
 
 
-def shares_kept(lengths: Sequence[float], factor: float, *, known: int = 0) -> list[float]:
+def shares_kept(
+    lengths: Sequence[float], factor: float, *, known: int = 0, earlier: float = 0.0
+) -> list[float]:
     """Return what share of each update of a round is kept: 1 of one that is not long, else what makes it a usual one.
 
     To cut it to ``factor`` times the usual length would leave a flipped update that outweighs all others of a small
@@ -76,10 +85,19 @@ def shares_kept(lengths: Sequence[float], factor: float, *, known: int = 0) -> l
         How often the lower median of all of them makes a long one; 0 for none.
     known : int
         How many of the first ones have been judged before, of which nothing is said.
+    earlier : float
+        The length that was usual in an earlier round: none of up to that is cut, and none is cut to less.
     """
-    ranked = sorted(lengths)
-    usual = ranked[(len(ranked) - 1) // 2] if len(ranked) >= ENOUGH else 0.0
-    return [usual / one if 0 < factor * usual < one else 1.0 for one in lengths[known:]]
+    if not factor or len(lengths) < ENOUGH:
+        return [1.0] * (len(lengths) - known)
+    usual = sorted(lengths)[(len(lengths) - 1) // 2]
+    longest, kept = max(factor * usual, earlier), max(usual, earlier)
+    return [kept / one if 0 < longest < one else 1.0 for one in lengths[known:]]
+
+
+def upper_median(lengths: Sequence[float]) -> float:
+    """Return the (floor(K / 2) + 1)-th smallest of K numbers; 0 of none."""
+    return sorted(lengths)[len(lengths) // 2] if lengths else 0.0
 
 
 def _median_of_the_others(ranked: Sequence[float], one: float) -> float:

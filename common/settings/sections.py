@@ -154,8 +154,8 @@ class FederationSettings(Section):
     )
     clip: float = setting(
         7.0,
-        "times the usual length of the round's updates beyond which a longer one is shortened to it, where three or "
-        "more are compared",
+        "times the usual length of the round's updates beyond which a longer one is shortened to it, or to what was "
+        "usual in an earlier round if that is more, where three or more are compared",
         gt=1,
     )
     trim: float = setting(
@@ -178,7 +178,8 @@ class FederationSettings(Section):
     )
     max_update: float = setting(
         10.0,
-        "times the usual length of the round's updates beyond which a longer one is left out; 0: never",
+        "times the usual length of the round's updates beyond which a longer one is left out, unless it is up to twice "
+        "as long as was usual in an earlier round; 0: never",
         ge=0,
     )
     max_pixel: float = setting(

@@ -36,6 +36,9 @@ _PATIENCE = 5.0
 #: seconds that a call is waited for when the time is over
 _LAST_CALL = 1.0
 
+#: seconds from a call that the SuperLink was too busy for to the next
+_BUSY_PAUSE = 1.0
+
 
 @dataclass(frozen=True)
 class Awaited:
@@ -45,8 +48,12 @@ class Awaited:
     max_bytes: int
 
 
+class Busy:
+    """What a call brings that the SuperLink was too busy for: nothing has come yet."""
+
+
 #: a message's id and the reply to it, or why that is none; or what ended the connection itself
-_Item = tuple[str, Message | PayloadError] | BaseException
+_Item = tuple[str, Message | PayloadError | Busy] | BaseException
 
 #: a message's id and when to look for its reply
 _Turn = tuple[str, float]
@@ -88,8 +95,10 @@ class _Puller(threading.Thread):
                 self._called, now = None, time.monotonic()
                 if reply is not None:
                     self._found.put((self.asks, reply))
+                if reply is not None and not isinstance(reply, Busy):
                     continue
                 pause = min(max(_FIRST_PAUSE, _SHARE * (now - begun)), _LONGEST_PAUSE)
+                pause = pause if reply is None else _BUSY_PAUSE
                 busy = (now - called) * self._turns.qsize() / _PULLERS  # at most half of the time
                 self._turns.put((self.asks, now + max(pause, busy)))
         except Empty:
@@ -98,14 +107,55 @@ class _Puller(threading.Thread):
             self._found.put(error)
 
 
-def pull(grid: Grid, message_id: str, asked: Awaited) -> Message | PayloadError | None:
-    """Return the reply to one message, why what came is none, or None while nothing has come."""
+def is_busy(error: BaseException) -> bool:
+    """Tell whether an error is a server's that may have the answer later: HTTP 5xx and 429, gRPC's UNAVAILABLE."""
+    status = getattr(getattr(error, "response", None), "status_code", 0)
+    code = getattr(error, "code", None)
+    name = getattr(code(), "name", "") if callable(code) else ""
+    return status >= 500 or status == 429 or name == "UNAVAILABLE"
+
+
+def nodes_online(grid: Grid) -> set[int] | None:
+    """Return the nodes that are there; None where the SuperLink is too busy to say."""
+    try:
+        return set(grid.get_node_ids())
+    except Exception as error:
+        if not is_busy(error):
+            raise
+        return None
+
+
+def pull_until(
+    grid: Grid, message_id: str, asked: Awaited, end: float
+) -> Message | PayloadError | None:
+    """Return what :func:`pull` does, asking again until ``end`` while the SuperLink is too busy."""
+    while isinstance(reply := pull(grid, message_id, asked), Busy):
+        note_busy(1)
+        if time.monotonic() + _BUSY_PAUSE > end:
+            return None
+        time.sleep(_BUSY_PAUSE)
+    return reply
+
+
+def note_busy(times: int) -> None:
+    """Say that the SuperLink did not answer."""
+    logger.warning(
+        "the SuperLink was too busy to hand out a reply, %d times until now: it is asked again until the deadline",
+        times,
+    )
+
+
+def pull(grid: Grid, message_id: str, asked: Awaited) -> Message | PayloadError | Busy | None:
+    """Return the reply to one message, why what came is none, or None or Busy while nothing has come."""
     try:
         with allowing(asked.max_bytes):
             replies = list(grid.pull_messages([message_id]))
     except OSError:
         raise
     except Exception as error:
+        if is_busy(error):
+            logger.debug("the SuperLink could not answer", exc_info=True)
+            return Busy()
         grid.get_node_ids()  # raises if it is the connection that failed
         logger.debug("a reply could not be put together", exc_info=True)
         if isinstance(error, PayloadError):
@@ -172,13 +222,14 @@ class Inbox:
         self._found: SimpleQueue[_Item] = SimpleQueue()
         self._over = threading.Event()
         self._pullers: list[_Puller] = []
+        self._busy = 0
 
     def look(
         self, sent: Mapping[str, Awaited], end: float
     ) -> tuple[dict[str, Message | PayloadError], frozenset[str]]:
         """Return what :func:`collect` does, until ``end``; what was asked for before is asked for on."""
         if works_when_asked(self._grid):
-            answers = {i: pull(self._grid, i, asked) for i, asked in sent.items()}
+            answers = {i: pull_until(self._grid, i, asked, end) for i, asked in sent.items()}
             return {i: reply for i, reply in answers.items() if reply is not None}, frozenset()
         self._ask(sent)
         replies: dict[str, Message | PayloadError] = {}
@@ -192,7 +243,11 @@ class Inbox:
             if isinstance(item, BaseException):
                 raise item
             if item is not None:
-                replies[item[0]] = item[1]
+                message_id, reply = item
+                if isinstance(reply, Busy):
+                    self._note_busy()
+                else:
+                    replies[message_id] = reply
             if time.monotonic() >= look:
                 cut_off |= self._cut_off()
                 if all(p.held for p in self._alive()) and not self._turns.empty():
@@ -209,12 +264,19 @@ class Inbox:
         for puller in self._pullers:
             if not puller.held:
                 puller.join(_LAST_CALL)
-        replies = {}
+        replies: dict[str, Message | PayloadError] = {}
         while not self._found.empty():
             item = self._found.get()
             if not isinstance(item, BaseException):
-                replies[item[0]] = item[1]
+                message_id, reply = item
+                if not isinstance(reply, Busy):
+                    replies[message_id] = reply
         return replies
+
+    def _note_busy(self) -> None:
+        self._busy += 1
+        if self._busy & (self._busy - 1) == 0:  # 1, 2, 4, 8, ...
+            note_busy(self._busy)
 
     def _ask(self, sent: Mapping[str, Awaited]) -> None:
         fresh = sent.keys() - self._sent.keys()
@@ -239,5 +301,7 @@ class Inbox:
         held = {puller.asks for puller in self._pullers if puller.held}
         if not held:
             return frozenset()
-        here = set(self._grid.get_node_ids())
+        here = nodes_online(self._grid)
+        if here is None:
+            return frozenset()
         return frozenset(i for i in held if self._sent[i].node_id not in here)

@@ -3,15 +3,18 @@
 An update is absurdly long only beside others. Holding a whole round decoded to compare it would cost memory that grows
 with the federation, so uploads are compared in groups of ``TOGETHER``, or fewer where they are large, each with its
 group and with the lengths of those judged before. Where sites train several architectures, each is compared with those
-of its own: a deeper network is another number of weights, which move by another length.
+of its own: a deeper network is another number of weights, which move by another length. What was usual in an earlier
+round is never too long: where half of the sites have learned all they can, the other half is not to be shut out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +26,14 @@ from common.learning.run import Run
 from common.models import Classifier
 from common.wire.codec import is_finite
 from common.wire.weights import Weights
-from strategies.plausible import ENOUGH, length_of, own_length, shares_kept, too_long
+from strategies.plausible import (
+    ENOUGH,
+    length_of,
+    own_length,
+    shares_kept,
+    too_long,
+    upper_median,
+)
 
 #: uploads that are held, decoded, until all of them are compared, and the bytes beyond which they are fewer
 TOGETHER, _HELD = 16, 2**26
@@ -180,19 +190,72 @@ class Shortening:
 
 @dataclass
 class Verdict:
-    """What is said of an upload: why it is of no use, None of one that is; and what of it is to be shortened."""
+    """What is said of an upload.
+
+    Attributes
+    ----------
+    reason : str or None
+        Why it is of no use; None of one that is.
+    shortenings : list of Shortening
+        What of it is to be shortened.
+    compared : bool
+        Whether its length was held against others.
+    too_long : bool
+        Whether its length alone is the reason.
+    """
 
     reason: str | None = None
     shortenings: list[Shortening] = field(default_factory=list)
+    compared: bool = False
+    too_long: bool = False
+
+
+@dataclass
+class LengthHistory:
+    """What earlier rounds say of lengths; kept with a checkpoint.
+
+    Attributes
+    ----------
+    usual : dict
+        By architecture and part, the largest upper median of the lengths that a round accepted, shortened then or not.
+    long : dict of str to int
+        Of each site whose update was left out or shortened when it was last compared, the round of that.
+    """
+
+    usual: dict[tuple[str, str], float] = field(default_factory=dict)
+    long: dict[str, int] = field(default_factory=dict)
+
+    def note(
+        self, number: int, usual: Mapping[tuple[str, str], float], compared: Mapping[str, bool]
+    ) -> None:
+        """Take in a round: its upper medians, and of each site that was compared whether it was too long."""
+        for key, length in usual.items():
+            if math.isfinite(length):
+                self.usual[key] = max(length, self.usual.get(key, 0.0))
+        for site, was_long in compared.items():
+            if was_long:
+                self.long[site] = number
+            else:
+                self.long.pop(site, None)
+
+    def state(self) -> dict[str, Any]:
+        """Return it as a checkpoint holds it; nothing where nothing was compared."""
+        usual = [[*key, length] for key, length in self.usual.items()]
+        return {"usual": usual, "long": dict(self.long)} if usual or self.long else {}
+
+    def put_back(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``state`` returned."""
+        self.usual = {(model, part): float(length) for model, part, length in state["usual"]}
+        self.long = dict(state["long"])
 
 
 class _Alike:
     """What is known of the uploads of one architecture, or of one part, which can be held against each other."""
 
-    def __init__(self, trial: Trial | None, led: Led, weights: Weights) -> None:
+    def __init__(self, trial: Trial | None, led: Led, weights: Weights, earlier: float) -> None:
         if trial is not None:
             trial.prepare()
-        self._trial, self._start, self.part = trial, led.start, led.part
+        self._trial, self._start, self.part, self.earlier = trial, led.start, led.part, earlier
         # What starts at 0, such as a control variate, is held against the weights' length where it stands alone.
         self.own = own_length(led.start) or own_length(weights)
         self.passed: list[float] = []
@@ -217,10 +280,19 @@ class Judge:
         ``federation.max_update``: how often the usual length an update may be long; 0 for any.
     clip : float
         ``federation.clip``: how often the usual length it may be long and is not shortened to that; 0 for any.
+    earlier : mapping
+        `LengthHistory.usual` of the rounds before.
     """
 
-    def __init__(self, trials: Trials, weights: Weights, factor: float, clip: float) -> None:
-        self._trials, self._factor, self._clip = trials, factor, clip
+    def __init__(
+        self,
+        trials: Trials,
+        weights: Weights,
+        factor: float,
+        clip: float,
+        earlier: Mapping[tuple[str, str], float],
+    ) -> None:
+        self._trials, self._factor, self._clip, self._earlier = trials, factor, clip, earlier
         self._weights = weights
         self._size = sum(t.nbytes for t in weights.read_only.values())
         self._alike: dict[tuple[str, str], _Alike] = {}
@@ -230,8 +302,15 @@ class Judge:
         key = led.architecture, led.part
         if key not in self._alike:
             trial = None if led.part else self._trials.of(led.architecture)
-            self._alike[key] = _Alike(trial, led, self._weights)
+            earlier = self._earlier.get(key, 0.0)
+            self._alike[key] = _Alike(trial, led, self._weights, earlier)
         return self._alike[key]
+
+    def usual(self) -> dict[tuple[str, str], float]:
+        """Return the upper medians of the lengths that were accepted, by architecture and part."""
+        return {
+            key: upper_median(alike.passed) for key, alike in self._alike.items() if alike.passed
+        }
 
     def _measured(self, led: Led) -> Iterator[tuple[_Alike, Weights]]:
         """Yield what an upload is held against, and from where its length counts.
@@ -272,8 +351,11 @@ class Judge:
             del parts
         for alike, own in lengths.items():
             judged = [*alike.passed, *(length for length, _ in own.values())]
-            long = too_long(judged, alike.own, self._factor, known=len(alike.passed))
+            known, earlier = len(alike.passed), alike.earlier
+            long = too_long(judged, alike.own, self._factor, known=known, earlier=earlier)
             for i, reason in zip(own, long, strict=True):
+                verdicts[i].compared = True
+                verdicts[i].too_long |= verdicts[i].reason is None and reason is not None
                 verdicts[i].reason = verdicts[i].reason or reason
         for alike, own in lengths.items():
             self._shorten(
@@ -287,7 +369,7 @@ class Judge:
     ) -> None:
         known = len(alike.passed)
         alike.passed += [length for length, _ in passing.values()]
-        shares = shares_kept(alike.passed, self._clip, known=known)
+        shares = shares_kept(alike.passed, self._clip, known=known, earlier=alike.earlier)
         for (i, (_, start)), share in zip(passing.items(), shares, strict=True):
             if share < 1:
                 verdicts[i].shortenings.append(Shortening(alike.part, start, share))

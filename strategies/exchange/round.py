@@ -24,6 +24,7 @@ from common.wire.flower_arrays import filled
 from common.wire.weights import Weights
 from strategies.bounds import held_beside, require_believable, unbounded
 from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, group_sizes
+from strategies.exchange.naming import listed
 from strategies.exchange.replies import Upload, matched, read_upload, require_records
 from strategies.exchange.serialising import Serialiser
 
@@ -57,6 +58,7 @@ class Round:
         self._strategy, self.number, self.weights = strategy, number, weights
         self._run, self._members = strategy.run, strategy.members
         self.sent: list[tuple[Message, Site, Instruction]] = []
+        self._compared: dict[str, bool] = {}
 
     @cached_property
     def _bounds(self) -> Mapping[str, Any]:
@@ -146,6 +148,7 @@ class Round:
                     ready.append(upload)
                 del upload  # or the last of a group is held while the next group is read
             yield from self.plausible(ready, judge)
+        self._note_lengths(judge)
         self.require_quorum()
 
     def validated(self, reply: Message, site: Site, instruction: Instruction) -> Upload | None:
@@ -174,7 +177,8 @@ class Round:
         """Return a judge of the round's uploads, who has seen none of them."""
         federation = self._run.config.federation
         clip = federation.clip if federation.robust == "clip" and self._strategy.clips else 0.0
-        return Judge(self._strategy.trials, self.weights, federation.max_update, clip)
+        earlier = self._members.lengths.usual
+        return Judge(self._strategy.trials, self.weights, federation.max_update, clip, earlier)
 
     def plausible(self, uploads: list[Upload], judge: Judge | None = None) -> Iterator[Upload]:
         """Yield those of a group of prepared uploads that lead somewhere, shortened where they are too long.
@@ -183,7 +187,8 @@ class Round:
         Without ``judge`` they are compared with each other alone.
         """
         strategy, weights = self._strategy, self.weights
-        verdicts = (judge or self.judge()).judge(
+        alone, judge = judge is None, judge or self.judge()
+        verdicts = judge.judge(
             [
                 Led(strategy.leads_to(weights, upload), *strategy.start_of(weights, upload.site)),
                 *held_beside(self._bounds, weights, upload),
@@ -192,6 +197,8 @@ class Round:
         )
         for verdict in verdicts:
             upload = uploads.pop(0)
+            if verdict.compared:
+                self._compared[upload.site.name] = verdict.too_long or bool(verdict.shortenings)
             try:
                 if verdict.reason is not None:
                     raise PayloadError(verdict.reason)
@@ -203,12 +210,35 @@ class Round:
                 continue
             yield upload
             del upload
+        if alone:
+            self._note_lengths(judge)
+
+    def _note_lengths(self, judge: Judge) -> None:
+        """Keep how long the round's updates were; say so where a site's count less again, or those of a third do."""
+        history, federation = self._members.lengths, self._run.config.federation
+        long = [site for site, was_long in self._compared.items() if was_long]
+        again = [site for site in long if site in history.long]
+        if again or len(long) * 3 >= len(self._compared) > 0:
+            settings = {
+                f"federation.max_update={federation.max_update:g}"
+                if site in self._members.outcome.rejected
+                else f"federation.clip={federation.clip:g}"
+                for site in long
+            }
+            logger.warning(
+                "LONG UPDATES, round %d: those of %d of %d sites are left out or shortened (%s)%s; if they are "
+                "honest, the model hardly learns what they alone hold: raise %s",
+                *(self.number, len(long), len(self._compared), listed(long)),
+                f", for a second round running those of {listed(again)}" if again else "",
+                " and ".join(sorted(settings)),
+            )
+        history.note(self.number, judge.usual(), self._compared)
 
     def _note_shortened(self, site: Site, shortening: Shortening) -> None:
         self._members.outcome.shortened[site.name] = shortening.share
         logger.warning(
-            "round %d: shortened %s of %s to %.2g of its length, the usual one of the round: it exceeded "
-            "federation.clip=%g times that",
+            "round %d: shortened %s of %s to %.2g of its length, which is or was usual: it exceeded "
+            "federation.clip=%g times the usual length of this round",
             self.number,
             f"the part '{shortening.part}'" if shortening.part else "the update",
             site.name,

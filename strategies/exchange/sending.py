@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from logging import getLogger
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -13,12 +14,17 @@ from common.errors import PayloadError
 from common.learning.compute import return_if_large
 from common.specs.names import SECONDS_LEFT
 from strategies.exchange.in_process import works_when_asked
-from strategies.exchange.inbox import Awaited, collect, pull
+from strategies.exchange.inbox import Awaited, collect, nodes_online, pull_until
 from strategies.exchange.replies import require_records
+
+logger = getLogger("flwr")
 
 NO_REPLY = 100
 NOT_SENT = 101
 UNREADABLE = 103
+
+#: Flower's codes of an error of the SuperLink's own, for a node that it could not reach or a reply that it lost
+_NOT_THERE = frozenset({3, 4, 5})
 
 
 @dataclass
@@ -65,6 +71,7 @@ def exchange(
     max_bytes: Sequence[int] = (),
     wave: int = 0,
     traffic: Traffic | None = None,
+    again: bool = False,
 ) -> Iterator[Message]:
     """Send ``messages`` and yield one reply for each, in the order of ``messages``.
 
@@ -85,6 +92,9 @@ def exchange(
         of a wave are handed on, and can be forgotten, before the next one goes out.
     traffic : Traffic, optional
         The account that bytes are added to.
+    again : bool
+        Whether a node that the SuperLink could not reach is asked once more, where it is back when all others have
+        answered. It does the same work to the same bytes; where work costs privacy it would be charged twice.
     """
     max_bytes = max_bytes or [0] * len(messages)
     if works_when_asked(grid) and not wave:
@@ -97,7 +107,11 @@ def exchange(
         _tell_time(part, end)
         late = first > 0 and time.monotonic() >= end
         most = max_bytes[first : first + size]
-        replies = [None] * len(part) if late else _collect(grid, part, most, end, traffic)
+        replies: list[Message | None] = [None] * len(part)
+        if not late:
+            replies = _collect(grid, part, most, end, traffic)
+        if again:
+            _ask_again(grid, part, replies, most, end, traffic)
         for message, reply in zip(part, replies, strict=True):
             if reply is None:
                 reply = _late(message, deadline)
@@ -129,7 +143,8 @@ def _one_by_one(
         if traffic is not None:
             traffic.sent(message)
         asked = Awaited(message.metadata.dst_node_id, most)
-        reply = as_reply(message, pull(grid, message.metadata.message_id, asked))
+        end = time.monotonic() + deadline
+        reply = as_reply(message, pull_until(grid, message.metadata.message_id, asked, end))
         if reply is None:
             reply = _late(message, deadline)
         if traffic is not None:
@@ -188,6 +203,36 @@ def _collect(
             continue
         found.append(as_reply(message, replies.get(answered)))
     return found
+
+
+def _ask_again(
+    grid: Grid,
+    messages: Sequence[Message],
+    replies: list[Message | None],
+    max_bytes: Sequence[int],
+    end: float,
+    traffic: Traffic | None,
+) -> None:
+    """Put the second answers of nodes that were away and are back into ``replies``."""
+    away = [
+        i
+        for i, reply in enumerate(replies)
+        if reply is not None and reply.has_error() and reply.error.code in _NOT_THERE
+    ]
+    if not away or time.monotonic() >= end:
+        return
+    here = nodes_online(grid) or ()
+    back = [i for i in away if messages[i].metadata.dst_node_id in here]
+    repeated = []
+    for about, content in ((messages[i].metadata, messages[i].content) for i in back):
+        kind, group = about.message_type, about.group_id
+        repeated.append(Message(content, about.dst_node_id, kind, group_id=group))
+        logger.info("node %d was away and is back: it is asked once more", about.dst_node_id)
+    _tell_time(repeated, end)
+    most = [max_bytes[i] for i in back]
+    for i, reply in zip(back, _collect(grid, repeated, most, end, traffic), strict=True):
+        if reply is not None and reply.has_content():
+            replies[i] = Message(reply.content, reply_to=messages[i])
 
 
 def as_reply(message: Message, reply: Message | PayloadError | None) -> Message | None:

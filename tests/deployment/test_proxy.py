@@ -12,8 +12,11 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
 
@@ -344,3 +347,58 @@ def test_the_doctor_sees_the_superlink_through_it(
     said = " ".join(capsys.readouterr().out.split())
     assert "ok server the SuperLink answers sites here" in said
     assert "ok control api cannot be reached from here, as it should be" in said
+
+
+def test_a_superlink_that_says_500_is_one_that_is_asked_again() -> None:
+    """Of all that it says, a 500 alone is passed on as something else: a SuperNode asks again at a 503."""
+    directory = Path(tempfile.mkdtemp(prefix="nectar-proxy-"))
+    directory.chmod(0o755)
+    proxied = Proxied(directory, 0)
+    try:
+        assert nectar("keys", "ca", str(proxied.keys)) == 0
+        assert nectar("keys", "server", str(proxied.keys)) == 0
+        with answering(proxied.keys, proxied.superlink_port):
+            proxied._start_proxy()
+            wait_for(lambda: reached(proxied.proxy_port), "the proxy")
+            said = {
+                code: status(ask(proxied, proxied.proxy_port, post(f"/v1/fleet/{word}")))
+                for code, word in CODES.items()
+            }
+    finally:
+        proxied.__exit__(None, None, None)
+        shutil.rmtree(directory, ignore_errors=True)
+    assert said == {code: 503 if code == 500 else code for code in CODES}
+
+
+#: what a SuperLink may say, each to a method of its own
+CODES = {200: "a", 401: "b", 403: "c", 404: "d", 413: "e", 500: "f", 502: "g", 503: "h"}
+
+
+@contextmanager
+def answering(keys: Path, port: int) -> Iterator[None]:
+    """Be a SuperLink that answers each of those methods with its status."""
+    codes = {f"/v1/fleet/{word}": code for code, word in CODES.items()}
+
+    class Answer(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.send_response(codes[self.path])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Answer)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys / "server.pem", keys / "server.key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

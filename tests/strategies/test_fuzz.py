@@ -81,11 +81,15 @@ def test_it_knows_every_method_that_asks_sites() -> None:
     assert asked == METHODS.keys() - {"central"}
 
 
-def unbounded(lengths: Sequence[float], own: float, factor: float, known: int = 0) -> list[None]:
+def unbounded(
+    lengths: Sequence[float], own: float, factor: float, known: int = 0, earlier: float = 0.0
+) -> list[None]:
     return [None] * (len(lengths) - known)
 
 
-def unshortened(lengths: Sequence[float], factor: float, known: int = 0) -> list[float]:
+def unshortened(
+    lengths: Sequence[float], factor: float, known: int = 0, earlier: float = 0.0
+) -> list[float]:
     return [1.0] * (len(lengths) - known)
 
 
