@@ -11,11 +11,12 @@ from common.privacy.accounting import epsilon
 from common.privacy.events import UNIT, Event
 from strategies.exchange.spending import Spending
 
-#: places of the PRV accountant's grids that a round waits for, of all sites together: four seconds at the most
-_PLACES = 2**22
+#: places of the PRV accountant's grids that a round waits for, of all sites together: half a second of a core
+_PLACES = 2**19
 
-#: what a kind of event costs beside them, in the same measure; each site may have two whatever the others have
-_PLACES_A_KIND = 2**11
+#: what a kind of event costs beside them, in the same measure: 64 kinds of each of 12 sites are another second; each
+#: site may have two whatever the others have
+_PLACES_A_KIND = 2**9
 
 
 def lines_of(

@@ -8,7 +8,7 @@ fractional order has a fixed number of terms, and what these leave out is bounde
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 _TERMS = 128
 
 
+@lru_cache(maxsize=4096)  # the same kinds in every round, and only their steps are more
 def rdp_of_step(noise: float, rate: float, orders: tuple[float, ...]) -> Array:
     """Return an upper bound on one step's RDP at each of ``orders``; infinite where it cannot be computed.
 
@@ -35,6 +36,7 @@ def rdp_of_step(noise: float, rate: float, orders: tuple[float, ...]) -> Array:
     Returns
     -------
     float64 array [len(orders)]
+        Not to be changed.
     """
     if rate == 1:
         return (

@@ -92,7 +92,7 @@ def test_named_nodes_give_the_numbers_of_the_partitions_that_they_hold(
 ) -> None:
     """Named backwards: draws, hold-outs and the order of sums go by the partition."""
     nodes = [f"partition-id={i} num-partitions=3 site='{name}'" for i, name in enumerate("zya")]
-    settings = "masking.rate=0.5 data.site_holdout=0.2 evaluation.on=both"
+    settings = "masking.rate=2 data.site_holdout=0.2 evaluation.on=both"
     config = small(method="masking", rounds=2, set=settings)
     with Deployment(tmp_path, nodes=nodes) as federation:
         run_id = federation.submit(config | {"output-dir": str(tmp_path / "remote")})
