@@ -16,8 +16,8 @@ from torch import Tensor
 #: numbers that are made at a time, so that every pass over them stays in the cache
 _BLOCK = 1 << 16
 
-#: tails of fewer than 2^40 / 2^64 = 6e-8, of which 63 bits are too coarse for a grid of 2^-24, are given 52 more
-_RARE = np.uint64(1 << 40)
+#: tails below 2^50 / 2^64, one of 8,000: their quantile needs the slower function, and more bits than a word has
+_RARE = np.uint64(1 << 50)
 
 
 def system_uniform(shape: Sequence[int]) -> Tensor:
@@ -59,8 +59,8 @@ class KeyStream:
     def normal(self, shape: Sequence[int]) -> Tensor:
         """Draw from the standard normal distribution.
 
-        A word is a sign and a tail probability of 63 bits, of which the quantile is taken in float64. A tail so small
-        that the quantiles of neighbouring probabilities would be apart by more than 2^-24 has 52 bits more. So every
+        A word is a sign and a tail probability of 63 bits, of which the quantile is taken in float64. A tail below
+        2^-14 has 52 bits more: of the smallest, neighbouring quantiles would else be further apart than 2^-24. So every
         number of a grid of 2^-24 can come, up to 11.1. Beyond is one draw of 2^94.
 
         Returns
@@ -72,13 +72,15 @@ class KeyStream:
         for block in torch.split(found, _BLOCK):
             words = self.words(len(block))
             tails = words >> np.uint64(1)
-            probabilities = tails.astype(np.float64)
-            probabilities += 0.5
+            within = tails.astype(np.float64)
+            within += 0.5
+            within *= -(2.0**-63)
+            within += 1.0
+            torch.erfinv(torch.from_numpy(within), out=block).mul_(math.sqrt(2))
             rare = np.flatnonzero(tails < _RARE)
             if len(rare):
-                probabilities[rare] = tails[rare] + uniform_of(self.words(len(rare))).numpy()
-            probabilities *= 2.0**-64
-            torch.special.ndtri(torch.from_numpy(probabilities), out=block)
+                beyond = (tails[rare] + uniform_of(self.words(len(rare))).numpy()) * 2.0**-64
+                block[rare] = torch.special.ndtri(torch.from_numpy(beyond))
             signs = (words << np.uint64(63)).view(np.float64)  # 0.0 or -0.0
             block.copysign_(torch.from_numpy(signs))
         return found.reshape(tuple(shape))

@@ -85,14 +85,21 @@ def test_no_bits_give_infinity(
     assert KeyStream().normal((3,)).abs().tolist() == pytest.approx([abs(extreme)] * 3, abs=1e-4)
 
 
-@pytest.mark.parametrize("power", [63.0, 50.0, 40.0, 39.9, 20.0, 0.0, -20.0, -31.0])
+@pytest.mark.parametrize("power", [62.99, 60.0, 50.0])
+def test_a_words_own_bits_reach_every_number_of_the_grid_to_3_8(power: float) -> None:
+    """1 - 2 p in float64, and the next number that it can be: less than 2^-24 apart as quantiles."""
+    within = 1 - 2.0 ** (power - 63)
+    low, high = math.sqrt(2) * torch.erfinv(torch.tensor([within, within + 2.0**-53]).double())
+    assert float(high - low) < 2.0**-24
+
+
+@pytest.mark.parametrize("power", [50.0, 40.0, 20.0, 0.0, -20.0, -31.0])
 def test_every_number_of_a_grid_of_two_to_the_minus_24_can_come(power: float) -> None:
     """Neighbouring tails, 2^power of 2^-64 and the next that can be drawn, have quantiles less than 2^-24 apart.
 
-    Of tails below 2^40 / 2^64 there are 52 bits more: the last one is 11.1, beyond which is one draw of 2^94.
+    Of tails below 2^50 / 2^64 there are 52 bits more: the last one is 11.1, beyond which is one draw of 2^94.
     """
-    step = 1.0 if power >= 40 else 2.0**-52
-    tail = np.array([2.0**power, 2.0**power + max(step, np.spacing(2.0**power))])
+    tail = np.array([2.0**power, 2.0**power + max(2.0**-52, np.spacing(2.0**power))])
     low, high = ndtri(tail * 2.0**-64)
     assert high - low < 2.0**-24
     if power == -31:
