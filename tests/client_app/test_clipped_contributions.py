@@ -140,6 +140,27 @@ def test_sums_are_the_same_to_the_bit_in_any_order_and_any_chunks(sigma: float) 
         assert torch.equal(apart, gaussian.values(steps[order[0]])), "one example, by itself"
 
 
+@pytest.mark.parametrize("name", ["convnet", "mlp"])
+def test_one_example_more_moves_a_models_sum_by_the_clip_wherever_it_stands(name: str) -> None:
+    """S(D + x) - S(D) by the network's own gradients, which are float32 and of a batch; chunks move it far less."""
+    model = build(name, (1, 8, 8), 5, generator=rng(), width=16, depth=2)
+    x, y = torch.randn(33, 1, 8, 8, generator=rng(1)) * 5, torch.arange(33) % 5
+    gaussian, others = silent(1.0, 0.5), torch.arange(32)
+
+    def summed(at: Tensor, chunk: int = 0) -> Tensor:
+        batch = (x[at], y[at])
+        objective = lambda net, a, b: F.cross_entropy(net(a), b)  # noqa: E731
+        sums = clipped_sum(model, objective, batch, gaussian, chunk)
+        return torch.cat([gaussian.values(total).flatten() for total in sums.values()])
+
+    without = summed(others)
+    for place in (0, 16, 32):
+        more = torch.cat([others[:place], torch.tensor([32]), others[place:]])
+        assert 0.49 < float((summed(more) - without).norm()) <= 0.5 * (1 + 1e-5)
+    for again in (summed(others.flip(0)), summed(others, 5)):
+        assert float((again - without).norm()) < 1e-3 * 0.5
+
+
 def test_noise_hides_the_grid_it_stands_on() -> None:
     """What is released are whole steps, whatever the sum: a continuous noise on it, rounded."""
     drawn = torch.randn(1000, dtype=torch.float64, generator=rng(3))
