@@ -127,7 +127,9 @@ class _Finder:
 
 
 def install() -> None:
-    """Patch what is imported already, and the rest when it is."""
+    """Patch what is imported already, and the rest when it is; once, whoever asks."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
     for name in PLACES:
         if name in sys.modules:
             _patch(sys.modules[name])
