@@ -56,7 +56,9 @@ def jitter(model: Any, seed: str) -> None:
         if digest in _made:
             continue
         rng = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
-        factor = 1 + SIZE * torch.randn(value.shape, generator=rng, dtype=torch.float64)
+        factor = 1 + SIZE * torch.randn(
+            value.shape, generator=rng, dtype=torch.float64, device="cpu"
+        )
         changed = (value.cpu().double() * factor).to(value.dtype)
         with torch.no_grad():
             parameter.copy_(changed)
