@@ -8,12 +8,14 @@ import re
 import signal
 import sys
 import tomllib
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import weights_jitter
 from data_files import fresh_cache, fresh_data  # noqa: F401 - fixtures
 from hypothesis import settings
 from small import SMALL, Small
@@ -78,6 +80,63 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.numprocesses = 0
 
 
+JITTER = Path(__file__).parent / "helpers" / "jitter"
+EXEMPT = tomllib.loads(Path(__file__).with_name("jitter.toml").read_text())["exempt"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what imitates another processor."""
+    group = parser.getgroup("another processor")
+    group.addoption(
+        "--jitter-weights", metavar="SEED", help="multiply first weights by 1 + 1e-6 N(0, 1)"
+    )
+    group.addoption(
+        "--write-reached", metavar="FILE", help="add the names of tests that had a model"
+    )
+    group.addoption("--only-reached", metavar="FILE", help="run only the tests that FILE names")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have this process and those that it starts jitter, if that is asked for."""
+    seed, file = config.option.jitter_weights, config.option.write_reached
+    if seed is None:
+        return
+    os.environ[weights_jitter.SEED] = seed
+    if file:
+        os.environ[weights_jitter.REACHED] = str(Path(file).absolute())
+    sys.path.append(str(JITTER))
+    before = os.environ.get("PYTHONPATH")
+    if str(JITTER) not in (before or "").split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [before, str(JITTER)]))
+    weights_jitter.install()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Leave the weights of those that are exempt as they are."""
+    exempt = item.nodeid.partition("[")[0] in EXEMPT
+    seed = os.environ.pop(weights_jitter.SEED, None) if exempt else None
+    try:
+        return (yield)
+    finally:
+        if seed is not None:
+            os.environ[weights_jitter.SEED] = seed
+
+
+def _reached(items: list[pytest.Item], file: str) -> set[pytest.Item]:
+    """Return the tests that ``file`` names, and all of a file with one of them whose tests share what they made."""
+    named = {*Path(file).read_text(encoding="utf-8").splitlines()}
+    shared = {
+        path
+        for path in {name.partition("::")[0] for name in named}
+        if path.startswith("tests/deployment/")
+        or re.search(r"cache|scope=", Path(path).read_text(encoding="utf-8"))
+    }
+    return {
+        item for item in items if item.nodeid in named or item.nodeid.partition("::")[0] in shared
+    }
+
+
 TIERS = ("long", "faults", "extended")
 
 
@@ -111,6 +170,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if _files_are_named(config) and not config.option.markexpr:
         unasked.remove("extended")
     left_out = {item for item in items if _tier(item) in unasked}
+    if config.option.only_reached:
+        left_out |= {*items} - _reached(items, config.option.only_reached)
     if left_out:
         config.hook.pytest_deselected(items=[*left_out])
         items[:] = [item for item in items if item not in left_out]

@@ -203,7 +203,7 @@ def test_a_vit_knows_a_patch_by_its_place_and_gives_the_mean_token() -> None:
     )
     tokens = F.linear(cut, model.patches.weight.flatten(1), model.patches.bias)
     placed = tokens + model.positions.weight
-    expected = F.layer_norm(placed, (8,)).mean(1)
+    expected = F.layer_norm(placed, (8,), model.norm.weight, model.norm.bias).mean(1)
     torch.testing.assert_close(model.embed(x), expected, rtol=1e-9, atol=1e-9)
     assert 0.015 < float(model.positions.weight.std()) < 0.025
 

@@ -61,11 +61,14 @@ def exported(past: PastRun, folder: Path, **options: Any) -> Path:
 
 
 def plain_python(folder: Path, script: str) -> str:
-    """Run ``script`` in ``folder`` with nothing of ours on its path; return what it prints."""
+    """Run ``script`` in ``folder`` with nothing of ours on its path; return what it prints.
+
+    The rest of the environment is this process's own: it says by which instructions torch computes.
+    """
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_NECTAR + script],
         cwd=folder,
-        env={"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         capture_output=True,
         text=True,
     )

@@ -97,7 +97,9 @@ def test_given_the_encoder_one_image_moves_a_mean_by_less_than_the_bound(here: R
         moved.append(float((one - other).norm()))
     bound = latent_sensitivity(6, IMAGES)
     assert bound == pytest.approx(6**0.5 / 12)
-    assert 0.99 * bound < max(moved) <= bound * (1 + 1e-6)
+    # a sum of so many numbers of at most 1, in float32, on either side of a difference, and six differences
+    rounding = 6**0.5 * 2 * IMAGES * 2**-24
+    assert 0.99 * bound < max(moved) <= bound + rounding
 
 
 def test_an_encoder_that_was_trained_on_the_image_moves_it_further(small: Small) -> None:

@@ -51,6 +51,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What became of each method on the pretended device, all in one fresh process."""
     program = ROOT / "tests" / "helpers" / "pretended_rounds.py"
     names = [*ROUNDS, f"{PLANTED}fedavg"]
+    places = [str(ROOT), str(ROOT / "tests" / "helpers"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
         [sys.executable, str(program), str(tmp_path_factory.mktemp("rounds"))]
         + [f"{name}={words_of(name)}" for name in names],
@@ -58,7 +59,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'helpers'}"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))},
     )
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {line.pop("name"): line for line in lines}

@@ -148,7 +148,8 @@ def test_after_a_spoiled_reply_the_sites_control_variates_still_add_up(
     for name, c in checkpoint.strategy[CONTROL].items():
         each = torch.stack([t[f"/{name}"] for t in last_states(record)])
         assert float((each.double().mean(0) - c).abs().max()) < 1e-6 * max(1, float(c.abs().max()))
-        assert float(c.abs().max()) > 0
+        # .022 to .079; that of a bias in front of a norm, which moves nothing, is rounding, and may be 0
+        assert float(c.abs().max()) > 1e-3 or name.endswith(".bias"), name
 
 
 def last_states(record: Record) -> list[Any]:

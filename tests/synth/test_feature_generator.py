@@ -332,7 +332,8 @@ def test_a_round_is_adam_on_the_loss_with_moments_kept_and_the_rate_falling_from
                     up, down = m / (1 - 0.9**t), (v / (1 - 0.999**t)).sqrt() + 1e-8
                     p.sub_(0.01 * 0.5**r * up / down)
     for name, value in ours.state_dict().items():
-        torch.testing.assert_close(value, theirs.state_dict()[name], rtol=1e-4, atol=1e-6)
+        # Adam's first steps are .01 and .005 of any gradient, and its rounding is divided by the gradient's size.
+        torch.testing.assert_close(value, theirs.state_dict()[name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_training_that_was_restored_ends_with_the_bits_of_an_unbroken_one() -> None:
