@@ -235,7 +235,7 @@ def _start(*words: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}:{HELPERS}"},
+        env=os.environ | {"PYTHONPATH": f"{ROOT}:{HELPERS}:{os.environ.get('PYTHONPATH', '')}"},
     )
 
 

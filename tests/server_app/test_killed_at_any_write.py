@@ -36,7 +36,7 @@ def died_at(jobs: list[dict[str, Any]]) -> list[str]:
         input=json.dumps(jobs),
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
         check=True,
     )
     return [json.loads(line) for line in done.stdout.splitlines()]
