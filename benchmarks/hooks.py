@@ -31,7 +31,7 @@ PARTS: dict[str, tuple[type, str] | tuple[Callable[..., Any], ...]] = {
     "FedDM's client, beside these": (FedDMClient, "extra matching"),
     "Draws that privacy rests on (`self.draws`)": (
         Draws,
-        "charge noise gaussian sample rows chosen",
+        "charge gaussian sample rows chosen",
     ),
     "The server: to be written": (Strategy, "instructions bounds update"),
     "The server: where the default is not enough": (

@@ -84,6 +84,7 @@ class GenerationSettings(Settings):
         1.0,
         "with noise_multiplier: longest contribution of one image to a step",
         symbol="C",
+        allowed="a number from 1e-6 to 1e6",
         ge=LEAST_CLIP,
         le=MOST_CLIP,
     )

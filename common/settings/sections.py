@@ -311,6 +311,7 @@ class PrivacySettings(Section):
         1.0,
         "longest contribution of one example to a private step",
         symbol="C",
+        allowed="a number from 1e-6 to 1e6",
         ge=LEAST_CLIP,
         le=MOST_CLIP,
     )
