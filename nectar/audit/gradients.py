@@ -53,7 +53,7 @@ class GradientReleases:
 
     def expected(self, *, canary: bool) -> Tensor:
         """Return the step without noise of all examples."""
-        return self.gaussian.values(self.sums[int(canary)])
+        return self.gaussian.values(self.sums[int(canary)]).float()
 
     def drawn(self, *, canary: bool) -> tuple[Tensor, Tensor]:
         """Return steps, and as many without the canary."""

@@ -64,5 +64,5 @@ class PublishedReleases:
         return self._released(own), self._released(other)
 
     def _released(self, mean: Tensor) -> Tensor:
-        noise = KeyStream().normal((_BLOCK, len(mean)))
+        noise = KeyStream().normal((_BLOCK, len(mean))).to(mean.dtype)
         return mean + self.noise_multiplier * self.clip / self.batch * noise

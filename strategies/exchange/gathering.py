@@ -171,8 +171,9 @@ class Gathering:
     def _silent(self, here: Iterable[int]) -> dict[int, str]:
         """Return why each node that is online and has said nothing of use takes no part."""
         unheard = [i for i in here if i not in self._known and i not in self._refused]
-        names = registered(self._grid) if unheard else {}
-        return {i: self._failed.get(i) or said_of([i], names) for i in unheard}
+        if any(i not in self._names for i in unheard):
+            self._names = registered(self._grid)
+        return {i: self._failed.get(i) or said_of([i], self._names) for i in unheard}
 
     def _refused_of(self, here: Iterable[int]) -> dict[int, str]:
         there = set(here)

@@ -6,6 +6,7 @@ Each planted bug is a mechanism's own code with one thing changed.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,7 +41,7 @@ FEW = 12_000
 @pytest.fixture(autouse=True)
 def _the_same_releases_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an attack shows of one mechanism varies by a tenth from draw to draw; what is tested is not the entropy."""
-    bits = SimpleNamespace(urandom=np.random.default_rng(1).bytes)
+    bits = SimpleNamespace(urandom=np.random.default_rng(1).bytes, getpid=os.getpid)
     monkeypatch.setattr("common.draws.entropy.os", bits)
 
 

@@ -46,7 +46,9 @@ class Busy(PromptGrid):
 
     def get_nodes(self) -> Iterator[NodeInfo]:
         """Return them with the names that they were registered with."""
-        names = dict(zip(super().get_node_ids(), ("north", "south", "east"), strict=True))
+        names = dict(
+            zip(super().get_node_ids(), ("partition-0", "partition-1", "partition-2"), strict=True)
+        )
         return (NodeInfo(node_id=i, name=names[i]) for i in self.get_node_ids())
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -83,7 +85,7 @@ def test_a_site_that_is_online_and_busy_is_said_to_be_that(
     with caplog.at_level("INFO", logger="flwr"), pytest.raises(FederationError) as caught:
         gathered(grid, 0.8)
     assert str(caught.value) == (
-        "2 of 3 sites were there after 0.8 s (partition-0, partition-1; online and busy or not answering: east "
+        "2 of 3 sites were there after 0.8 s (partition-0, partition-1; online and busy or not answering: partition-2 "
         "(node 1002)): wait until the silent sites are free (a run that was ended may still be at work there) or "
         "start their SuperNodes again, or lower federation.sites"
     )

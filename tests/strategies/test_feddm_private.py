@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +27,7 @@ from common.specs.images import images_spec
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights
 from synth.matching_parts import Extra
+from synth.private_release import Gaussian
 
 PUBLIC = "privacy.counts=public"
 MECHANISMS = ("gradient", "feature")
@@ -154,15 +154,15 @@ def test_counts_with_noise_are_drawn_once(small: Small) -> None:
 def uncharged(device: FedDMClient) -> int:
     """Return how many releases of a round are in no event that was charged before them."""
     drawn = 0
-    noise = Draws.noise
+    released = Gaussian.released
 
-    def counted(self: Draws, purpose: str, shape: Sequence[int]) -> Tensor:
+    def counted(self: Gaussian, sums: Tensor) -> Tensor:
         nonlocal drawn
         drawn += 1
-        assert self.told is not None, "noise before the charge"
-        return noise(self, purpose, shape)
+        assert device.draws.told is not None, "noise before the charge"
+        return released(self, sums)
 
-    with patch.object(Draws, "noise", counted):
+    with patch.object(Gaussian, "released", counted):
         reply(device)
     assert device.draws.told is not None
     return drawn - sum(event.steps for event in device.draws.told.events)

@@ -223,7 +223,9 @@ class Looked(PromptGrid):
 
     def get_nodes(self) -> Iterator[NodeInfo]:
         self.looks += 1
-        return (NodeInfo(node_id=i, name=f"name-{i}") for i in self.get_node_ids())
+        return (
+            NodeInfo(node_id=i, name=f"partition-{k}") for k, i in enumerate(self.get_node_ids())
+        )
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         messages = list(messages)
@@ -272,7 +274,7 @@ def test_the_silent_are_named_by_one_look_at_the_nodes(small: Small) -> None:
     question = Question(0, held_out=False, max_examples=10**6)
     there = wait_for_sites(grid, NODES, question, deadline=0.5, min_replies=1)
     assert len(there.sites) == 10
-    assert there.silent[1000] == ("online and busy or not answering: name-1000 (node 1000)")
+    assert there.silent[1000] == ("online and busy or not answering: partition-0 (node 1000)")
     assert len(there.silent) == 30
     assert grid.looks == 1
 
@@ -293,5 +295,5 @@ def test_of_many_that_are_there_twenty_are_named(small: Small) -> None:
         wait_for_sites(grid, NODES, question, deadline=0.3, min_replies=NODES)
     said = str(caught.value)
     assert said.startswith("39 of 40 sites were there after 0.3 s (partition-1, partition-2, ")
-    assert "partition-20 and 19 more; online and busy or not answering: name-1000 (node" in said
+    assert "partition-20 and 19 more; online and busy or not answering: partition-0 (node" in said
     assert "partition-21" not in said
