@@ -109,9 +109,8 @@ class Gaussian:
         found = torch.empty(sums.shape, dtype=torch.float64, device=sums.device)
         deviation = self.noise_multiplier * self.clip / self.grid
         # In pieces that stay in the cache: a pass over millions of numbers costs as much as their noise.
-        for steps, into in zip(
-            sums.flatten().split(_PIECE), found.view(-1).split(_PIECE), strict=True
-        ):
+        pieces = (torch.split(each, _PIECE) for each in (sums.flatten(), found.view(-1)))
+        for steps, into in zip(*pieces, strict=True):
             noise = self.normal((len(steps),)).to(sums.device, torch.float64) * deviation
             torch.add(noise.round_().to(torch.int64), steps, out=into).mul_(self.grid)
         return found
