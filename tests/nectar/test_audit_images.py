@@ -19,7 +19,7 @@ from PIL import Image
 from small import Small
 from torch import Tensor
 
-from client_app.owner.review import Review
+from client_app.owner.review import Look, Review
 from common.errors import ConfigError, FederationError
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
@@ -383,8 +383,10 @@ def test_at_a_site_the_outcome_goes_with_the_pictures_once_these_may_leave(revie
     """The site's own code, which knows nothing of audits, sends what it would have sent, and deletes the rest."""
     sent = SyntheticImages(drawn(3, 1).float() / 255, torch.tensor([0, 1, 0]))
     looks = Review(review / "asked", command=(sys.executable, "-c", _AUDITS, str(review / "own")))
-    left = looks.kept(sent, "run-north", INFO, lambda: math.inf)
-    assert left is sent
+    left = looks.kept(sent, Look("run-north", INFO, lambda: math.inf))
+    assert isinstance(left, SyntheticImages)
+    assert torch.equal(left.labels, sent.labels)
+    torch.testing.assert_close(left.images, sent.images, rtol=0, atol=1e-6)
     assert list((review / "asked").iterdir()) == []
     assert (review / "seen").read_text("utf-8") == "3"
 
