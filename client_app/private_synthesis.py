@@ -27,7 +27,7 @@ def known_examples(client: DeviceClient, rho: float) -> int:
 
 
 def charge_generator(
-    client: DeviceClient, settings: GenerationSettings, examples: int, *, anew: bool
+    client: DeviceClient, settings: GenerationSettings, examples: int, *, first: bool
 ) -> None:
     """Charge the training of a generator on so many examples, or go on with one that was charged before.
 
@@ -39,7 +39,7 @@ def charge_generator(
     rate = min(settings.batch, examples) / examples
     steps = steps_of(settings.epochs, examples, settings.batch)
     event = Event(MECHANISM, settings.noise_multiplier, rate, steps)
-    client.draws.charge(*[event] * anew, resumable=True)
+    client.draws.charge(*[event] * first, resumable=True)
 
 
 def descent_of(

@@ -148,7 +148,7 @@ class Synthesis:
             descent_of(self._client, settings, self._pool, self._examples),
         )
         kept = self._read("training")
-        charge_generator(self._client, settings, self._examples, anew=kept is None)
+        charge_generator(self._client, settings, self._examples, first=kept is None)
         if kept is not None:
             generator.load(kept)
         return generator
@@ -226,7 +226,7 @@ class Synthesis:
         if kept is None:
             return None
         # another release of the same images, charged as a round that is repeated is
-        charge_generator(self._client, self._settings, self._examples, anew=True)
+        charge_generator(self._client, self._settings, self._examples, first=True)
         return Pixels(kept["images"], kept["labels"], tuple(info.mean), tuple(info.std))
 
     def _keep(self, made: Pixels) -> None:

@@ -25,27 +25,30 @@ LEAST_NOISE, MOST_NOISE = 1e-2, 1e4
 """The noise multipliers that there are beside 0: less protects nobody, more is a slip; both are hard to account for."""
 
 
-def _check_noise(value: float) -> float:
-    if value and not LEAST_NOISE <= value <= MOST_NOISE:
-        raise ValueError("less noise protects nobody, and more leaves nothing")
-    return value
-
-
-Noise = Annotated[float, AfterValidator(_check_noise)]
-"""A setting that noise is as large as: a multiple of what it covers."""
-
-
 LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
 """The longest contributions that there are: beyond, a length leaves what float32 can tell."""
 
 
-def _check_clip(value: float) -> float:
-    if value and not LEAST_CLIP <= value <= MOST_CLIP:
-        raise ValueError("a length beyond leaves what float32 can tell")
-    return value
+def _zero_or(least: float, most: float, why: str) -> AfterValidator:
+    """Return what refuses a number that is neither 0 nor between these."""
+
+    def check(value: float) -> float:
+        if value and not least <= value <= most:
+            raise ValueError(why)
+        return value
+
+    return AfterValidator(check)
 
 
-Clip = Annotated[float, AfterValidator(_check_clip)]
+Noise = Annotated[
+    float,
+    _zero_or(LEAST_NOISE, MOST_NOISE, "less noise protects nobody, and more leaves nothing"),
+]
+"""A setting that noise is as large as: a multiple of what it covers."""
+
+Clip = Annotated[
+    float, _zero_or(LEAST_CLIP, MOST_CLIP, "a length beyond leaves what float32 can tell")
+]
 """A setting that is a longest contribution, or 0 for none."""
 
 
