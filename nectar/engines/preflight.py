@@ -66,8 +66,8 @@ def check(config: Config) -> None:
     Raises
     ------
     NectarError
-        If no record can be made, the tracker is not installed, the data are not of the method's kind, the model does not fit them, the data
-        set or its partition cannot be had, or the strategy cannot be constructed.
+        If no record can be made, the tracker is not installed, the data are not of the method's kind, the model does
+        not fit them, the data set or its partition cannot be had, or the strategy cannot be constructed.
     """
     if not config.resume:
         _require_output(config.output_dir)

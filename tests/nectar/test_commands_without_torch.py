@@ -1,4 +1,4 @@
-"""What only looks, or refuses, is there at once: no torch, no Flower, no Ray; a place that takes no record is told first."""
+"""What only looks, or refuses, imports no torch, no Flower, no Ray; a place that takes no record is told first."""
 
 from __future__ import annotations
 
