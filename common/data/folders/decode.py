@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import warnings
 from functools import cache
 from pathlib import Path
@@ -25,6 +26,9 @@ _WITH_ALPHA = ("LA", "La", "PA", "RGBA", "RGBa")
 _TOP = {8: 255, 16: 65535}
 FILTER = Image.Resampling.BICUBIC  # Pillow's widens with the reduction, so nothing is aliased
 
+
+#: what a decoder makes of a JPEG's blocks that are missing, and bytes that would be taken for such blocks
+_GREY, _MORE = 128, bytes(range(1, 255)) * 8
 
 _TOO_LARGE = "too many pixels to be safe to decode"
 
@@ -78,6 +82,8 @@ def read_image(
                 image.draft(None, (2 * settings.size, 2 * settings.size))
                 if most_pixels is not None and image.width * image.height > most_pixels:
                     raise Unreadable(_TOO_LARGE)
+                if image.format == "JPEG" and _is_cut(image, path):
+                    raise Unreadable("damaged (truncated)")
                 return _array(ImageOps.exif_transpose(image), image.format or "", settings)
     except Unreadable:
         raise
@@ -88,6 +94,20 @@ def read_image(
     except Exception as error:  # a damaged file can raise nearly anything
         reason = "truncated" if "truncated" in str(error) else type(error).__name__
         raise Unreadable(f"damaged ({reason})") from None
+
+
+def _is_cut(image: Image.Image, path: Path) -> bool:
+    """Whether a JPEG's scan ends early although its end is marked: the decoder leaves what is missing grey.
+
+    Bytes that follow the end of a whole scan change nothing.
+    """
+    last = np.asarray(image.getpixel((image.width - 1, image.height - 1)), dtype=np.float64)
+    if (abs(last - _GREY) > 1).any():
+        return False
+    head, end, rest = path.read_bytes().rpartition(b"\xff\xd9")
+    with Image.open(io.BytesIO(head + _MORE + end + rest), formats=["JPEG"]) as other:
+        other.draft(image.mode, image.size)
+        return other.size == image.size and other.tobytes() != image.tobytes()
 
 
 def _array(image: Image.Image, kind: str, settings: ImagesSettings) -> NDArray[np.generic]:
