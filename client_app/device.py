@@ -294,8 +294,10 @@ class DeviceClient(NumPyClient):
                 "a private run learns no figure of this site's examples: set evaluation.on=server or none"
             )
         if not len(self.holdout):
+            share = self.run.config.data.site_holdout
             raise FederationError(
-                f"site '{self.site}' holds out no images to evaluate on: set data.site_holdout above 0"
+                f"site '{self.site}' holds out nothing to evaluate on: its examples are too few for "
+                f"data.site_holdout={share:g}; raise that, to .5 at the most, or give it more of them"
             )
         self.begin(config)
         model = self.model(ARRIVALS.weights(parameters, self.run.spec))
