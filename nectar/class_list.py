@@ -10,7 +10,7 @@ from common.config.loading import load
 from common.config.own_parts import Judge
 from common.config.text import scalar_text
 from common.errors import ConfigError
-from common.settings.datasets import kind_of
+from common.settings.datasets import is_somebodys_own, kind_of
 from nectar.words import RunConfig
 
 CLASSES_KEY = "images.classes"
@@ -31,7 +31,8 @@ def with_class_list(
     """
     config = load(run_config, judge=judge)
     images = config.images
-    if images.classes or kind_of(config.dataset) or not (images.folder or images.sites):
+    of_folders = is_somebodys_own(config.dataset) and not kind_of(config.dataset)
+    if images.classes or not of_folders or not (images.folder or images.sites):
         return dict(run_config)
     folders = [*images.site_folders]
     if images.folder:
