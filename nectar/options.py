@@ -9,7 +9,7 @@ import typer
 
 from common.config.text import from_home
 from common.errors import ConfigError
-from nectar.words import completions
+from nectar.words import completions, is_folder
 
 
 def flag(name: str, help: str) -> Any:
@@ -98,7 +98,7 @@ Delta = Annotated[float, typer.Option(help="the delta at which an epsilon is mea
 
 def is_place(word: str) -> bool:
     """Whether a word names a path: it has no ``=`` before its first slash, or a folder has that name."""
-    return "=" not in word.partition("/")[0] or Path(word).is_dir()
+    return "=" not in word.partition("/")[0] or is_folder(Path(word))
 
 
 def here(word: str) -> Path:

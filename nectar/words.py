@@ -5,8 +5,10 @@ Undotted keys are the run config's own, dotted ones go into its ``set``; options
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from common.config.consistency import FILE_KEY, SITES_KEY
@@ -22,9 +24,6 @@ from common.methods import METHODS
 RunConfig = dict[str, str | int | float | bool]
 
 _NUMBER_KEYS = ("rounds", "seed")
-
-#: folders of sites from which on none is looked for that has a comma in its name
-_MANY = 50
 
 
 def next_step(record: Path) -> str:
@@ -149,15 +148,21 @@ def _own_paths(key: str, text: str, directory: Path) -> str:
 
 
 def _refuse_commas(parts: list[str], directory: Path) -> None:
-    """Refuse folders of sites where one is there whose name has a comma, which ends a path; ConfigError."""
-    for start in range(len(parts) - 1) if len(parts) < _MANY else ():
-        for end in range(start + 2, len(parts) + 1):
-            folder = directory / from_home(",".join(parts[start:end]).strip())
-            if folder.is_dir():
-                raise ConfigError(
-                    f"a comma in {SITES_KEY} ends a path, and {folder} has one in its name: rename the folder, or "
-                    "give a link to it without one."
-                )
+    """Refuse folders of sites where one is there whose name has a comma or two, which end a path; ConfigError."""
+    for start, many in itertools.product(range(len(parts)), (2, 3)):
+        folder = directory / from_home(",".join(parts[start : start + many]).strip())
+        if start + many <= len(parts) and is_folder(folder):
+            raise ConfigError(
+                f"a comma in {SITES_KEY} ends a path, and {folder} has one in its name: rename the folder, or give a "
+                "link to it without one."
+            )
+
+
+def is_folder(place: Path) -> bool:
+    """Whether a folder is there; not where none can have such a name."""
+    with suppress(OSError, ValueError):
+        return place.is_dir()
+    return False
 
 
 def meant_by(name: str) -> str | None:

@@ -181,6 +181,7 @@ def test_a_word_that_is_a_folder_is_the_folder(
         assert cli.main([command, exported, place]) == 0, capsys.readouterr().err
         assert "accuracy" in capsys.readouterr().out
     assert cli.main(["score", "a=b", "split=nothere"]) == 2
+    assert cli.main(["score", "a=b", f"images.classes={'x' * 300}"]) == 2
 
 
 def test_a_comma_in_a_path_of_a_site_is_named(
@@ -207,3 +208,5 @@ def test_a_comma_in_a_path_of_a_site_is_named(
         assert said.count("\n") == 1
     (tmp_path / "north").symlink_to(tmp_path / "north, ward 3")
     assert cli.main(["data", *shape[:4], "images.sites=south,north"]) == 0
+    long = ",".join("x" * 100 for _ in range(4))
+    assert cli.main(["data", *shape[:4], f"images.sites={long}"]) == 2
