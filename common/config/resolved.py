@@ -32,11 +32,10 @@ from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
 from common.settings.base import Settings
-from common.settings.describe import operational
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
 from common.settings.networks import FeaturesSettings, ModelSettings
-from common.settings.section import Section
+from common.settings.section import Section, operational
 from common.settings.sections import (
     SECTIONS,
     ComputeSettings,
