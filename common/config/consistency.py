@@ -27,7 +27,7 @@ from common.settings.sections import (
 FILE_KEY, SITES_KEY = "data.file", "images.sites"
 
 #: the settings of ``images`` that say how files of a folder are read
-_OF_FOLDERS = ("folder", "sites", "size", "channels", "bits")
+_OF_FOLDERS = ("folder", "sites", "size", "channels", "bits", "page", "white", "group")
 
 
 def check_federation(federation: FederationSettings) -> None:
@@ -237,10 +237,14 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
         raise ConfigError(
             f"{FILE_KEY}={data.file} needs data.label: the name of the column that has each row's class."
         )
-    if data.label and not table:
-        raise ConfigError(
-            f"data.label={data.label} names a column of a .csv file, but {FILE_KEY} is not one: leave it out."
-        )
+    for key, column, way in (
+        ("label", data.label, ""),
+        ("group", data.group, "; arrays bring train_groups, and pictures have images.group"),
+    ):
+        if column and not table:
+            raise ConfigError(
+                f"data.{key}={column} names a column of a .csv file, but {FILE_KEY} is not one: leave it out{way}."
+            )
     if data.kind == "images":
         for name in ("scale", "low", "high"):
             if (value := getattr(data, name)) != DataSettings.model_fields[name].default:
