@@ -12,18 +12,19 @@ from numpy.typing import NDArray
 
 from common.config.resolved import Config
 from common.data.bounds import ANYWHERE, Bounds
+from common.data.division.counts import lacking
 from common.data.division.partitions import partition
 from common.data.division.parts import Parts
 from common.data.division.stratify import subset, validation_split
 from common.data.features import Extractor
 from common.data.loading import load, load_site
 from common.data.own.rows import check_reach
-from common.data.published.catalogue import describe
+from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
 from common.draws.seeding import derive
 from common.errors import DataError
 from common.learning.run import Run
-from common.samples.dataset import Dataset, DatasetInfo
+from common.samples.dataset import Dataset, DatasetInfo, Labels
 from common.settings.datasets import kind_of
 from common.sites import folder_sites
 
@@ -115,20 +116,44 @@ class Division:
         config, dataset = self.config, self.dataset
         check_reach(dataset, config.data.scale)
         strata = self.run.task.strata(dataset.train)
-        used = subset(strata, config.data.images, config.seed)
-        rest, held = validation_split(strata[used], config.data.validation, config.seed)
+        used, groups = subset(strata, config.data.images, config.seed), self.groups(dataset)
+        groups = None if groups is None else groups[used]
+        least = 1 if self.run.task.by_class else 0
+        share = config.data.validation
+        rest, held = validation_split(strata[used], share, config.seed, groups, least)
         return used[rest], used[held]
+
+    def groups(self, dataset: Dataset) -> Labels | None:
+        """Return which samples of ``dataset``'s training split are never divided, int64 [n]; None where any may be.
+
+        A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``.
+        """
+        return None if self.config.dataset in NAMES else dataset.train.owners
 
     @property
     def validation(self) -> Indices:
         """Positions in the training split that the server holds back for tuning."""
         return self._cut[1]
 
+    @property
+    def gaps(self) -> list[str]:
+        """Sentences on classes of which nothing is there to judge a model by; none where the task tells none apart."""
+        train, unit, classes = self.dataset.train, self.run.info.unit, self.run.info.classes
+        if not self.run.task.by_class:
+            return []
+        said = [
+            lacking(self.dataset.test.labels, classes, f"test {unit}"),
+            lacking(train.labels[self.validation], classes, f"validation {unit}"),
+        ]
+        return [sentence for sentence in said if sentence]
+
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
         """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
         seed = derive(self.config.seed, "site-holdout", site)
         strata = self.run.task.strata(dataset.train)[indices]
-        kept, held = validation_split(strata, self.config.data.site_holdout, seed)
+        groups = self.groups(dataset)
+        groups = None if groups is None else groups[indices]
+        kept, held = validation_split(strata, self.config.data.site_holdout, seed, groups)
         return indices[kept], indices[held]
 
     def partition(self, clients: int) -> Sequence[Indices]:
@@ -140,11 +165,13 @@ class Division:
 def _partition(division: Division, clients: int) -> Parts:
     positions, _ = division._cut
     split, config = division.dataset.train, division.config
+    groups = division.groups(division.dataset)
     parts = partition(
         division.run.task.strata(split)[positions],
         clients,
         config.partition,
         config.seed,
         None if split.owners is None else split.owners[positions],
+        whole=groups is not None,
     )
     return parts.within(positions)

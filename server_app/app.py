@@ -136,6 +136,8 @@ def serve(
     record, checkpoint = standing.record, standing.checkpoint
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
+    if config.private and (config.data.group or config.images.group):
+        logger.warning("epsilon is of one example: of a group with k of them it is k times as much")
     telling = Telling()
     try:
         telling = telling_of(run.config, record, lambda: strategy.sites, on_round)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean
@@ -15,6 +16,8 @@ from common.learning.training import evaluate
 from common.models import Classifier
 from common.samples.inputs import Samples, samples
 from server_app.loop import Evaluator, Judgement
+
+log = logging.getLogger("flwr")
 
 
 def server_evaluator(division: Division) -> Evaluator:
@@ -55,6 +58,8 @@ def server_evaluator(division: Division) -> Evaluator:
             {**on_test, **others} if len(on_test) + len(others) > 1 else {},
         )
 
+    for sentence in division.gaps:
+        log.warning("%s", sentence)
     model_of("")  # so that one that cannot be built shows early
     return judge
 

@@ -298,7 +298,8 @@ def sentence_of(result: RoundResult, rounds: int) -> str:
     """Return the round as one line that a person can read."""
     parts = [f"round {result.server_round}/{rounds}:"]
     if result.test:
-        parts.append(f"accuracy {result.test.accuracy:.4f}, loss {result.test.loss:.4f},")
+        over = result.test.coverage
+        parts.append(f"accuracy {result.test.accuracy:.4f}{over}, loss {result.test.loss:.4f},")
     if result.server_round == 0:
         return " ".join(parts).rstrip(",") + " before training"
     asked = len(result.outcome.accepted) + len(result.outcome.rejected)

@@ -53,6 +53,12 @@ class DataSettings(Section):
         "a .csv file: the column that names each row's class; all others are numbers",
         allowed="a column's name",
     )
+    group: str = setting(
+        "",
+        "a .csv file: the column that names whom or what each row belongs to, such as a patient: the rows of one are "
+        "not divided by test, validation, hold-out or partition; never something to learn from",
+        allowed="a column's name",
+    )
     scale: Literal["none", "minmax", "standard"] = setting(
         "none",
         "table, series: what brings values to a common size; minmax: data.low to -1 and data.high to 1; standard: "
@@ -110,7 +116,7 @@ class PartitionSettings(Section):
 
     kind: Literal["dirichlet", "iid", "by_class", "shards", "quantity", "natural"] = setting(
         "dirichlet",
-        "the rule that divides the images over the clients; natural: a writer's or user's own",
+        "the rule that divides the images over the clients; natural: a writer's, a user's or a group's own",
     )
     alpha: float = setting(
         0.5,

@@ -115,7 +115,14 @@ def _run(config: Config) -> tuple[Dataset, Holdings]:
     if division.dataset.info.kind in ("table", "series"):
         print(f"\n{describe_columns(division.dataset)}", flush=True)
     holdings = partitioned(division)
-    print(f"\n{describe_partition(division, holdings)}")
+    print(f"\n{describe_partition(division, holdings)}", flush=True)
+    if config.images.folder:
+        from nectar.dataset.same_pictures import same_pictures
+
+        folder = config.data_dir / Path(config.images.folder).expanduser()
+        skipped = {one.path for one in division.dataset.skipped}
+        for line in same_pictures(config, folder, skipped).lines:
+            print(line)
     return division.dataset, holdings
 
 

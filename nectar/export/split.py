@@ -38,6 +38,7 @@ def split_settings(config: Config) -> dict[str, Any] | None:
         "test_share": data.test_share,
         "validation": data.validation,
         "images": data.images,
+        "group": config.images.group,
     }
 
 
@@ -76,6 +77,9 @@ class RunSplit:
             "size": height,
             "channels": channels,
             "bits": 16 if about["input"]["scale"] > 255 else 8,
+            "page": about["input"].get("page", ""),
+            "white": about["input"].get("white", 0),
+            "group": run["split"].get("group", ""),
         }
         return cls(run["data"], run["seed"], run["split"], ImagesSettings.model_validate(images))
 
@@ -108,12 +112,13 @@ class RunSplit:
             if share.share:
                 kept, cut = test_split(train, share)
                 test = Split(train.images[cut], train.labels[cut])
-        learned = Split(train.images[kept], train.labels[kept])
+        learned = train.at(kept)
         if checksum_of(learned, test) != self.checksum:
             return None
         used = subset(learned.labels, int(self.settings["images"]), self.seed)
         share_held = float(self.settings["validation"])
-        rest, held = validation_split(learned.labels[used], share_held, self.seed)
+        groups = None if learned.owners is None else learned.owners[used]
+        rest, held = validation_split(learned.labels[used], share_held, self.seed, groups, least=1)
         parts[kept[used[rest]]], parts[kept[used[held]]] = TRAINED, VALIDATION
         by_place = {places[0]: list(zip(seen, parts.tolist(), strict=True))} if places[0] else {}
         return by_place | ({places[1]: [(path, HELD_OUT) for path in tests]} if places[1] else {})

@@ -23,7 +23,7 @@ _NO_CLASS = ("", "NA", "NAN", "?")
 _MISSING = (*_NO_CLASS, "N/A", "NULL", "NONE", "-")
 
 
-def read_table(path: Path, label: str) -> dict[str, Any]:
+def read_table(path: Path, label: str, group: str = "") -> dict[str, Any]:
     """Return the rows, their classes' names and the columns' names.
 
     Cells are numbers with a decimal point, and anything in the column ``label``. What is wrong is told by its line
@@ -35,11 +35,14 @@ def read_table(path: Path, label: str) -> dict[str, Any]:
         UTF-8, with or without a byte order mark; commas between cells; names of the columns in the first line.
     label : str
         The column of the classes.
+    group : str
+        The column of what belongs together; nothing for none.
 
     Returns
     -------
     dict
-        ``train_images`` float64 [n, columns], ``train_labels`` text [n], ``columns`` list of str.
+        ``train_images`` float64 [n, columns], ``train_labels`` text [n], ``columns`` list of str; ``train_groups``
+        text [n] where they are asked for.
 
     Raises
     ------
@@ -47,7 +50,7 @@ def read_table(path: Path, label: str) -> dict[str, Any]:
         If it is not such a file, or larger than what is read.
     """
     try:
-        return _read(path, label)
+        return _read(path, label, group)
     except DataError as error:
         # the server named the file, and the names of its columns are the site's
         raise DataError(
@@ -56,7 +59,7 @@ def read_table(path: Path, label: str) -> dict[str, Any]:
         ) from error
 
 
-def _read(path: Path, label: str) -> dict[str, Any]:
+def _read(path: Path, label: str, group: str) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:
@@ -64,7 +67,7 @@ def _read(path: Path, label: str) -> dict[str, Any]:
                 f"{path} has {size / 2**20:.0f} MiB, of which {MOST_BYTES >> 20} are read at the most: save it as .npz"
             )
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _Table(path, label).read(csv.reader(file, strict=True))
+            return _Table(path, label, group).read(csv.reader(file, strict=True))
     except OSError as error:
         raise DataError(f"data.file={path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
@@ -75,14 +78,24 @@ def _read(path: Path, label: str) -> dict[str, Any]:
 class _Table:
     path: Path
     label: str
+    group: str
 
     def read(self, reader: Any) -> dict[str, Any]:
         lines = self._lines(reader)
         head = [cell.strip() for cell in next(lines, [])]
         self._check_head(head)
-        place = self._place(head)
-        columns = [name for at, name in enumerate(head) if at != place]
-        values, classes = array("d"), list[str]()
+        place = self._place(head, "label", self.label, "the one of the classes")
+        beside = (
+            self._place(head, "group", self.group, "whom rows belong to") if self.group else place
+        )
+        if self.group and beside == place:
+            raise DataError(f"data.group={self.group} is data.label too: name another column")
+        columns = [name for at, name in enumerate(head) if at not in (place, beside)]
+        if not columns:
+            raise DataError(
+                f"{self.path} has no column of numbers beside data.label and data.group"
+            )
+        values, classes, groups = array("d"), list[str](), list[str]()
         for cells in lines:
             where = f"{self.path}, line {reader.line_num}"
             if len(cells) != len(head):
@@ -93,12 +106,16 @@ class _Table:
                 raise DataError(
                     f"{self.path} has more than {MOST_ROWS:,} rows, or {MOST_VALUES:,} numbers: save it as .npz"
                 )
-            classes.append(_class(cells.pop(place), where, self.label))
+            classes.append(_class(cells[place], where, self.label))
+            if self.group:
+                groups.append(_class(cells[beside], where, self.group, "group"))
+            cells = [cell for at, cell in enumerate(cells) if at not in (place, beside)]
             values.extend(_numbers(cells, columns, where))
         if not classes:
             raise DataError(f"{self.path} has no row below the names of its columns")
         table = np.frombuffer(values, dtype=np.float64).reshape(len(classes), len(columns))
-        return {"train_images": table, "train_labels": np.array(classes), "columns": columns}
+        found = {"train_images": table, "train_labels": np.array(classes), "columns": columns}
+        return found | ({"train_groups": np.array(groups)} if self.group else {})
 
     def _lines(self, reader: Any) -> Iterator[list[str]]:
         """Yield the lines that have something in them."""
@@ -135,20 +152,19 @@ class _Table:
                 f"{self.path} needs a column of classes and at least one of numbers, with their names in the first line"
             )
 
-    def _place(self, head: list[str]) -> int:
-        if self.label in head:
-            return head.index(self.label)
-        near = get_close_matches(self.label, head, n=1) or head[-1:]
+    def _place(self, head: list[str], key: str, name: str, what: str) -> int:
+        if name in head:
+            return head.index(name)
+        near = get_close_matches(name, head, n=1) or head[-1:]
         raise DataError(
-            f"{self.path} has no column {self.label!r}: data.label names the one of the classes, such as "
-            f"data.label={near[0]}"
+            f"{self.path} has no column {name!r}: data.{key} names {what}, such as data.{key}={near[0]}"
         )
 
 
-def _class(cell: str, where: str, label: str) -> str:
+def _class(cell: str, where: str, column: str, what: str = "class") -> str:
     name = cell.strip()
     if name.upper() in _NO_CLASS:
-        raise DataError(f"{where}: no class in column {label!r}: leave the row out, or name one")
+        raise DataError(f"{where}: no {what} in column {column!r}: leave the row out, or name one")
     check_printed([name], where)
     return name
 
