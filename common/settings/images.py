@@ -36,7 +36,11 @@ def _paths(value: Any) -> Any:
 Paths = Annotated[str, BeforeValidator(_paths)]
 """A text of paths with commas between them."""
 
-GROUP_PATTERN = r"^(|folder|[^/*{}]*(\*[^/*{}]*)?\{group\}[^/*{}]*(\*[^/*{}]*){0,2})$"
+_PLAIN = r"[^/*{}]*"
+GROUP_PATTERN = (
+    rf"^(|folder|({_PLAIN}\*)?{_PLAIN}\{{group\}}{_PLAIN}(\*{_PLAIN})?"
+    rf"|{_PLAIN}\{{group\}}{_PLAIN}\*{_PLAIN}\*{_PLAIN})$"
+)
 """What ``images.group`` may be: few wildcards, since a pattern is matched with the names of somebody's files."""
 
 _NUMBERS = "a number, or one a channel with commas between them"

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config.resolved import Config
 from common.data.division.groups import group_ids
 from common.data.folders.decode import Unreadable, read_image
-from common.data.folders.folder import list_split, printable, split_folders
+from common.data.folders.folder import ImageFile, list_split, printable, split_folders
 from common.data.folders.holdout import Holdout, test_split
+from common.data.folders.image_sets import site_split
 from common.data.folders.pictures import most_pixels
-from common.samples.dataset import Split
+from common.division import Division
+from common.samples.dataset import Dataset, Split
 from common.settings.images import ImagesSettings
 
 _SIDE, _APART, _SECONDS, _NAMED = 32, 2, 60.0, 10
@@ -53,77 +54,81 @@ class SamePictures:
         return told
 
 
-def same_pictures(config: Config, folder: Path, skipped: set[str]) -> SamePictures:
-    """Return which test pictures of a run's folder its training split has, too.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder that the run divides.
-    skipped : set of str
-        The places of files that were not used.
-    """
-    looked = _Looks(folder, config.images, time.monotonic() + _SECONDS)
-    train, test = (looked.at(files) for files in _parts(config, folder, skipped))
-    pairs = {
-        **_nearly(test, train),
-        **{p: train.digests[d] for d, p in test.digests.items() if d in train.digests},
-    }
-    return SamePictures(tuple(sorted(pairs.items())), looked.unseen)
+def same_pictures(division: Division) -> SamePictures:
+    """Return which test pictures of a run's folder are among those that its sites learn from, too."""
+    looked = _Looks(division.config.images, time.monotonic() + _SECONDS)
+    train, test = (looked.at(files) for files in _parts(division))
+    pairs = _nearly(test, train)
+    pairs |= {p: train.digests[d] for d, p in test.digests.items() if d in train.digests}
+    whole = sorted((str(one), str(other)) for one, other in pairs.items())
+    return SamePictures(tuple(whole), looked.unseen)
 
 
-def _parts(config: Config, folder: Path, skipped: set[str]) -> list[list[str]]:
-    """Return the places of the training and of the test pictures, as a run divides them."""
-    settings, listed = config.images, []
-    for place in split_folders(folder, settings.names):
-        files = list_split(folder, place, settings.names, settings.group).files if place else ()
-        listed.append([file for file in files if printable(file.path) not in skipped])
-    train, test = listed
-    places = [[file.path for file in files] for files in listed]
-    if test or not train:
-        return places
-    labels = np.array([file.label for file in train])
-    groups = group_ids(file.group for file in train) if settings.group else None
+def _parts(division: Division) -> list[list[Path]]:
+    """Return the training and the test pictures, as a run divides them."""
+    config, dataset = division.config, division.dataset
+    folder = config.data_dir / Path(config.images.folder).expanduser()
+    train, test = (
+        _used(folder, place, dataset, config.images) if place else []
+        for place in split_folders(folder, config.images.names)
+    )
+    if config.images.sites:
+        sites = zip(config.images.site_folders, division.site_datasets.values(), strict=True)
+        theirs = [
+            _used(path, site_split(path, config.images), held, config.images)
+            for path, held in sites
+        ]
+        train = [file for part in theirs for file in part]
+    if test or not train or config.images.sites:
+        return [[path for path, _ in part] for part in (train, test)]
+    labels = np.array([file.label for _, file in train])
+    groups = group_ids(file.group for _, file in train) if config.images.group else None
     cut = Holdout(config.data.test_share, config.seed)
-    kept, held = test_split(Split(np.empty(len(train)), labels, groups), cut)
-    return [[places[0][at] for at in part] for part in (kept, held)]
+    parts = test_split(Split(np.empty(len(train)), labels, groups), cut)
+    return [[train[at][0] for at in part] for part in parts]
+
+
+def _used(
+    folder: Path, split: str, dataset: Dataset, images: ImagesSettings
+) -> list[tuple[Path, ImageFile]]:
+    skipped = {one.path for one in dataset.skipped}
+    files = list_split(folder, split, images.names, images.group).files
+    return [(folder / file.path, file) for file in files if printable(file.path) not in skipped]
 
 
 @dataclass
 class _Looked:
     """Pictures that were looked at: by their files' contents, and small and grey, uint8 [n, 1024]."""
 
-    digests: dict[str, str]
-    places: list[str]
+    digests: dict[str, Path]
+    places: list[Path]
     small: NDArray[np.uint8]
 
 
 @dataclass
 class _Looks:
-    folder: Path
     images: ImagesSettings
     ends: float
     unseen: int = 0
 
-    def at(self, files: list[str]) -> _Looked:
-        digests, places, small = dict[str, str](), [], [np.empty(0, np.uint8)]
+    def at(self, files: list[Path]) -> _Looked:
+        digests, places, small = dict[str, Path](), list[Path](), [np.empty(0, np.uint8)]
         form = self.images.model_copy(update={"size": _SIDE, "channels": 1, "bits": 8})
-        for number, place in enumerate(files):
+        for number, path in enumerate(files):
             if time.monotonic() > self.ends:
                 self.unseen += len(files) - number
                 break
-            path = self.folder / place
             with path.open("rb") as file:
-                digests.setdefault(hashlib.file_digest(file, "sha256").hexdigest(), place)
+                digests.setdefault(hashlib.file_digest(file, "sha256").hexdigest(), path)
             with suppress(Unreadable):
                 values = read_image(path, form, most_pixels()).ravel()
                 if np.ptp(values) >= _FLAT:
-                    places.append(place)
+                    places.append(path)
                     small.append(values.astype(np.uint8))
         return _Looked(digests, places, np.concatenate(small).reshape(-1, _SIDE**2))
 
 
-def _nearly(test: _Looked, train: _Looked) -> dict[str, str]:
+def _nearly(test: _Looked, train: _Looked) -> dict[Path, Path]:
     """Return the training picture that a test picture nearly is, by place: of those of nearly its mean."""
     means = train.small.mean(1)
     order = np.argsort(means)

@@ -191,7 +191,9 @@ def test_groups_on_both_sides_are_said_loudly(
     assert "1 of 9 groups are in training and in test" in caplog.text
     # the pictures that were copied are named, whatever the groups are called
     assert "6 test pictures are in training too" in captured.out
-    assert "test/dog/p9/v0.png is train/dog/p7/v0.png" in captured.out
+    assert (
+        f"{tmp_path}/set/test/dog/p9/v0.png is {tmp_path}/set/train/dog/p7/v0.png" in captured.out
+    )
     arrays: dict[str, Any] = {
         "train_images": np.zeros((8, 4, 4), np.uint8), "train_labels": np.arange(8) % 2,
         "test_images": np.zeros((2, 4, 4), np.uint8), "test_labels": np.arange(2),
@@ -228,8 +230,20 @@ def test_the_same_pictures_in_training_and_test_are_named(
     assert main([*words, "images.size=16"]) == 0
     said = capfd.readouterr().out
     assert "4 test pictures are in training too" in said
-    assert "test/a/test1.jpg is train/a/train1.png" in said
+    assert f"{tmp_path}/set/test/a/test1.jpg is {tmp_path}/set/train/a/train1.png" in said
     assert "other.png is" not in said
+    for at, site in enumerate(("north", "south")):
+        for kind in ("a", "b"):
+            (tmp_path / site / kind).mkdir(parents=True)
+            for number in range(at, 12, 2):
+                name = f"{kind}/train{number}.png"
+                shutil.move(tmp_path / "set/train" / name, tmp_path / site / name)
+    words += [f"images.sites={tmp_path}/north,{tmp_path}/south", "images.classes=a,b"]
+    shutil.rmtree(tmp_path / "set/train")
+    assert main([*words, "images.size=16"]) == 0
+    said = capfd.readouterr().out
+    assert "4 test pictures are in training too" in said
+    assert f"{tmp_path}/set/test/a/test1.jpg is {tmp_path}/south/a/train1.png" in said
 
 
 def test_a_score_of_the_pictures_finds_the_same_division(

@@ -15,6 +15,7 @@ from common.data.bounds import ANYWHERE, Bounds
 from common.data.division.groups import group_ids, on_both_sides, warn_of_shared
 from common.data.folders.decode import Unreadable, dtype_of, read_image
 from common.data.folders.folder import (
+    PLAIN,
     TRAIN,
     Listing,
     account,
@@ -127,14 +128,19 @@ def read_site(
             f"there is no folder {folder}: name the one that holds <class>/*",
             told="the folder of images that this site's node config names is not there",
         )
-    nested = TRAIN not in settings.names and (folder / TRAIN).is_dir()
-    listing = list_split(folder, TRAIN if nested else ".", settings.names, settings.group)
+    listing = list_split(folder, site_split(folder, settings), settings.names, settings.group)
     roots = store_roots(keep) if keep else store_roots()
     name = _store_name(folder, "site", settings)
     stored = _stored(folder, name, [listing, Listing()], settings, roots)
     if not len(stored.train):
         raise _no_images(folder)
     return _dataset(info, stored)
+
+
+def site_split(folder: Path, settings: ImagesSettings) -> str:
+    """Return where in a site's own folder the classes' folders lie."""
+    nested = TRAIN not in settings.names and (folder / TRAIN).is_dir()
+    return TRAIN if nested else PLAIN
 
 
 def _dataset(info: DatasetInfo, stored: Stored) -> Dataset:
