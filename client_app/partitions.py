@@ -59,7 +59,7 @@ def sizes_of_all(
     """
     run = division.run
     parts, split = division.partition(number), division.dataset.train
-    strata, share = run.task.strata(split), run.config.data.site_holdout
+    strata, share = run.task.strata(split), run.config.data.held_by_sites
     if share and run.config.private:  # which are held out is each example's own matter
         pairs = [_divided(division, index, part) for index, part in enumerate(parts)]
         parts, held = [kept for kept, _ in pairs], []

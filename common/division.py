@@ -116,19 +116,22 @@ class Division:
         check_reach(dataset, config.data.scale)
         strata = self.run.task.strata(dataset.train)
         used = subset(strata, config.data.images, config.seed)
-        rest, held = validation_split(strata[used], config.data.validation, config.seed)
+        share = 0.0 if config.data.validated_at_sites else config.data.validation
+        rest, held = validation_split(strata[used], share, config.seed)
         return used[rest], used[held]
 
     @property
     def validation(self) -> Indices:
-        """Positions in the training split that the server holds back for tuning."""
+        """Positions in the training split that the server holds back for tuning; none where the sites do."""
         return self._cut[1]
 
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
         """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
-        seed = derive(self.config.seed, "site-holdout", site)
+        data = self.config.data
+        purpose = "site-validation" if data.validated_at_sites else "site-holdout"
+        seed = derive(self.config.seed, purpose, site)
         strata = self.run.task.strata(dataset.train)[indices]
-        kept, held = validation_split(strata, self.config.data.site_holdout, seed)
+        kept, held = validation_split(strata, data.held_by_sites, seed)
         return indices[kept], indices[held]
 
     def partition(self, clients: int) -> Sequence[Indices]:

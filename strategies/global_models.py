@@ -33,10 +33,11 @@ class GlobalModels:
     def __init__(self, run: Run, settings: GlobalModelsSettings) -> None:
         self._run, self._settings = run, settings
         self._held = {name: initial(run, name) for name in settings.learned()}
-        if self._held and run.config.evaluation.on in ("sites", "both"):
+        if self._held and (asked := run.config.judged_at_sites):
+            cure = "data.validation_at" if asked.startswith("data.") else "evaluation.on"
             raise ConfigError(
-                f"evaluation.on={run.config.evaluation.on} has the sites judge the model that they were sent, and "
-                f"method={run.config.method} learns others at the server: set evaluation.on=server"
+                f"{asked} has the sites judge the model that they were sent, and method={run.config.method} learns "
+                f"others at the server: set {cure}=server"
             )
 
     def __contains__(self, name: str) -> bool:

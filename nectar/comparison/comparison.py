@@ -208,10 +208,11 @@ def _tuned(variant: Variant, choices: Sequence[Choice]) -> Variant:
 def _require_validation(task: Task) -> None:
     """Refuse a search that would have to judge by the test set."""
     config = task.config
-    if config.data.validation == 0 or config.evaluation.on not in ("server", "both"):
+    at_server = config.data.validation > 0 and config.evaluation.on in ("server", "both")
+    if not (at_server or config.data.validated_at_sites):
         raise ConfigError(
-            "--tune judges by the server's validation share, and there is none: set data.validation above 0, such as "
-            "0.1, with evaluation.on=server or both."
+            "--tune judges by the validation split, and there is none: set data.validation above 0, such as 0.1, with "
+            "evaluation.on=server or both, or with data.validation_at=sites."
         )
 
 
