@@ -261,7 +261,9 @@ class Federated(FlowerStrategy):
         self.members.evaluation = evaluation = Evaluation(self.outcome, asked)
         fields = {**config, "server-round": server_round, "record": self.record_id}
         taken = self.members.taken if self.judged_from_memory else None
-        return evaluation.compose(self.run, arrays, fields, taken)
+        learned = list(self.learned(arrays).values())
+        judged = learned[0] if len(learned) == 1 else arrays
+        return evaluation.compose(self.run, judged, fields, taken)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
