@@ -29,6 +29,9 @@ from common.sites import folder_sites
 
 Indices = NDArray[np.int64]
 
+SITE_VALIDATION = "site-validation"
+"""The purpose by which a site's part of the validation split is drawn."""
+
 
 @dataclass(frozen=True, eq=False)
 class Division:
@@ -128,7 +131,7 @@ class Division:
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
         """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
         data = self.config.data
-        purpose = "site-validation" if data.validated_at_sites else "site-holdout"
+        purpose = SITE_VALIDATION if data.validated_at_sites else "site-holdout"
         seed = derive(self.config.seed, purpose, site)
         strata = self.run.task.strata(dataset.train)[indices]
         kept, held = validation_split(strata, data.held_by_sites, seed)

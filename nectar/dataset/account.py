@@ -135,11 +135,12 @@ def describe_partition(division: Division, holdings: Holdings) -> str:
         "by_class": f"by_class, {settings.classes_per_client} classes a client",
         "shards": f"shards, {settings.shards_per_client} a client",
     }.get(settings.kind, settings.kind)
-    head = (
-        f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); the server holds back "
-        f"{len(division.validation):,} {run.info.unit} for validation"
-    )
-    return f"{head}\n{report(holdings.counts, holdings.classes, run.info.unit)}"
+    data, unit = run.config.data, run.info.unit
+    held = f"the server holds back {len(division.validation):,} {unit} for validation"
+    if data.validated_at_sites:
+        held = f"each site holds back {data.validation:.3g} of its {unit} for validation"
+    head = f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); {held}"
+    return f"{head}\n{report(holdings.counts, holdings.classes, unit)}"
 
 
 def held_by_sites(division: Division) -> Holdings:
