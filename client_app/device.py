@@ -117,6 +117,10 @@ class DeviceClient(NumPyClient):
             weights = weights.over(Weights(self.recall(_STATISTICS) or {}))
         return self.run.model_with(weights)
 
+    def judged(self, weights: Weights) -> Classifier:
+        """Return the model that the site judges where the server sent ``weights``: that one, unless it has its own."""
+        return self.model(weights)
+
     def keep_statistics(self, model: Classifier) -> None:
         """Remember the running statistics of a model that was trained, where they are the site's own."""
         if self._local_statistics:
@@ -295,10 +299,11 @@ class DeviceClient(NumPyClient):
             )
         if not len(self.holdout):
             raise FederationError(
-                f"site '{self.site}' holds out no images to evaluate on: set data.site_holdout above 0"
+                f"site '{self.site}' holds out no images to evaluate on: set data.site_holdout, or with "
+                "data.validation_at=sites data.validation, above 0"
             )
         self.begin(config)
-        model = self.model(ARRIVALS.weights(parameters, self.run.spec))
+        model = self.judged(ARRIVALS.weights(parameters, self.run.spec))
         settings = self.run.config
         figures = evaluate(
             model,

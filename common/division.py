@@ -30,6 +30,9 @@ from common.sites import folder_sites
 
 Indices = NDArray[np.int64]
 
+SITE_VALIDATION = "site-validation"
+"""The purpose by which a site's part of the validation split is drawn."""
+
 
 @dataclass(frozen=True, eq=False)
 class Division:
@@ -119,7 +122,7 @@ class Division:
         used, groups = subset(strata, config.data.images, config.seed), self.groups(dataset)
         groups = None if groups is None else groups[used]
         least = 1 if self.run.task.by_class else 0
-        share = config.data.validation
+        share = 0.0 if config.data.validated_at_sites else config.data.validation
         rest, held = validation_split(strata[used], share, config.seed, groups, least)
         return used[rest], used[held]
 
@@ -132,7 +135,7 @@ class Division:
 
     @property
     def validation(self) -> Indices:
-        """Positions in the training split that the server holds back for tuning."""
+        """Positions in the training split that the server holds back for tuning; none where the sites do."""
         return self._cut[1]
 
     @property
@@ -149,11 +152,13 @@ class Division:
 
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
         """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
-        seed = derive(self.config.seed, "site-holdout", site)
+        data = self.config.data
+        purpose = SITE_VALIDATION if data.validated_at_sites else "site-holdout"
+        seed = derive(self.config.seed, purpose, site)
         strata = self.run.task.strata(dataset.train)[indices]
         groups = self.groups(dataset)
         groups = None if groups is None else groups[indices]
-        kept, held = validation_split(strata, self.config.data.site_holdout, seed, groups)
+        kept, held = validation_split(strata, data.held_by_sites, seed, groups)
         return indices[kept], indices[held]
 
     def partition(self, clients: int) -> Sequence[Indices]:

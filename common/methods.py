@@ -138,6 +138,7 @@ METHODS: dict[str, Method] = {
         _own("fedssyn", "Fedssyn", private=True, takes=_IMAGES),
         _own("feddgm", "FedDGM", private=True, takes=_IMAGES),
         _own("central", "Central"),
+        _own("server", "Server"),
         _own("local", "Local", private=True),
         _own("fedsynth", "FedSynth", private=True, averages=True),
         _own("masking", "Masking", private=True),

@@ -32,8 +32,9 @@ def server_evaluator(division: Division) -> Evaluator:
     if run.config.evaluation.on not in ("server", "both"):
         return lambda learned, beside: Judgement()
     test = samples(division.dataset.test, run.info).to(run.device)
-    held = samples(division.dataset.train, run.info, division.validation).to(run.device)
     settings = run.config
+    judging = division.validation[: 0 if settings.settings.trains_on_validation else None]
+    held = samples(division.dataset.train, run.info, judging).to(run.device)
 
     @cache
     def model_of(architecture: str) -> Classifier:

@@ -79,20 +79,27 @@ def check_robust(federation: FederationSettings, method: str, settings: Settings
 
 
 def check_evaluation(evaluation: EvaluationSettings, data: DataSettings) -> None:
-    """Refuse an evaluation on sites that hold nothing out for it, with a ConfigError."""
-    if evaluation.on in ("sites", "both") and data.site_holdout == 0:
+    """Refuse an evaluation on sites that hold nothing out for it, or two parts, with a ConfigError."""
+    on_sites = evaluation.on in ("sites", "both")
+    if data.validated_at_sites and (on_sites or data.site_holdout):
+        raise ConfigError(
+            "data.validation_at=sites has each site hold out one part, the validation split, and judge no other: leave "
+            "data.site_holdout out, with evaluation.on=server or none, or set data.validation_at=server."
+        )
+    if on_sites and data.site_holdout == 0:
         raise ConfigError(
             f"evaluation.on={evaluation.on} needs images the sites hold out for it: "
             "set data.site_holdout above 0, such as 0.1."
         )
 
 
-def check_private(private: bool, evaluation: EvaluationSettings, method: str) -> None:
-    """Refuse evaluation at the sites in a run whose sites let nothing out but through a mechanism: ConfigError."""
-    if private and evaluation.on in ("sites", "both"):
+def check_private(private: bool, asked: str, method: str) -> None:
+    """Refuse what has sites judge in a run whose sites let nothing out but through a mechanism: ConfigError."""
+    if private and asked:
+        cure = "data.validation=0" if asked.startswith("data.") else "evaluation.on=server or none"
         raise ConfigError(
-            f"evaluation.on={evaluation.on} has the sites tell accuracies and losses of their own examples, which the "
-            f"privacy of this run (method={method}) does not cover: set evaluation.on=server or none."
+            f"{asked} has the sites tell accuracies and losses of their own examples, which the privacy of this run "
+            f"(method={method}) does not cover: set {cure}."
         )
 
 

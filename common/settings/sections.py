@@ -91,9 +91,13 @@ class DataSettings(Section):
     )
     validation: float = setting(
         0.1,
-        "share of the training images the server holds back for tuning; stratified, cut first",
+        "share of the training images held back for tuning; stratified, cut first",
         ge=0,
         le=0.5,
+    )
+    validation_at: Literal["server", "sites"] = setting(
+        "server",
+        "who has these images; sites: each holds them out of its own examples after the division, and judges there",
     )
     site_holdout: float = setting(
         0.0, "share of its own images a site keeps for evaluation", ge=0, le=0.5
@@ -109,6 +113,16 @@ class DataSettings(Section):
         "as K",
         ge=0,
     )
+
+    @property
+    def validated_at_sites(self) -> bool:
+        """Whether the sites hold and judge the validation split."""
+        return self.validation_at == "sites" and self.validation > 0
+
+    @property
+    def held_by_sites(self) -> float:
+        """The share of its own examples that a site holds out."""
+        return self.validation if self.validated_at_sites else self.site_holdout
 
 
 class PartitionSettings(Section):

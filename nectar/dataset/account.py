@@ -156,18 +156,19 @@ def describe_partition(division: Division, holdings: Holdings) -> str:
         "by_class": f"by_class, {settings.classes_per_client} classes a client",
         "shards": f"shards, {settings.shards_per_client} a client",
     }.get(settings.kind, settings.kind)
-    head = (
-        f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); the server holds back "
-        f"{len(division.validation):,} {run.info.unit} for validation"
-    )
-    told = [head, report(holdings.counts, holdings.classes, run.info.unit), *division.gaps]
+    data, unit = run.config.data, run.info.unit
+    held = f"the server holds back {len(division.validation):,} {unit} for validation"
+    if data.validated_at_sites:
+        held = f"each site holds back {data.validation:.3g} of its {unit} for validation"
+    head = f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); {held}"
+    told = [head, report(holdings.counts, holdings.classes, unit), *division.gaps]
     return "\n".join([*told, *_unheld(division, holdings)])
 
 
 def _unheld(division: Division, holdings: Holdings) -> list[str]:
     """Say of which classes no site holds anything out to be judged by."""
     config, dataset = division.config, division.dataset
-    if not config.data.site_holdout or not division.run.task.by_class or config.private:
+    if not config.data.held_by_sites or not division.run.task.by_class or config.private:
         return []
     parts = zip(holdings.sites, division.partition(config.federation.sites), strict=True)
     held = np.concatenate([division.share(site, dataset, part)[1] for site, part in parts])
