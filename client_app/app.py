@@ -32,6 +32,7 @@ from client_app.reasons import reason_of
 from client_app.releases import ReleaseLog, payload_line, refusal_line
 from client_app.site import (
     account_of,
+    checksum_here,
     division_of,
     drawn_name,
     engine_of,
@@ -39,6 +40,7 @@ from client_app.site import (
     name_of,
     own_folder,
     partition_of,
+    require_data_of_run,
     site_of,
     site_samples,
     state_directory,
@@ -52,7 +54,7 @@ from common.learning.run import Run
 from common.privacy.head import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
 from common.samples.inputs import Samples
-from common.specs.names import EVALUATION, REASON, TRAINING_FAILED
+from common.specs.names import DATA, EVALUATION, REASON, TRAINING_FAILED
 from common.wire.flower_arrays import array_of, filled, record_of
 
 #: Flower's own code for a ClientApp that raised
@@ -131,6 +133,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
         )
     state = state_of(run, record_id, site, context)
     cls = client_class(run.config.method)
+    require_data_of_run(division, context, state, str(_config(message).get(DATA, "")))
     own_data = own_folder(run, context) is not None
     review = None if is_simulated(context) else Review.of(NodeConfig.of(context.node_config))
     account = account_of(run, record_id, site, context)
@@ -295,6 +298,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "source": source_fingerprint(),
                     "partition-id": int(context.node_config.get("partition-id", -1)),
                     "engine": engine_of(context),
+                    DATA: "" if "data" in context.node_config else checksum_here(division, context),
                     "reviewed": not is_simulated(context) and "review-dir" in context.node_config,
                 }
             ),
@@ -317,7 +321,9 @@ def _partitions(message: Message, context: Context) -> RecordDict:
         division, number, by_class=by_class, held_out=held_out
     ).items():
         sizes[name] = array_of(counts)
-    return RecordDict({"about": ConfigRecord({"source": source_fingerprint()}), "sizes": sizes})
+    checksum = checksum_here(division, context)
+    about = ConfigRecord({"source": source_fingerprint(), DATA: checksum})
+    return RecordDict({"about": about, "sizes": sizes})
 
 
 @app.train()

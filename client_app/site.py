@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from logging import getLogger
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,8 @@ from client_app.state import SHELF, ContextState, DeviceState, DirectoryState, k
 from common.config.loading import load
 from common.config.problems import COMMAND_LINE
 from common.data.bounds import Bounds
-from common.division import Division
+from common.data.loading import times_forgotten
+from common.division import Division, require_same_data
 from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
 from common.learning.run import Run
@@ -34,6 +36,8 @@ from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, partition_nam
 
 PARTITION = ("partition-id", "num-partitions")
 """The node config's keys of a site that is given its share of the run's data set."""
+
+logger = getLogger("flwr")
 
 RunItems = tuple[tuple[str, str | int | float | bool], ...]
 
@@ -123,7 +127,7 @@ def _without_places(images: ImagesSettings) -> ImagesSettings:
 
 @lru_cache(maxsize=4)
 def _division(
-    items: RunItems, device: str | None, cores: int | None, owner: Owner | None
+    items: RunItems, device: str | None, cores: int | None, owner: Owner | None, forgotten: int
 ) -> Division:
     config = load(dict(items), judge=None if owner is None else judge_of(owner.imports))
     compute = config.compute.model_dump()
@@ -154,7 +158,7 @@ def division_of(context: Context) -> Division:
     if node.device is not None:
         _check_offered(node.device)
     items = tuple(sorted(context.run_config.items()))
-    return _division(items, node.device, node.cores, owner)
+    return _division(items, node.device, node.cores, owner, times_forgotten())
 
 
 def _check_offered(device: str) -> None:
@@ -288,10 +292,53 @@ def _site_samples(division: Division, site: str, context: Context) -> tuple[Samp
     key = _holdout_key(run, site, context, own_data=folder is not None)
     if folder is None:
         return _partition_samples(division, site, key, *partition_of(context))
+    return _folder_samples(division, site, key, folder, _keep(division, context))
+
+
+def _keep(division: Division, context: Context) -> Path | None:
+    """Return where stores of a site's own folder go."""
     if "data" not in context.node_config:
-        return _folder_samples(division, site, key, folder, run.config.data_dir)
-    keep = state_directory(context) or division.bounds.root
-    return _folder_samples(division, site, key, folder, keep)
+        return division.config.data_dir
+    return state_directory(context) or division.bounds.root
+
+
+def checksum_here(division: Division, context: Context) -> str:
+    """Return the checksum of the data set of which the site holds a part, or of its own folder's images."""
+    folder = own_folder(division.run, context)
+    if folder is None:
+        return division.dataset.checksum
+    return _folder_checksum(division, folder, _keep(division, context))
+
+
+@lru_cache(maxsize=1024)
+def _folder_checksum(division: Division, folder: Path, keep: Path | None) -> str:
+    return division.site_dataset(folder, keep).checksum
+
+
+def require_data_of_run(
+    division: Division, context: Context, state: DeviceState, began: str
+) -> None:
+    """Refuse other data than the run began with, as the server says, or of its own data the site itself.
+
+    A real site's own folder may grow while nothing is held out by position, or each example by itself: it goes on, and
+    its log says so.
+
+    Raises
+    ------
+    FederationError
+        With both checksums.
+    """
+    found, config = checksum_here(division, context), division.config
+    own = "data" in context.node_config
+    began = state.began_with(found) if own else began
+    try:
+        require_same_data(config.dataset, {"": began}, {"": found})
+    except FederationError as error:
+        if not own or (config.data.site_holdout and not config.private):
+            raise
+        logger.warning(
+            "%s; nothing that was held out is learned from, so that the run goes on", error
+        )
 
 
 def _holdout_key(run: Run, site: str, context: Context, *, own_data: bool) -> bytes:

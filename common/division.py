@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -22,11 +22,12 @@ from common.data.own.rows import check_reach
 from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
 from common.draws.seeding import derive
-from common.errors import DataError
+from common.errors import DataError, FederationError
 from common.learning.run import Run
 from common.samples.dataset import Dataset, DatasetInfo, Labels
-from common.settings.datasets import kind_of
+from common.settings.datasets import FUNCTION, kind_of
 from common.sites import folder_sites
+from common.specs.names import OTHER_DATA
 
 Indices = NDArray[np.int64]
 
@@ -82,13 +83,25 @@ class Division:
             If it cannot be had, or the server is to evaluate on a test split that it does not have.
         """
         config, dataset = self.config, self._loaded
-        if config.evaluation.on in ("server", "both") and not len(dataset.test):
+        if self.judged and not len(dataset.test):
             where = config.images.folder or dataset.info.name
             raise DataError(
                 f"evaluation.on={config.evaluation.on} needs test images, of which {where} has none: put some into "
                 "test/<class>/ there or hold some out by data.test_share, or set evaluation.on=sites or none"
             )
         return dataset
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The checksums of all that a simulation reads: of sites' folders by site, of the set itself by ""."""
+        folders = {name: held.checksum for name, held in self.site_datasets.items()}
+        central = {"": self.dataset.checksum} if self.judged or not folders else {}
+        return {**folders, **central}
+
+    @property
+    def judged(self) -> bool:
+        """Whether the server evaluates, for which it reads the set."""
+        return self.config.evaluation.on in ("server", "both")
 
     @property
     def site_datasets(self) -> dict[str, Dataset]:
@@ -164,6 +177,17 @@ class Division:
     def partition(self, clients: int) -> Sequence[Indices]:
         """Return each simulated site's positions in the training split, drawn once a process."""
         return _partition(self, clients)
+
+
+def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse data of another checksum than a run began with, by a FederationError; an empty one is not known."""
+    mend = "put back what was there, or begin a new run"
+    if kind_of(dataset) == FUNCTION:
+        mend = f"{dataset.partition(':')[2]} gave other data than before: fix its seed"
+    for name, was in began.items():
+        now, of = found.get(name, ""), f" of {name}" if name else ""
+        if was and now and was != now:
+            raise FederationError(f"{OTHER_DATA} (checksum{of} {was[:16]}, now {now[:16]}): {mend}")
 
 
 @lru_cache(maxsize=4)

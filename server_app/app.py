@@ -30,6 +30,7 @@ from common.sites import SUPERLINK, Site, engine_of
 from common.wire.copies import Copies
 from server_app import ledger_heads
 from server_app.continuing import standing_of
+from server_app.data_of_run import agree_on_data, data_at_hand, stated_data
 from server_app.evaluation import server_evaluator
 from server_app.loop import federate
 from server_app.marked_lines import tell
@@ -130,6 +131,8 @@ def serve(
     strategy = make_strategy(run)
     strategy.members.spending.heads = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
+    read = division.checksums if data_at_hand(division) else {}
+    agree_on_data(strategy.members, read, config.dataset, config.federation.min_replies)
     refuse_own_pictures(config.track, strategy.sites)
     run = strategy.run = with_nodes_there_are(run, strategy.sites)
     standing = standing_of(run.config, strategy)
@@ -148,7 +151,7 @@ def serve(
             record.note(engine=engine_of(strategy.sites))
         if checkpoint is None:
             partition = describe_partition(division, strategy.sites, strategy.members.left_out)
-            data = _checksum(division)
+            data = stated_data(config.dataset, strategy.members.data)
             with record.writing():
                 record.partition(partition)
                 record.note(data=data, **_start(run))
@@ -291,7 +294,7 @@ def describe_partition(
 def _rows(division: Division, sites: list[Site]) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {s.name: {"examples": s.examples} for s in sites}
     run = division.run
-    if sites and sites[0].partitions and run.task.by_class and _data_at_hand(run):
+    if sites and sites[0].partitions and run.task.by_class and data_at_hand(division):
         counts = _counts(division, sites[0].partitions)
         for site in sites:
             rows[site.name] |= {
@@ -304,11 +307,6 @@ def _rows(division: Division, sites: list[Site]) -> dict[str, dict[str, Any]]:
             table = report(counts[list(held)], run.info.classes, unit, list(held.values()))
             logger.info("%s of each class by site:\n%s", unit, table)
     return rows
-
-
-def _data_at_hand(run: Run) -> bool:
-    """Whether the server reads the data of which each site has its share, or the simulated sites' folders."""
-    return bool(run.config.images.sites) or run.config.evaluation.on in ("server", "both")
 
 
 def _counts(division: Division, sites: int) -> NDArray[np.int64]:
@@ -324,11 +322,3 @@ def _start(run: Run) -> dict[str, str]:
     """Return what the record says of a file that the weights come from."""
     checksum = start_checksum(run.config)
     return {"start": checksum} if checksum else {}
-
-
-def _checksum(division: Division) -> dict[str, str]:
-    on_server = division.config.evaluation.on in ("server", "both")
-    return {
-        "name": division.config.dataset,
-        "sha256": division.dataset.checksum if on_server else "",
-    }

@@ -189,8 +189,8 @@ class RunScheduler:
         task, code = child.task, child.process.returncode
         entry = _note(child)
         child.lock.release()
-        if code != 0 or entry is None:
-            reason = _last_sentence(child.log) if code else "its source has changed while it ran"
+        if code != 0 or isinstance(entry, str):
+            reason = entry if code == 0 and isinstance(entry, str) else _last_sentence(child.log)
             self._fail(task, f"{reason} (exit code {code}; log: {child.log})")
             return
         accuracy = _accuracy(entry, ("validation",) if self._search else ("test", "sites"))
@@ -241,14 +241,16 @@ def _note_of(log: Path) -> Path:
     return log.with_suffix(".record")
 
 
-def _note(child: _Child) -> KnownRun | None:
-    """Note in an ended child's record what only the comparison knows; None if it made no record of its task."""
+def _note(child: _Child) -> KnownRun | str:
+    """Note in an ended child's record what only the comparison knows; say why it is not its task's, if it is not."""
     try:
         entry = known_run(Path(_note_of(child.log).read_text(encoding="utf-8").rstrip("\n")))
-    except OSError:  # it ended before it had a record
-        return None
-    if entry is None or not child.task.identity.is_of(entry.provenance):
-        return None
+    except OSError:
+        entry = None
+    if entry is None:
+        return "it ended before it had a record"
+    if why := child.task.identity.why_not(entry.provenance):
+        return why
     Record(entry.directory).note(**{ALONE: child.alone})
     return entry
 

@@ -94,13 +94,14 @@ def test_another_source_configuration_or_data_is_another_run(small: Small) -> No
     record = run(small())
     archive = Archive(record.directory.parent)
     provenance = json.loads((record.directory / "provenance.json").read_text())
-    mine = Identity(provenance["configuration"], provenance["code"], provenance["data"]["sha256"])
+    data = (("", provenance["data"]["sha256"]),)
+    mine = Identity(provenance["configuration"], provenance["code"], data)
     assert archive.completed(mine).directory == record.directory  # type: ignore[union-attr]
     assert archive.completed(mine, alone=True) is None
     for other in (
         Identity("0", mine.code, mine.data),
         Identity(mine.configuration, "0", mine.data),
-        Identity(mine.configuration, mine.code, "0"),
+        Identity(mine.configuration, mine.code, (("", "0"),)),
     ):
         assert archive.completed(other) is None
 

@@ -90,7 +90,9 @@ def read_own(
     warn_of_shared(both, number, spoken)
     stored = with_test(stored, store, roots, holdout, _PRIVATE)
     info = _info(spoken, stored, images, data)
-    return Dataset(info, stored.train, stored.test, stored.checksum, store=stored.folder)
+    brought = [stored.about.get(key) for key in ("mean", "std", "low", "high")]
+    checksum = digest_of([stored.checksum, brought]) if any(brought) else stored.checksum
+    return Dataset(info, stored.train, stored.test, checksum, store=stored.folder)
 
 
 def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
