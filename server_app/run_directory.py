@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config.own_file import SCHEMA
+from common.errors import ConfigError
 
 PROVENANCE = "provenance.json"
 
@@ -75,6 +76,12 @@ class RunDirectory:
         if found is None or found.get("schema") != SCHEMA:
             return None
         return found if isinstance(found.get("run-config"), dict) else None
+
+    def required(self) -> dict[str, Any]:
+        """Return what its provenance states now; ConfigError if this is not a record that can be read."""
+        if (stated := self.stated()) is None:
+            raise ConfigError(f"{self.directory} {self.why_not()}")
+        return stated
 
     def why_not(self) -> str:
         """Say why what lies here is not a record that can be read, and what to do; half a sentence."""

@@ -29,6 +29,8 @@ Listed = Annotated[str, BeforeValidator(_joined)]
 def _paths(value: Any) -> Any:
     """Write a list of paths as one text with commas; names stay letter for letter, as the file system has them."""
     if isinstance(value, list):
+        if any("," in str(part) for part in value):
+            raise ValueError("a comma ends a path, so no folder's name can have one")
         value = ",".join(str(part) for part in value)
     return ",".join(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 

@@ -28,8 +28,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8."""
-    write_atomically(path, lambda to: to.write_text(text, encoding="utf-8"))
+    """Write ``text`` as UTF-8, what that lacks as escapes, which JSON reads back."""
+    write_atomically(
+        path, lambda to: to.write_text(text, encoding="utf-8", errors="backslashreplace")
+    )
 
 
 def write_json(path: Path, value: Any) -> None:

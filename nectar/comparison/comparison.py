@@ -21,6 +21,7 @@ from nectar.comparison.tuning import Choice, Search, Trial, choose, searches_of
 from nectar.comparison.variants import Variant
 from nectar.records.archive import Archive
 from nectar.records.figures import read_run
+from strategies.exchange.naming import some_of
 
 Say = Callable[[str], None]
 
@@ -160,7 +161,8 @@ class Comparison:
         for settings, candidate in zip(search.grid(), search.candidates(), strict=True):
             own = [task for task in tasks if task.variant.label == candidate.label]
             trials.append(Trial(settings, tuple(_validation(task, archive) for task in own)))
-        choice = choose(search, trials)
+        failures = [f"{t.name}: {why}" for t in tasks if (why := scheduler.failures.get(t.name))]
+        choice = choose(search, trials, some_of(failures))
         self._say(
             f"Chosen for {search.name}: {' '.join(choice.best.settings)} (validation {choice.best.score:.4f})."
         )

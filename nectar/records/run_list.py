@@ -14,6 +14,7 @@ from typing import Any
 from common.errors import ConfigError, NectarError
 from nectar.records.named_record import LATEST, record_at
 from server_app.run_directory import RunDirectory
+from server_app.writer import Writer
 
 OUTCOMES = ("completed", "failed", "interrupted", "running", "killed")
 """How a run stands; ``killed`` is one whose record says ``running`` and that no process writes."""
@@ -168,13 +169,10 @@ def _removable(output: Path, name: str) -> ListedRun:
 
 
 def _refuse_written(run: ListedRun) -> None:
-    from server_app.record import Record  # torch with it, which a list does without
-
-    record = Record(run.directory)
-    if record.is_being_written():
+    writer = Writer(run.directory)
+    if writer.is_at_work():
         raise ConfigError(
-            f"{run.id} is being written by {record.who_writes()}, a run that still goes on: wait for its end, or end "
-            "it."
+            f"{run.id} is being written by {writer.who()}, a run that still goes on: wait for its end, or end it."
         )
 
 
@@ -215,9 +213,7 @@ def _outcome(directory: Path, said: str) -> str:
     kind = said.partition(":")[0]
     if kind != "running":
         return kind if kind in OUTCOMES else "failed"
-    from server_app.record import Record  # torch with it: only where a run may go on
-
-    return "running" if Record(directory).is_being_written() else "killed"
+    return "running" if Writer(directory).is_at_work() else "killed"
 
 
 def _sizes(directory: Path) -> Iterator[int]:
