@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from common.data.division.counts import class_counts, report
 from common.data.folders.folder import account, by_reason
 from common.division import Division
+from common.samples.class_names import alike
 from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.samples.inputs import normalised
 from common.samples.row_text import column_names
@@ -62,9 +63,11 @@ def _form(info: DatasetInfo) -> list[tuple[str, str]]:
         "table": f"{info.shape[0]} columns",
         "series": f"{info.shape[0]} channels, {info.shape[2]} steps",
     }
+    line = alike(info.classes)
     return [
         (info.unit, said[info.kind]),
         ("classes", f"{len(info.classes)}: {', '.join(info.classes)}"),
+        *([("WARNING", line)] if line else []),
     ]
 
 
