@@ -255,6 +255,7 @@ class Federated(FlowerStrategy):
         ]
         self.members.evaluation = evaluation = Evaluation(self.outcome, asked)
         fields = {**config, "server-round": server_round, "record": self.record_id}
+        fields |= self.members.began
         return evaluation.compose(self.run, arrays, fields, self.members.taken)
 
     def aggregate_evaluate(

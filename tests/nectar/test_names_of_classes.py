@@ -140,6 +140,7 @@ def test_a_folder_whose_name_is_spelt_otherwise_than_the_list_is_read(
         f"images.folder={tmp_path / 'set'}",
         "images.size=8",
         "data.test_share=0",
+        "data.validation=0",
         "evaluation.on=none",
     ]
     listed = ["dataset=images", f"images.classes={NFC},x", *words, "federation.sites=2"]
