@@ -318,7 +318,7 @@ def _folder_checksum(division: Division, folder: Path, keep: Path | None) -> str
 def require_data_of_run(
     division: Division, context: Context, state: DeviceState, began: str
 ) -> None:
-    """Refuse other data than the run began with, as the server says, or of its own data the site itself.
+    """Refuse other data than the run began with: as the server says, or of a folder of its own the site itself.
 
     A real site's own folder may grow while nothing is held out by position, or each example by itself: it goes on, and
     its log says so.
@@ -329,11 +329,12 @@ def require_data_of_run(
         With both checksums.
     """
     found, config = checksum_here(division, context), division.config
-    own = "data" in context.node_config
-    began = state.began_with(found) if own else began
+    if own_folder(division.run, context) is not None:
+        began = state.began_with(found)
     try:
-        require_same_data(config.dataset, {"": began}, {"": found})
+        require_same_data(config.dataset, {"": began}, {"": found[: len(began)]})
     except FederationError as error:
+        own = "data" in context.node_config
         if not own or (config.data.site_holdout and not config.private):
             raise
         logger.warning(

@@ -26,6 +26,7 @@ from common.learning.compute import use_threads
 from common.learning.run import Run
 from common.learning.start import start_checksum, starting_weights
 from common.methods import is_foreign, require_taken
+from common.samples.class_names import alike
 from common.sites import SUPERLINK, Site, engine_of
 from common.wire.copies import Copies
 from server_app import ledger_heads
@@ -141,6 +142,8 @@ def serve(
     logger.info("the record is %s", record.directory)
     if config.private and (config.data.group or config.images.group):
         logger.warning("epsilon is of one example: of a group with k of them it is k times as much")
+    if run.task.by_class and (line := alike(run.info.classes)):
+        logger.warning("%s", line)
     telling = Telling()
     try:
         telling = telling_of(run.config, record, lambda: strategy.sites, on_round)

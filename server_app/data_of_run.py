@@ -50,7 +50,7 @@ def agree_on_data(members: Members, read: Mapping[str, str], dataset: str, quoru
     Raises
     ------
     FederationError
-        If a simulated site reads something else, or fewer than ``quorum`` sites are left.
+        If a simulated site reads something else, or half of the sites do, or fewer than ``quorum`` are left.
     """
     told = Counter(site.data for site in members.sites if site.data).most_common(1)
     members.data = read or {"": told[0][0]} if told else read
@@ -61,7 +61,8 @@ def agree_on_data(members: Members, read: Mapping[str, str], dataset: str, quoru
         except FederationError as error:
             odd[site.node_id] = f"site '{site.name}': {error}"
             logger.warning("left out: %s", odd[site.node_id])
-            if engine_of(members.sites) != SUPERLINK or len(members.sites) - len(odd) < quorum:
+            left = len(members.sites) - len(odd)
+            if engine_of(members.sites) != SUPERLINK or left < quorum or left <= len(odd):
                 raise
     members.sites = [site for site in members.sites if site.node_id not in odd]
     members.left_out, members.refused = {**members.left_out, **odd}, members.refused | odd.keys()

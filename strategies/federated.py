@@ -260,6 +260,7 @@ class Federated(FlowerStrategy):
         ]
         self.members.evaluation = evaluation = Evaluation(self.outcome, asked)
         fields = {**config, "server-round": server_round, "record": self.record_id}
+        fields |= self.members.began
         taken = self.members.taken if self.judged_from_memory else None
         learned = list(self.learned(arrays).values())
         judged = learned[0] if len(learned) == 1 else arrays

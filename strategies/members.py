@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import FederationError
 from common.sites import SUPERLINK, Site, engine_of
-from common.specs.names import MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
+from common.specs.names import DATA, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
 from strategies.exchange.judging import LengthHistory
 from strategies.exchange.replies import Outcome, Upload
 from strategies.exchange.spending import Spending
@@ -68,6 +68,12 @@ class Members:
     spending: Spending = field(default_factory=Spending)
     lengths: LengthHistory = field(default_factory=LengthHistory)
     data: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def began(self) -> dict[str, str]:
+        """What an instruction says of the data that the run began with: nothing where each site has its own."""
+        divided = [*self.data] == [""] and any(site.data for site in self.sites[:1])
+        return {DATA: self.data[""][:16]} if divided else {}
 
     def require_memory(self, site: Site, said: str = OTHER_ROUNDS) -> None:
         """Stop a simulation one of whose devices lacks what it wrote in this very run, or reads other data.

@@ -10,7 +10,8 @@ from typing import Any
 from common.code.imports import is_import_path
 from common.config.keys import INTERNAL_KEYS, RUN_KEYS, SHORT, STRATEGY, Leaf
 from common.config.problems import COMMAND_LINE, show, unknown, where_phrase
-from common.config.text import parse_set, read_yaml
+from common.config.text import parse_set
+from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.datasets import forms_in_words

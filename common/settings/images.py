@@ -11,6 +11,11 @@ from pydantic import BeforeValidator
 from common.settings.section import Section, setting
 
 
+def class_name(text: object) -> str:
+    """Return a class's name, wherever it is read or typed: blanks cut, in Unicode's form NFC."""
+    return unicodedata.normalize("NFC", str(text).strip())
+
+
 def _joined(value: Any) -> Any:
     """Write a list, a number or a text with spaces as one text with commas; equal lists get equal texts."""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -18,7 +23,7 @@ def _joined(value: Any) -> Any:
     if isinstance(value, list):
         value = ",".join(str(part) for part in value)
     if isinstance(value, str):
-        return ",".join(unicodedata.normalize("NFC", part.strip()) for part in value.split(","))
+        return ",".join(map(class_name, value.split(",")))
     return value
 
 

@@ -12,6 +12,7 @@ from common.data.division.counts import class_counts, lacking, report
 from common.data.folders.folder import account, by_reason
 from common.data.published.catalogue import NAMES
 from common.division import Division
+from common.samples.class_names import alike
 from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.samples.inputs import normalised
 from common.samples.row_text import column_names
@@ -65,9 +66,11 @@ def _form(info: DatasetInfo) -> list[tuple[str, str]]:
         "table": f"{info.shape[0]} columns",
         "series": f"{info.shape[0]} channels, {info.shape[2]} steps",
     }
+    line = alike(info.classes)
     return [
         (info.unit, said[info.kind]),
         ("classes", f"{len(info.classes)}: {', '.join(info.classes)}"),
+        *([("WARNING", line)] if line else []),
     ]
 
 

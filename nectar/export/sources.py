@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from common.data.folders.folder import FOLDER, account, list_split
 from common.division import Division
 from common.errors import ConfigError, DataError
 from common.samples.dataset import Skipped
+from common.settings.images import class_name
 from nectar.export.model import ExportedModel
 from nectar.export.names import labels_by_folder
 from nectar.export.pictures import read
@@ -98,7 +98,7 @@ def _class_folders(folder: Path, classes: tuple[str, ...]) -> dict[str, int]:
     for entry in sorted(path for path in folder.iterdir() if path.is_dir()):
         if entry.name.startswith((".", "__")):
             continue
-        name = unicodedata.normalize("NFC", entry.name)
+        name = class_name(entry.name)
         if name not in known:
             named = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
             raise DataError(

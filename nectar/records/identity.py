@@ -62,7 +62,7 @@ class Identity:
         if stated != [self.configuration, self.code, self.start]:
             return "its source has changed while it ran"
         try:
-            name = dict(provenance.get("data", {})).get("name", "")
+            name = str(dict(provenance.get("data") or {}).get("name", ""))
             require_same_data(name, dict(self.data), recorded_data(provenance))
         except FederationError as error:
             return str(error)

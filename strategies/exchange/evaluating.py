@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from common.errors import PayloadError
 from common.learning.run import Run
 from common.sites import Site
-from common.specs.names import DATA, TAKEN
+from common.specs.names import TAKEN
 from strategies.exchange.replies import (
     EVALUATION_RECORDS,
     Outcome,
@@ -56,8 +56,7 @@ class Evaluation:
         messages = []
         for site in self.sites:
             memory = {} if taken is None else {TAKEN: taken.get(site.name, 0)}
-            config = ConfigRecord({**fields, **memory, DATA: site.data})
-            content = RecordDict({"arrays": body, "config": config})
+            content = RecordDict({"arrays": body, "config": ConfigRecord({**fields, **memory})})
             message = Message(content, site.node_id, MessageType.EVALUATE, group_id=group)
             messages.append(message)
         return messages

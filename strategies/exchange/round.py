@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from common.errors import ConfigError, DivergedError, FederationError, PayloadError
 from common.privacy.told import HEAD, written
 from common.sites import Site
-from common.specs.names import DATA, TAKEN
+from common.specs.names import TAKEN
 from common.specs.updates import as_updates, in_part, sends_updates
 from common.wire.codec import Payload, Spec, is_finite
 from common.wire.flower_arrays import filled
@@ -103,8 +103,8 @@ class Round:
         head = self._members.spending.heads.get(site.name)
         said = {} if head is None else {HEAD: written(head)}
         about = {"server-round": self.number, "record": self._strategy.record_id, **said}
-        about |= {DATA: site.data, "phase": instruction.phase}
-        config = filled(ConfigRecord(), {**fields, **about})
+        about |= self._members.began
+        config = filled(ConfigRecord(), {**fields, **about, "phase": instruction.phase})
         body = serialiser.record(instruction.payload)
         content = filled(RecordDict(), {"arrays": body, "config": config})
         message = Message(content, site.node_id, kind, group_id=str(self.number))

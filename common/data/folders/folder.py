@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import unicodedata
@@ -15,6 +16,9 @@ from pathlib import Path
 from common.data.folders.decode import ENDINGS, HEIF_ENDINGS, reads_heif
 from common.errors import DataError
 from common.samples.dataset import Skipped
+from common.settings.images import class_name
+
+log = logging.getLogger("flwr")
 
 TRAIN = "train"
 #: the names under which a test split may lie beside train/; the first that is there is taken
@@ -73,7 +77,7 @@ def split_folders(folder: Path, classes: Sequence[str]) -> tuple[str | None, str
         )
     parts = [name for name in (TRAIN, *TEST) if name not in classes and (folder / name).is_dir()]
     if not parts:
-        if not any((folder / name).is_dir() for name in classes):
+        if not {class_name(entry.name) for entry in _entries(folder)} & {*classes}:
             raise DataError(
                 f"{folder} has neither a folder {TRAIN} nor one named {', '.join(TEST[:-1])} or {TEST[-1]}, nor one "
                 f"of a class ({', '.join(classes)}): put the images into {TRAIN}/<class>/ and {TEST[0]}/<class>/, or "
@@ -88,11 +92,7 @@ def class_folders(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     split = next((name for name in (TRAIN, *TEST) if (folder / name).is_dir()), PLAIN)
-    return sorted(
-        unicodedata.normalize("NFC", entry.name)
-        for entry in _entries(folder / split)
-        if entry.is_dir()
-    )
+    return sorted({class_name(entry.name) for entry in _entries(folder / split) if entry.is_dir()})
 
 
 def list_split(folder: Path, split: str, classes: Sequence[str], group: str = "") -> Listing:
@@ -107,18 +107,24 @@ def list_split(folder: Path, split: str, classes: Sequence[str], group: str = ""
     """
     files: list[ImageFile] = []
     skipped: list[Skipped] = []
-    found: dict[str, Path] = {}
+    found: dict[str, list[Path]] = {}
     known = frozenset(classes)
     for entry in _entries(folder / split):
         if not entry.is_dir():
             skipped.append(_skip(folder, entry, "lies outside the classes' folders"))
             continue
-        name = unicodedata.normalize("NFC", entry.name)
+        name = class_name(entry.name)
         if name not in known:
             raise _unknown_class(entry, name, classes)
-        found[name] = entry
+        found.setdefault(name, []).append(entry)
     for label, name in enumerate(classes):
-        for entry in _entries(found[name]) if name in found else ():
+        folders = found.get(name, [])
+        if len(folders) > 1:
+            log.warning(
+                "%s: %d folders are called %s, in other Unicode or with blanks: they are read as one class",
+                *(folder / split, len(folders), name),
+            )
+        for entry in (entry for each in folders for entry in _entries(each)):
             for path, reason in _candidates(entry, nested=group == FOLDER):
                 named, reason = ("", reason) if reason else _group_of(entry, path, group)
                 if reason:

@@ -16,6 +16,7 @@ from common.data.own.rows import check_printed, columns_of, rows_of
 from common.data.store import Contents
 from common.errors import DataError
 from common.samples.dataset import Images, Labels, Split
+from common.settings.images import class_name
 
 log = logging.getLogger("flwr")
 
@@ -163,7 +164,7 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
         there.sort(key=int)
     names = there
     if "classes" in named:
-        names = [str(name).strip() for name in np.asarray(named["classes"], dtype=str).ravel()]
+        names = [class_name(name) for name in np.asarray(named["classes"], dtype=str).ravel()]
         missing = next((name for name in there if name not in names), None)
         if missing is not None:
             raise DataError(f"{what}: a label is {missing!r}, which its classes do not name")
@@ -183,7 +184,7 @@ def _texts(labels: Any) -> list[str] | None:
         return None
     if array.dtype.kind == "O" and not all(isinstance(name, str) for name in array):
         return None
-    return [str(name).strip() for name in array]
+    return [class_name(name) for name in array]
 
 
 def _split(
@@ -283,7 +284,7 @@ def _classes(named: Mapping[str, Any], train: Split, test: Split, what: str) -> 
             raise DataError(f"{what}: the largest label is {largest}: labels count classes from 0")
         names = [str(label) for label in range(largest + 1)]
     else:
-        names = [str(name).strip() for name in np.asarray(named["classes"], dtype=str).ravel()]
+        names = [class_name(name) for name in np.asarray(named["classes"], dtype=str).ravel()]
     check_classes(names, largest, f"{what}: classes")
     return names
 

@@ -36,7 +36,7 @@ from common.settings.datasets import FILE, FUNCTION, HUB, TABLE_ENDING, TORCHVIS
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings
 
-_READER = 1  # another number makes every store be built again
+_READER = 2  # another number makes every store be built again
 _PRIVATE = 0o700
 
 _PUBLISHED: Mapping[str, tuple[str, Callable[[str, Path, int, Bounds], dict[str, Any]]]] = {
