@@ -324,7 +324,7 @@ def sentence_of(result: RoundResult, rounds: int) -> str:
     """Return the round as one line that a person can read."""
     parts = [f"round {result.server_round}/{rounds}:"]
     if result.test:
-        over = result.test.coverage
+        over = _coverage(result.test.per_class)
         parts.append(f"accuracy {result.test.accuracy:.4f}{over}, loss {result.test.loss:.4f},")
     if result.server_round == 0:
         return " ".join(parts).rstrip(",") + " before training"
@@ -333,6 +333,12 @@ def sentence_of(result: RoundResult, rounds: int) -> str:
     parts.append(f"{_megabytes(result.bytes_up)} up, {_megabytes(result.bytes_down)} down,")
     parts.append(f"{sum(result.seconds.values()):.1f} s")
     return " ".join(parts)
+
+
+def _coverage(per_class: Sequence[float]) -> str:
+    """Say over which part of the classes an accuracy is, where it is not over all: `` over 3 of 5 classes``."""
+    judged = sum(not math.isnan(one) for one in per_class)
+    return f" over {judged} of {len(per_class)} classes" if judged < len(per_class) else ""
 
 
 def _megabytes(account: Mapping[str, int]) -> str:

@@ -6,7 +6,6 @@ Training, evaluation, the cuts of the data, record and report ask the task, and 
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,13 +37,6 @@ class Evaluation:
     accuracy: float
     per_class: tuple[float, ...]
     examples: int
-
-    @property
-    def coverage(self) -> str:
-        """Over which part of the classes the accuracy is, where it is not over all: `` over 3 of 5 classes``."""
-        judged = sum(not math.isnan(one) for one in self.per_class)
-        number = len(self.per_class)
-        return f" over {judged} of {number} classes" if judged < number else ""
 
 
 class Tally(Protocol):
