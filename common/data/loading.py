@@ -79,7 +79,7 @@ def load(
         return _load(info, data_dir, bounds)
 
     form = (data.file, data.size, data.kind, data.label, data.scale, data.low, data.high)
-    own = () if name in NAMES else (*form, holdout)
+    own = () if name in NAMES else (*form, data.classes, data.header, data.axes, holdout)
     return _once((name, data_dir, images, bounds, *own), read)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from common.config.layers import is_text
 from common.config.resolved import Config
 from common.config.text import join_set, parse_set
 from common.data.folders.decode import Unreadable
@@ -135,7 +136,7 @@ def with_runs_own(
         known |= {"images.classes": ",".join(exported.classes)}
         known |= {"images.size": side, "images.channels": channels}
     typed = str(settings.get("set", ""))
-    return {**settings, "seed": seed, "set": join_set({**known, **parse_set(typed)})}
+    return {**settings, "seed": seed, "set": join_set({**known, **parse_set(typed, is_text)})}
 
 
 def split_batches(config: Config, exported: ExportedModel, size: int) -> Iterator[Batch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ from common.samples.dataset import REACH, Dataset, DatasetInfo, Split
 from common.samples.row_text import column_names
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings
+
+log = logging.getLogger("flwr")
 
 Rows = Literal["table", "series"]
 
@@ -100,7 +103,13 @@ def info_of_rows(
         If the scale lacks its constants, or these do not fit; or values lie beyond what a model learns from.
     """
     assert data.kind != "images"
-    channels = stored.train.images.shape[1]
+    channels, steps = stored.train.images.shape[1], stored.train.images.shape[3]
+    if data.kind == "series" and data.axes == "auto" and channels > steps:
+        log.warning(
+            "%d channels of %d steps: are the axes [n, steps, channels]? Then set data.axes=channels_last, else "
+            "data.axes=steps_last",
+            *(channels, steps),
+        )
     low, high = (
         _stated(key, stored.about, images, data, channels, name) for key in ("low", "high")
     )
