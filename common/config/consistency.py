@@ -237,15 +237,18 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
         raise ConfigError(
             f"{FILE_KEY}={data.file} needs data.label: the name of the column that has each row's class."
         )
-    for key, meant in (("label", table), ("header", table), ("axes", data.kind == "series")):
-        value = getattr(data, key)
-        if value != DataSettings.model_fields[key].default and not meant:
-            of = (
-                "of series: leave it out, or add data.kind=series"
-                if key == "axes"
-                else (f"of a .csv file, but {FILE_KEY} is not one: leave it out")
-            )
-            raise ConfigError(f"data.{key}={value} is {of}.")
+    if data.label and not table:
+        raise ConfigError(
+            f"data.label={data.label} names a column of a .csv file, but {FILE_KEY} is not one: leave it out."
+        )
+    if data.header == "none" and not table:
+        raise ConfigError(
+            f"data.header=none is of a .csv file, but {FILE_KEY} is not one: leave it out."
+        )
+    if data.axes != "auto" and data.kind != "series":
+        raise ConfigError(
+            f"data.axes={data.axes} is of data.kind=series: add that, or leave it out."
+        )
     if data.kind == "images":
         for name in ("scale", "low", "high"):
             if (value := getattr(data, name)) != DataSettings.model_fields[name].default:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_files import forget_loaded
 
 from common.errors import ConfigError
 from nectar import cli
@@ -83,7 +84,6 @@ def test_a_row_with_a_name_in_it_is_told(
     file = table(tmp_path / "own.csv", lines)
     assert "if line 1 is a row, set data.header=none" in refused(capsys, file, "data.label=2")
     assert sum(counted(capsys, file, "data.label=2", "data.header=none")) == 50
-    assert "taken for the names" not in caplog.text.rpartition("refused")[2].rpartition("has no")[2]
     caplog.clear()
     assert sum(counted(capsys, file, "data.label=a")) == 49
     assert "line 1: taken for the names of the columns, and most are numbers" in caplog.text
@@ -116,9 +116,12 @@ def test_every_text_stays_text_and_comes_back_from_a_record(
     capsys.readouterr()
     assert cli.main(["config", *words]) == 0
     shown = capsys.readouterr().out
+    typed_lines = [line.partition("#")[0].strip() for line in shown.splitlines()]
     for key in ("label", "name", "group"):
-        line = next(line for line in shown.splitlines() if line.strip().startswith(f"{key}: "))
-        assert line.partition("#")[0].split(": ")[1].strip().strip("'\"") == typed
+        values = [
+            line.removeprefix(f"{key}: ") for line in typed_lines if line.startswith(f"{key}:")
+        ]
+        assert typed in [value.strip("'\"") for value in values]
     assert cli.main(["run", f"resume={record}", "rounds=2"]) == 0
     assert len((record / "metrics.jsonl").read_text().splitlines()) == 3
 
@@ -135,8 +138,11 @@ def test_numbers_are_numbers_still(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         ("dataset=digits data.header=none", "data.header=none is of a .csv file"),
-        ("dataset=digits data.label=x", "data.label=x is of a .csv file"),
-        ("dataset=digits data.axes=channels_last", "data.axes=channels_last is of series"),
+        ("dataset=digits data.label=x", "data.label=x names a column of a .csv file"),
+        (
+            "dataset=digits data.axes=channels_last",
+            "data.axes=channels_last is of data.kind=series",
+        ),
         ("data.header=2", "data.header"),
     ],
 )
@@ -165,13 +171,17 @@ ASKED = "are the axes [n, steps, channels]?"
 
 @pytest.mark.parametrize("channels", [9, 3])
 def test_series_with_more_channels_than_steps_are_asked_about(
-    channels: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    channels: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """.55 of two classes, and the advice was a lower learning rate; with 3 channels, a flatter model."""
     words = waves(tmp_path / "own.npz", channels, 32, last=True)
     few = ["model.depth=1", "rounds=1", "fedavg.epochs=1", f"output-dir={tmp_path / 'runs'}"]
     for command in (["data"], ["run", "fedavg"]):
         caplog.clear()
+        forget_loaded(monkeypatch)
         assert cli.main([*command, *words, *few]) in (0, 2)
         assert f"32 channels of {channels} steps: {ASKED}" in caplog.text
     for axes in ("steps_last", "channels_last"):
@@ -182,7 +192,7 @@ def test_series_with_more_channels_than_steps_are_asked_about(
 
 @pytest.mark.parametrize("channels", [9, 3])
 def test_the_order_that_is_typed_is_the_order_that_is_read(channels: int, tmp_path: Path) -> None:
-    more = ["rounds=2", "fedavg.epochs=4", "model.width=8", f"data-dir={tmp_path / 'data'}"]
+    more = ["rounds=3", "fedavg.epochs=10", "fedavg.lr=0.1", f"data-dir={tmp_path / 'data'}"]
     figures = []
     for last in (False, True):
         at = tmp_path / ("last" if last else "first")
