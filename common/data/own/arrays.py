@@ -66,13 +66,11 @@ def contents_of(
     """
     brought = _by_name(found, what, () if kind == "images" else _NAMED_BESIDE)
     named, stated = _coded(brought, what), "classes" in brought
-    if kind == "series" and axes == "channels_last":
-        named = {key: _channels_first(named[key], key) for key in named}
-    train, scale = _split("train", named, what, kind)
+    train, scale = _split("train", named, what, kind, axes)
     shape, dtype = train.images.shape[1:], train.images.dtype
     test = Split(np.empty((0, *shape), dtype), np.empty(0, np.int64))
     if "test_images" in named:
-        test, other = _split("test", named, what, kind)
+        test, other = _split("test", named, what, kind, axes)
         if test.images.shape[1:] != shape or test.images.dtype != dtype or other != scale:
             raise DataError(
                 f"{what}: the test images ({_said(test.images)}) are not of the training images' form "
@@ -91,12 +89,6 @@ def contents_of(
     if kind != "images":
         about["columns"] = columns_of(named, shape[0], what)
     return Contents(train, test, (), about)
-
-
-def _channels_first(value: Any, name: str) -> Any:
-    """Return series [n, steps, channels] as [n, channels, steps]; what is nothing of the kind, as it is."""
-    array = np.asarray(value) if name in IMAGES else value
-    return array.swapaxes(1, 2) if name in IMAGES and array.ndim == 3 else value
 
 
 def _said(images: Images) -> str:
@@ -180,14 +172,18 @@ def _is_measured(array: NDArray[Any]) -> bool:
 
 
 def _split(
-    part: str, named: Mapping[str, Any], what: str, kind: Literal["images", "table", "series"]
+    part: str,
+    named: Mapping[str, Any],
+    what: str,
+    kind: Literal["images", "table", "series"],
+    axes: str,
 ) -> tuple[Split, float]:
     said = f"{what}: {part}_images"
     images: Images
     if kind == "images":
         images, scale = _pixels(named[f"{part}_images"], said)
     else:
-        images, scale = rows_of(numbers(named[f"{part}_images"], said), kind, said), 1.0
+        images, scale = rows_of(numbers(named[f"{part}_images"], said), kind, said, axes), 1.0
     labels = _labels(named[f"{part}_labels"], f"{what}: {part}_labels")
     if len(images) != len(labels):
         raise DataError(f"{what}: {len(images)} {part}_images with {len(labels)} {part}_labels")

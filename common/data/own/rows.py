@@ -32,8 +32,10 @@ _MISSING = (
 _LARGEST = 1e15
 
 
-def rows_of(array: NDArray[np.generic], kind: Rows, what: str) -> NDArray[np.float64]:
-    """Return rows [n, d] as [n, d, 1, 1], or series [n, c, t] as [n, c, 1, t].
+def rows_of(
+    array: NDArray[np.generic], kind: Rows, what: str, axes: str = "auto"
+) -> NDArray[np.float64]:
+    """Return rows [n, d] as [n, d, 1, 1], or series [n, c, t] as [n, c, 1, t]; by ``axes`` they may be [n, t, c].
 
     Raises
     ------
@@ -44,6 +46,8 @@ def rows_of(array: NDArray[np.generic], kind: Rows, what: str) -> NDArray[np.flo
         raise DataError(
             f"{what} has shape {array.shape}: it must be {FORMS[kind]} for data.kind={kind}"
         )
+    if axes == "channels_last":
+        array = array.swapaxes(1, 2)
     if 0 in array.shape[1:] or array.shape[1] > MOST_COLUMNS:
         parts = "columns" if kind == "table" else "channels"
         raise DataError(

@@ -20,17 +20,10 @@ _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[
 def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
     """Return a set whose labels are coded as a table's are, unless it names its classes: from 0, none left out.
 
-    Parameters
-    ----------
-    name : str
-        What a message calls the set.
-    measured : bool
-        Whether labels that look measured are taken all the same (``data.classes=labels``).
-
     Raises
     ------
     DataError
-        If the labels look measured: why, and what to do.
+        If the labels look measured and these are not taken: why, and what to do.
     """
     if stored.about.get("stated"):
         return stored
