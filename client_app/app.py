@@ -32,7 +32,7 @@ from client_app.reasons import reason_of
 from client_app.releases import ReleaseLog, payload_line, refusal_line
 from client_app.site import (
     account_of,
-    checksum_here,
+    data_here,
     division_of,
     drawn_name,
     engine_of,
@@ -47,6 +47,7 @@ from client_app.site import (
     state_of,
 )
 from common.code.fingerprint import source_fingerprint
+from common.division import Division
 from common.errors import FederationError, one_line
 from common.learning.compute import use_threads
 from common.learning.patience import checked_by
@@ -133,7 +134,8 @@ def client_of(message: Message, context: Context) -> DeviceClient:
         )
     state = state_of(run, record_id, site, context)
     cls = client_class(run.config.method)
-    require_data_of_run(division, context, state, str(_config(message).get(DATA, "")))
+    told = one_line(str(_config(message).get(DATA, ""))[:16])
+    require_data_of_run(division, context, state, told)
     own_data = own_folder(run, context) is not None
     review = None if is_simulated(context) else Review.of(NodeConfig.of(context.node_config))
     account = account_of(run, record_id, site, context)
@@ -266,6 +268,12 @@ def _refuse_counts(run: Run, site: str) -> None:
         )
 
 
+def _checksum_told(division: Division, context: Context) -> dict[str, str]:
+    """Return the checksum of what this process reads; nothing of data that are a real site's own."""
+    own = "data" in context.node_config
+    return {} if own else {DATA: data_here(division, context).checksum}
+
+
 def _roll_call(message: Message, context: Context) -> RecordDict:
     division = division_of(context)
     run = division.run
@@ -298,7 +306,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "source": source_fingerprint(),
                     "partition-id": int(context.node_config.get("partition-id", -1)),
                     "engine": engine_of(context),
-                    DATA: "" if "data" in context.node_config else checksum_here(division, context),
+                    **_checksum_told(division, context),
                     "reviewed": not is_simulated(context) and "review-dir" in context.node_config,
                 }
             ),
@@ -321,9 +329,8 @@ def _partitions(message: Message, context: Context) -> RecordDict:
         division, number, by_class=by_class, held_out=held_out
     ).items():
         sizes[name] = array_of(counts)
-    checksum = checksum_here(division, context)
-    about = ConfigRecord({"source": source_fingerprint(), DATA: checksum})
-    return RecordDict({"about": about, "sizes": sizes})
+    about = {"source": source_fingerprint(), **_checksum_told(division, context)}
+    return RecordDict({"about": ConfigRecord({**about}), "sizes": sizes})
 
 
 @app.train()

@@ -248,10 +248,12 @@ def _partition_samples(
 
 @lru_cache(maxsize=1024)
 def _folder_samples(
-    division: Division, site: str, key: bytes, folder: Path, keep: Path | None
+    division: Division, site: str, key: bytes, dataset: Dataset
 ) -> tuple[Samples, Samples]:
-    dataset = division.site_dataset(folder, keep)
     return _split(division, site, key, dataset, np.arange(len(dataset.train)))
+
+
+_folder_dataset = lru_cache(maxsize=1024)(Division.site_dataset)
 
 
 def _split(
@@ -292,50 +294,35 @@ def _site_samples(division: Division, site: str, context: Context) -> tuple[Samp
     key = _holdout_key(run, site, context, own_data=folder is not None)
     if folder is None:
         return _partition_samples(division, site, key, *partition_of(context))
-    return _folder_samples(division, site, key, folder, _keep(division, context))
+    return _folder_samples(division, site, key, data_here(division, context))
 
 
-def _keep(division: Division, context: Context) -> Path | None:
-    """Return where stores of a site's own folder go."""
-    if "data" not in context.node_config:
-        return division.config.data_dir
-    return state_directory(context) or division.bounds.root
-
-
-def checksum_here(division: Division, context: Context) -> str:
-    """Return the checksum of the data set of which the site holds a part, or of its own folder's images."""
+def data_here(division: Division, context: Context) -> Dataset:
+    """Return the data set of which the site holds a part, or its own folder's images."""
     folder = own_folder(division.run, context)
     if folder is None:
-        return division.dataset.checksum
-    return _folder_checksum(division, folder, _keep(division, context))
-
-
-@lru_cache(maxsize=1024)
-def _folder_checksum(division: Division, folder: Path, keep: Path | None) -> str:
-    return division.site_dataset(folder, keep).checksum
+        return division.dataset
+    kept = state_directory(context) or division.bounds.root
+    keep = kept if "data" in context.node_config else division.config.data_dir
+    return _folder_dataset(division, folder, keep)
 
 
 def require_data_of_run(
-    division: Division, context: Context, state: DeviceState, began: str
+    division: Division, context: Context, state: DeviceState, told: str
 ) -> None:
-    """Refuse other data than the run began with: as the server says, or of a folder of its own the site itself.
+    """Refuse other data than the run began with: as the server told, or of a folder of its own the site itself.
 
-    A real site's own folder may grow while nothing is held out by position, or each example by itself: it goes on, and
-    its log says so.
-
-    Raises
-    ------
-    FederationError
-        With both checksums.
+    A real site's folder may grow unless examples are held out by their position. Then a FederationError says both
+    checksums.
     """
-    found, config = checksum_here(division, context), division.config
-    if own_folder(division.run, context) is not None:
-        began = state.began_with(found)
+    found, config = data_here(division, context).checksum, division.config
+    own = own_folder(division.run, context) is not None
+    began = state.began_with(found) if own else told
     try:
         require_same_data(config.dataset, {"": began}, {"": found[: len(began)]})
     except FederationError as error:
-        own = "data" in context.node_config
-        if not own or (config.data.site_holdout and not config.private):
+        grows = "data" in context.node_config and (config.private or not config.data.site_holdout)
+        if not grows:
             raise
         logger.warning(
             "%s; nothing that was held out is learned from, so that the run goes on", error

@@ -46,8 +46,8 @@ _SLOT, _VERSION = "/", ".safetensors"
 #: the file that names the run whose versions were taken over, and the digits of a kind
 _AFTER, _DIGITS = "after", 16
 
-#: the file with the checksum of the site's own data as a run began with them, and its characters
-_DATA, _CHECKSUM = "data-began", 64
+#: the file with the checksum of the site's own data as a run began with them
+_DATA = "data-began"
 
 SHELF = "nectar-made"
 """The folder of what sites made once and runs may share, such as the images of a generator."""
@@ -226,7 +226,7 @@ class DirectoryState:
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_text(path, checksum)
-            return path.read_text(encoding="ascii", errors="replace")[:_CHECKSUM]
+            return path.read_text(encoding="ascii", errors="replace")[: len(checksum)]
         except OSError as error:
             raise self._unwritable(error) from None
 

@@ -181,12 +181,12 @@ class Division:
 
 def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str, str]) -> None:
     """Refuse data of another checksum than a run began with, by a FederationError; an empty one is not known."""
-    mend = "put back what was there, or begin a new run"
-    if kind_of(dataset) == FUNCTION:
-        mend = f"{dataset.partition(':')[2]} gave other data than before: fix its seed"
     for name, was in began.items():
         now, of = found.get(name, ""), f" of {name}" if name else ""
         if was and now and was != now:
+            mend = "put back what was there, or begin a new run"
+            if kind_of(dataset) == FUNCTION:
+                mend = f"{dataset.partition(':')[2]} gave other data than before: fix its seed"
             raise FederationError(f"{OTHER_DATA} (checksum{of} {was[:16]}, now {now[:16]}): {mend}")
 
 

@@ -40,12 +40,7 @@ def require_data_of(site: Site, data: Mapping[str, str], dataset: str) -> None:
 
 
 def agree_on_data(members: Members, read: Mapping[str, str], dataset: str, quorum: int) -> None:
-    """Note the checksums of the run's data, and go on with the sites that read these.
-
-    Parameters
-    ----------
-    read : mapping of str to str
-        What this process reads; where it reads nothing, what most sites read counts.
+    """Note the checksums of the run's data, what this process reads or else most sites, and leave out other sites.
 
     Raises
     ------

@@ -252,6 +252,14 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
             raise ConfigError(
                 f"data.{key}={column} names a column of a .csv file, but {FILE_KEY} is not one: leave it out{way}."
             )
+    if data.header == "none" and not table:
+        raise ConfigError(
+            f"data.header=none is of a .csv file, but {FILE_KEY} is not one: leave it out."
+        )
+    if data.axes != "auto" and data.kind != "series":
+        raise ConfigError(
+            f"data.axes={data.axes} is of data.kind=series: add that, or leave it out."
+        )
     if data.kind == "images":
         for name in ("scale", "low", "high"):
             if (value := getattr(data, name)) != DataSettings.model_fields[name].default:

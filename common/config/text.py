@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,11 @@ def join_set(values: Mapping[str, Scalar]) -> str:
     return shlex.join(f"{key}={scalar_text(value)}" for key, value in values.items())
 
 
-def parse_set(text: str) -> dict[str, Scalar]:
-    """Read ``set``: ``a.b=c d.e=f``, split as a shell does, the last wins; ConfigError for no such words."""
+def parse_set(text: str, is_text: Callable[[str], bool] = lambda key: False) -> dict[str, Scalar]:
+    """Read ``set``: ``a.b=c d.e=f``, split as a shell does, the last wins; ConfigError for no such words.
+
+    What is typed for a key that ``is_text`` stays text, whatever it looks like.
+    """
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -77,7 +80,8 @@ def parse_set(text: str) -> dict[str, Scalar]:
         key, equals, value = word.partition("=")
         if not key or not equals:
             raise ConfigError(f"{word!r} in set is not key=value, such as partition.alpha=0.01.")
-        values[key] = scalar(value)
+        found = scalar(value)
+        values[key] = value if is_text(key) and not isinstance(found, str) else found
     return values
 
 

@@ -59,6 +59,18 @@ class DataSettings(Section):
         "not divided by test, validation, hold-out or partition; never something to learn from",
         allowed="a column's name",
     )
+    header: Literal["first", "none"] = setting(
+        "first", "a .csv file: the line that names its columns; none: they are called 0, 1, 2, ..."
+    )
+    axes: Literal["auto", "steps_last", "channels_last"] = setting(
+        "auto",
+        "series: [n, channels, steps], as auto is, or [n, steps, channels]",
+    )
+    classes: Literal["auto", "labels"] = setting(
+        "auto",
+        "a file or a function of your own; auto: labels that look measured (dates, fractions, hundreds of numbers) are "
+        "refused; labels: each value is a class all the same",
+    )
     scale: Literal["none", "minmax", "standard"] = setting(
         "none",
         "table, series: what brings values to a common size; minmax: data.low to -1 and data.high to 1; standard: "

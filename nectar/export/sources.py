@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from common.config.layers import is_text
 from common.config.resolved import Config
 from common.config.text import join_set, parse_set
 from common.data.folders.decode import Unreadable
@@ -142,7 +143,7 @@ def with_runs_own(
         )
         known |= {f"images.{key}": value for key, value in form.items() if value}
     typed = str(settings.get("set", ""))
-    return {**settings, "seed": seed, "set": join_set({**known, **parse_set(typed)})}
+    return {**settings, "seed": seed, "set": join_set({**known, **parse_set(typed, is_text)})}
 
 
 def split_batches(config: Config, exported: ExportedModel, size: int) -> Iterator[Batch]:

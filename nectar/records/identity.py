@@ -28,18 +28,22 @@ class Identity:
         The checksums of the data: of simulated sites' folders by site, of the data set by "".
     start : str
         That of the file that the first round's weights come from; empty where there is none.
+    dataset : str
+        What messages call the data.
     """
 
     configuration: str
     code: str
     data: tuple[tuple[str, str], ...] = ()
     start: str = ""
+    dataset: str = ""
 
     @classmethod
     def of(cls, config: Config) -> Identity:
         """Return the identity of the run that ``config`` asks for from the source of this process."""
         data = tuple(Division(config).checksums.items())
-        return cls(config.digest(), code_fingerprint(config), data, start_checksum(config))
+        start = start_checksum(config)
+        return cls(config.digest(), code_fingerprint(config), data, start, config.dataset)
 
     @property
     def key(self) -> str:
@@ -58,8 +62,7 @@ class Identity:
         if stated != [self.configuration, self.code, self.start]:
             return "its source has changed while it ran"
         try:
-            name = str(dict(provenance.get("data") or {}).get("name", ""))
-            require_same_data(name, dict(self.data), recorded_data(provenance))
+            require_same_data(self.dataset, dict(self.data), recorded_data(provenance))
         except FederationError as error:
             return str(error)
         return ""

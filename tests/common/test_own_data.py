@@ -191,7 +191,7 @@ def test_it_is_read_once_for_all_processes_privately_and_again_when_it_changes(
         ({"test_labels": None}, "lacks test_labels"),
         ({"train_labels": np.zeros(29, int)}, "30 train_images with 29 train_labels"),
         ({"train_labels": np.full(30, -1)}, "holds -1: labels count from 0"),
-        ({"train_labels": np.zeros(30)}, "train_labels is float64 of shape (30,)"),
+        ({"train_labels": np.full(30, np.nan)}, "train_labels is float64 of shape (30,)"),
         ({"train_labels": np.zeros((30, 3), int)}, "train_labels is int64 of shape (30, 3)"),
         ({"train_labels": np.zeros(30, int), "test_labels": np.zeros(6, int)}, "two or more"),
         ({"train_labels": np.full(30, 1 << 40)}, "the largest label is 1099511627776"),

@@ -47,7 +47,10 @@ _FORM = "[n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels"
 
 
 def contents_of(
-    found: Mapping[str, Any], what: str, kind: Literal["images", "table", "series"] = "images"
+    found: Mapping[str, Any],
+    what: str,
+    kind: Literal["images", "table", "series"] = "images",
+    axes: str = "auto",
 ) -> Contents:
     """Return the splits that ``found`` holds, with its classes and constants noted beside them.
 
@@ -61,20 +64,21 @@ def contents_of(
         series any finite numbers; labels whole numbers from 0, or the classes' names as text.
     what : str
         What a message calls the set.
-    kind : str
-        What the arrays are, ``data.kind``.
+    kind, axes : str
+        What the arrays are, ``data.kind``, and in which order those of series have their axes, ``data.axes``.
 
     Raises
     ------
     DataError
         If something is missing, of the wrong kind or does not fit: what, and what is allowed.
     """
-    named = _coded(_by_name(found, what, () if kind == "images" else _NAMED_BESIDE), what)
-    train, scale = _split("train", named, what, kind)
+    brought = _by_name(found, what, () if kind == "images" else _NAMED_BESIDE)
+    named, stated = _coded(brought, what), "classes" in brought
+    train, scale = _split("train", named, what, kind, axes)
     shape, dtype = train.images.shape[1:], train.images.dtype
     test = Split(np.empty((0, *shape), dtype), np.empty(0, np.int64))
     if "test_images" in named:
-        test, other = _split("test", named, what, kind)
+        test, other = _split("test", named, what, kind, axes)
         if test.images.shape[1:] != shape or test.images.dtype != dtype or other != scale:
             raise DataError(
                 f"{what}: the test images ({_said(test.images)}) are not of the training images' form "
@@ -96,6 +100,8 @@ def contents_of(
         about["named"] = True
     if groups[0] and groups[1]:
         about[ON_BOTH_SIDES] = on_both_sides(*groups)
+    if stated:
+        about["stated"] = True
     if kind != "images":
         about["columns"] = columns_of(named, shape[0], what)
     return Contents(train, test, (), about)
@@ -180,6 +186,8 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
 def _texts(labels: Any) -> list[str] | None:
     """Return labels that are text, one a sample; None where they are something else."""
     array = np.asarray(labels) if not isinstance(labels, torch.Tensor) else None
+    if array is not None and array.ndim == 1 and _is_measured(array):
+        return [repr(float(value)) for value in array]
     if array is None or array.ndim != 1 or array.dtype.kind not in "UO":
         return None
     if array.dtype.kind == "O" and not all(isinstance(name, str) for name in array):
@@ -187,15 +195,24 @@ def _texts(labels: Any) -> list[str] | None:
     return [class_name(name) for name in array]
 
 
+def _is_measured(array: NDArray[Any]) -> bool:
+    """Whether labels are numbers with a fraction, each of which is then a name."""
+    return array.dtype.kind == "f" and bool(np.isfinite(array).all() and (array % 1).any())
+
+
 def _split(
-    part: str, named: Mapping[str, Any], what: str, kind: Literal["images", "table", "series"]
+    part: str,
+    named: Mapping[str, Any],
+    what: str,
+    kind: Literal["images", "table", "series"],
+    axes: str,
 ) -> tuple[Split, float]:
     said = f"{what}: {part}_images"
     images: Images
     if kind == "images":
         images, scale = _pixels(named[f"{part}_images"], said)
     else:
-        images, scale = rows_of(numbers(named[f"{part}_images"], said), kind, said), 1.0
+        images, scale = rows_of(numbers(named[f"{part}_images"], said), kind, said, axes), 1.0
     labels = _labels(named[f"{part}_labels"], f"{what}: {part}_labels")
     if len(images) != len(labels):
         raise DataError(f"{what}: {len(images)} {part}_images with {len(labels)} {part}_labels")
@@ -267,6 +284,8 @@ def _labels(value: Any, what: str) -> Labels:
     array = numbers(value, what)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
+    if array.dtype.kind == "f" and np.isfinite(array).all() and not (array % 1).any():
+        array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind == "f":
         raise DataError(
             f"{what} is {array.dtype} of shape {array.shape}: it must be whole numbers [n], from 0, one an image"

@@ -20,6 +20,7 @@ from common.data.own.hub import read_hub
 from common.data.own.npz import file_digest, read_npz
 from common.data.own.rows import info_of_rows
 from common.data.own.table_file import read_table
+from common.data.own.targets import as_classes
 from common.data.own.torchvision_sets import read_torchvision
 from common.data.store import (
     Contents,
@@ -89,6 +90,8 @@ def read_own(
     both, number = stored.about.get(ON_BOTH_SIDES, (0, 0))
     warn_of_shared(both, number, spoken)
     stored = with_test(stored, store, roots, holdout, _PRIVATE)
+    if kind_of(name) not in _PUBLISHED and not images.names:
+        stored = as_classes(stored, spoken, measured=data.classes == "labels")
     info = _info(spoken, stored, images, data)
     brought = [stored.about.get(key) for key in ("mean", "std", "low", "high")]
     checksum = digest_of([stored.checksum, brought]) if any(brought) else stored.checksum
@@ -115,8 +118,9 @@ def _source(
     """Return what messages call the set, its store's name, what tells the store from another, and how it is read."""
     kind, size = kind_of(name) or "", data.size
     # what else than the source says what its arrays are; of images nothing does
-    form: tuple[str, ...] = () if data.kind == "images" else (data.kind, data.label)
-    form += (data.group,) if data.group else ()
+    form: tuple[str, ...] = ()
+    if data.kind != "images":
+        form = (data.kind, data.label, data.group, data.header, data.axes)
     if kind == FILE:
         path = Path(data.file)
         spoken, source = path.name, digest_of([_READER, file_digest(path), *form])
@@ -124,7 +128,7 @@ def _source(
             spoken,
             _store_name(path.stem, data.file, *form),
             source,
-            lambda: contents_of(_read_file(path, data), data.file, data.kind),
+            lambda: contents_of(_read_file(path, data), data.file, data.kind, data.axes),
         )
     if kind in _PUBLISHED:
         package, reader = _PUBLISHED[kind]
@@ -136,16 +140,16 @@ def _source(
             lambda: contents_of(reader(name, data_dir, size, bounds), name),
         )
     if kind == FUNCTION:
-        contents = contents_of(read_function(name, data_dir, size), name, data.kind)
+        contents = contents_of(read_function(name, data_dir, size), name, data.kind, data.axes)
         place = _store_name(name, name, size, *form)
         return name, place, _content_digest(contents), lambda: contents
     raise DataError(f"dataset={name} is no set of your own")
 
 
 def _read_file(path: Path, data: DataSettings) -> dict[str, Any]:
-    return (
-        read_table(path, data.label, data.group) if path.suffix == TABLE_ENDING else read_npz(path)
-    )
+    if path.suffix == TABLE_ENDING:
+        return read_table(path, data.label, data.group, named=data.header == "first")
+    return read_npz(path)
 
 
 def _store_name(stem: str, *place: object) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import logging
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ from common.errors import DataError
 MOST_BYTES, MOST_ROWS, MOST_VALUES = 256 * 2**20, 1_000_000, 50_000_000
 """The largest file, the most rows and the most numbers in all that are read."""
 
+log = logging.getLogger("flwr")
+
 #: what stands in a cell where a value is missing, in capitals; in a column of classes the last ones may be names
 _NO_CLASS = ("", "NA", "NAN", "?")
 _MISSING = (*_NO_CLASS, "N/A", "NULL", "NONE", "-")
 
 
-def read_table(path: Path, label: str, group: str = "") -> dict[str, Any]:
+def read_table(path: Path, label: str, group: str = "", *, named: bool = True) -> dict[str, Any]:
     """Return the rows, their classes' names and the columns' names.
 
     Cells are numbers with a decimal point, and anything in the column ``label``. What is wrong is told by its line
@@ -37,6 +41,8 @@ def read_table(path: Path, label: str, group: str = "") -> dict[str, Any]:
         The column of the classes.
     group : str
         The column of what belongs together; nothing for none.
+    named : bool
+        Whether the first line names the columns; else they are called 0, 1, 2, ...
 
     Returns
     -------
@@ -50,7 +56,7 @@ def read_table(path: Path, label: str, group: str = "") -> dict[str, Any]:
         If it is not such a file, or larger than what is read.
     """
     try:
-        return _read(path, label, group)
+        return _read(path, _Table(path, label, group, named))
     except DataError as error:
         # the server named the file, and the names of its columns are the site's
         raise DataError(
@@ -59,7 +65,7 @@ def read_table(path: Path, label: str, group: str = "") -> dict[str, Any]:
         ) from error
 
 
-def _read(path: Path, label: str, group: str) -> dict[str, Any]:
+def _read(path: Path, table: _Table) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:
@@ -67,7 +73,7 @@ def _read(path: Path, label: str, group: str) -> dict[str, Any]:
                 f"{path} has {size / 2**20:.0f} MiB, of which {MOST_BYTES >> 20} are read at the most: save it as .npz"
             )
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _Table(path, label, group).read(csv.reader(file, strict=True))
+            return table.read(csv.reader(file, strict=True))
     except OSError as error:
         raise DataError(f"data.file={path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
@@ -79,10 +85,14 @@ class _Table:
     path: Path
     label: str
     group: str
+    named: bool
 
     def read(self, reader: Any) -> dict[str, Any]:
         lines = self._lines(reader)
-        head = [cell.strip() for cell in next(lines, [])]
+        first = next(lines, [])
+        head = [cell.strip() for cell in first]
+        if not self.named:
+            head, lines = [*map(str, range(len(first)))], chain([first], lines)
         self._check_head(head)
         place = self._place(head, "label", self.label, "the one of the classes")
         beside = (
@@ -152,12 +162,28 @@ class _Table:
                 f"{self.path} needs a column of classes and at least one of numbers, with their names in the first line"
             )
 
+        if all(map(_is_number, head)) and head != [*map(str, range(len(head)))]:
+            raise DataError(
+                f"{self.path}, line 1, has numbers alone, and should name the columns: add a line of names, or set "
+                f"{self._no_header(head)}"
+            )
+        if self.named and 2 * sum(_is_number(cell) and "." in cell for cell in head) > len(head):
+            log.warning(
+                "%s, line 1: taken for the names of the columns, and most are numbers: if it is a row, set %s",
+                *(self.path, self._no_header(head)),
+            )
+
+    def _no_header(self, head: list[str]) -> str:
+        return f"data.header=none, with which the columns are called 0 to {len(head) - 1}"
+
     def _place(self, head: list[str], key: str, name: str, what: str) -> int:
         if name in head:
             return head.index(name)
         near = get_close_matches(name, head, n=1) or head[-1:]
+        row = any(map(_is_number, head)) and self.named
         raise DataError(
-            f"{self.path} has no column {name!r}: data.{key} names {what}, such as data.{key}={near[0]}"
+            f"{self.path} has no column {name!r}: data.{key} names {what}, such as "
+            f"data.{key}={near[0]}{f'; if line 1 is a row, set {self._no_header(head)}' if row else ''}"
         )
 
 
