@@ -298,9 +298,13 @@ class DeviceClient(NumPyClient):
                 "a private run learns no figure of this site's examples: set evaluation.on=server or none"
             )
         if not len(self.holdout):
+            data = self.run.config.data
+            share, name = data.held_by_sites, "data.site_holdout"
+            if data.validated_at_sites:
+                name = "data.validation"
             raise FederationError(
-                f"site '{self.site}' holds out no images to evaluate on: set data.site_holdout, or with "
-                "data.validation_at=sites data.validation, above 0"
+                f"site '{self.site}' holds out nothing to evaluate on: its examples are too few for "
+                f"{name}={share:g}; raise that, to .5 at the most, or give it more of them"
             )
         self.begin(config)
         model = self.judged(ARRIVALS.weights(parameters, self.run.spec))

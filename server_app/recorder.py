@@ -167,6 +167,7 @@ class Recorder:
             reached,
             self._line,
             dict(self.strategy.members.taken),
+            self.record.metrics_file.checksum(),
         )
         if reached is not None and (self.best is None or reached > self.best):
             self.best = reached

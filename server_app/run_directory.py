@@ -5,12 +5,12 @@ Nothing here writes, and nothing needs torch: a list of runs is there at once.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from common.config.own_file import SCHEMA
 from common.errors import ConfigError
+from common.storage.files import parse_json, read_file
 
 PROVENANCE = "provenance.json"
 
@@ -99,7 +99,7 @@ class RunDirectory:
     def json(self, name: str) -> dict[str, Any] | None:
         """Return the table in the file ``name``; None if it has none that can be read."""
         try:
-            content = json.loads((self.directory / name).read_text(encoding="utf-8"))
+            content = parse_json(read_file(self.directory / name))
         except (OSError, ValueError, RecursionError):
             return None
         return content if isinstance(content, dict) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError, NectarError
+from common.storage.files import read_file
 from nectar.records.named_record import LATEST, record_at
+from server_app.metrics_file import parse_line
 from server_app.run_directory import RunDirectory
 from server_app.writer import Writer
+from server_app.writer import sweep as sweep_begun
 
 OUTCOMES = ("completed", "failed", "interrupted", "running", "killed")
 """How a run stands; ``killed`` is one whose record says ``running`` and that no process writes."""
@@ -91,8 +93,8 @@ def read_run(directory: Path) -> ListedRun | None:
         return None
     asked = provenance["run-config"]
     lines = list(_lines(directory))
-    rounds = [line["round"] for line in lines if isinstance(line.get("round"), int)]
-    asked_for, done = _whole(asked.get("rounds")), max(rounds, default=0)
+    asked_for = _whole(asked.get("rounds"))
+    done = max((line["round"] for line in lines), default=0)
     return ListedRun(
         directory,
         str(asked.get("method", "")),
@@ -147,7 +149,8 @@ def remove(run: ListedRun) -> None:
 
 
 def sweep(output: Path) -> None:
-    """Delete what a removal that was killed left behind."""
+    """Delete what removals, and runs that made their records, left when they were killed."""
+    sweep_begun(output)
     for left in output.glob(f"{_GOING}*"):
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)
@@ -191,16 +194,10 @@ def _is_own(entry: os.DirEntry[str]) -> bool:
 def _lines(directory: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of metrics.jsonl that can be read: a glance says what is there."""
     try:
-        texts = (directory / "metrics.jsonl").read_bytes().splitlines()
+        texts = read_file(directory / "metrics.jsonl").splitlines()
     except OSError:
         return
-    for text in texts:
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict):
-            yield line
+    yield from filter(None, map(parse_line, texts))
 
 
 def _accuracy(lines: Sequence[dict[str, Any]]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import sys
 import warnings
 from functools import cache
@@ -32,6 +33,8 @@ _SUBFILE, _BITS, _PHOTOMETRIC = 254, 258, 262
 _MOST_PAGES = 4096
 # Pillow reads 16-bit greyscale whose white is zero in one order of bytes alone.
 TiffImagePlugin.OPEN_INFO.setdefault((b"MM", 0, (1,), 1, (16,), ()), ("I;16B", "I;16B"))
+#: what a decoder makes of a JPEG's blocks that are missing, and bytes that would be taken for such blocks
+_GREY, _MORE = 128, bytes(range(1, 255)) * 8
 
 _TOO_LARGE = "too many pixels to be safe to decode"
 
@@ -84,6 +87,10 @@ def read_image(
             with Image.open(path, formats=formats) as image:
                 # A JPEG larger than needed is decoded at a half, a quarter or an eighth, still twice the size.
                 image.draft(None, (2 * settings.size, 2 * settings.size))
+                if most_pixels is not None and image.width * image.height > most_pixels:
+                    raise Unreadable(_TOO_LARGE)
+                if image.format == "JPEG" and _is_cut(image, path):
+                    raise Unreadable("damaged (truncated)")
                 return _array(image, settings, most_pixels or sys.maxsize)
     except Unreadable:
         raise
@@ -94,6 +101,20 @@ def read_image(
     except Exception as error:  # a damaged file can raise nearly anything
         reason = "truncated" if "truncated" in str(error) else type(error).__name__
         raise Unreadable(f"damaged ({reason})") from None
+
+
+def _is_cut(image: Image.Image, path: Path) -> bool:
+    """Whether a JPEG's scan ends early although its end is marked: the decoder leaves what is missing grey.
+
+    Bytes that follow the end of a whole scan change nothing.
+    """
+    last = np.asarray(image.getpixel((image.width - 1, image.height - 1)), dtype=np.float64)
+    if (abs(last - _GREY) > 1).any():
+        return False
+    head, end, rest = path.read_bytes().rpartition(b"\xff\xd9")
+    with Image.open(io.BytesIO(head + _MORE + end + rest), formats=["JPEG"]) as other:
+        other.draft(image.mode, image.size)
+        return other.size == image.size and other.tobytes() != image.tobytes()
 
 
 def _array(image: Image.Image, settings: ImagesSettings, most_pixels: int) -> NDArray[np.generic]:
