@@ -90,7 +90,7 @@ def test_the_mean_its_deviation_and_every_seed_stand_in_the_table() -> None:
         for s, a, f in ((3, 0.5, 0.1), (4, 0.7, math.nan))
     ]
     text = page(f"before\n{BEGIN}\nold\n{END}\nafter\n", runs)
-    cells = f"0.6000 ± 0.1414 | {of_cifar10(0.6) or "–"} | – | 0.5000  0.7000"
+    cells = f"0.6000 ± 0.1414 | {of_cifar10(0.6) or '–'} | – | 0.5000  0.7000"
     assert f"| a | {cells} | 2 | – | 10.0 % (2.0) |" in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
