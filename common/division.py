@@ -87,7 +87,7 @@ class Division:
             where = config.images.folder or dataset.info.name
             put = "put some into test/<class>/ there or " if config.images.folder else ""
             raise DataError(
-                f"evaluation.on={config.evaluation.on} needs test examples, of which {where} has none: {put}hold some "
+                f"evaluation.on={config.evaluation.on} needs test images, of which {where} has none: {put}hold some "
                 "out by data.test_share=0.2, or set evaluation.on=none"
             )
         return dataset

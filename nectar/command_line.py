@@ -63,10 +63,7 @@ experiments and settings; `nectar COMMAND --help` says what a command does.
 _MEANT = {"list": "runs", "ls": "runs", "train": "run", "evaluate": "score", "plot": "report"}
 """Commands as people call them elsewhere."""
 
-_NO_OPTIONS = {
-    "--latex": "every comparison writes table.tex beside table.md, so leave it out.",
-    "--epsilon": "`nectar privacy plan --epsilon E` says which privacy.noise_multiplier costs it.",
-}
+_NO_OPTIONS = {"--latex": "every comparison writes table.tex beside table.md, so leave it out."}
 """Options that are looked for, and what there is in their place."""
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}

@@ -234,7 +234,20 @@ def test_settings_that_cannot_hold_are_refused(text: str, said: str) -> None:
 
 def test_a_folder_for_a_data_set_that_is_none() -> None:
     with pytest.raises(NectarError, match="dataset=digits is not a folder of images"):
-        Division(load_config({"set": "images.folder=/x"})).run.info  # noqa: B018
+        Division(load_config({"dataset": "digits", "set": "images.folder=/x"})).run.info  # noqa: B018
+
+
+def test_a_folder_implies_the_data_set_as_a_file_does(tmp_path: Path) -> None:
+    folder = f"images.folder=/x images.classes={CLASSES}"
+    assert load_config({"set": folder}).dataset == "images"
+    assert load_config({"set": f"images.sites=/a,/b images.classes={CLASSES}"}).dataset == "images"
+    assert load_config({"set": folder, "dataset": "flowers160"}).dataset == "flowers160"
+    assert load_config({"set": folder, "experiment": "digits-alpha001"}).dataset == "images"
+    own = tmp_path / "own.yaml"
+    own.write_text(f"images: {{folder: /x, classes: '{CLASSES}'}}\n")
+    assert load_config({"config": str(own)}).dataset == "images"
+    later = load_config({"config": str(own), "dataset": "digits"})
+    assert (later.dataset, later.images.folder) == ("digits", "")
 
 
 def test_the_digest_knows_the_images_and_not_how_many_bad_ones_are_borne() -> None:

@@ -290,7 +290,10 @@ def _made(*layers: nn.Module) -> Callable[..., object]:
         (_made(nn.Linear(4, 2)), r"gives shape \(2, 2\) in evaluation .*of shape \(2, 3\)"),
         (lambda shape, classes: TwoOutputs(), "gives tuple in training"),
         (Hidden, r"give it a method classify\(h\)"),
-        (_made(nn.Linear(4, 3).double()), "does not take inputs of 1x2x2"),
+        (
+            _made(nn.Linear(4, 3).double()),
+            r"has 1\.weight as float64: .*return the network as \.float",
+        ),
         (_made(nn.Linear(4, 3).requires_grad_(False)), "no parameter that can be learned"),
         (lambda shape, classes: 1 / 0, "x:y raised ZeroDivisionError: division by zero"),
         (lambda shape, classes: 3, "x:y made a int, and must make a torch.nn.Module"),

@@ -87,7 +87,9 @@ ROWS = {
     ),
     "a zip": row(f"{FOLDER}/zipped.zip", "is a file: unpack it", f"{FOLDER}/plain"),
     "a flat folder": row(f"{FOLDER}/flat", "holds no folder a class", f"{FOLDER}/plain"),
-    "a folder that is not there": row(f"{FOLDER}/no", "there is no folder", f"{FOLDER}/plain"),
+    "a folder that is not there": row(
+        f"{FOLDER}/no", "is not there: name a folder that holds", f"{FOLDER}/plain"
+    ),
     "a comma in a class": row(
         f"{FOLDER}/comma", "class 'dog, wet', and a comma", f"{FOLDER}/plain"
     ),
@@ -97,7 +99,9 @@ ROWS = {
     "a level too deep": row(
         f"{FOLDER}/deep", "name {here}/deep/data instead", f"{FOLDER}/deep/data"
     ),
-    "a class called Test": row(f"{FOLDER}/no", "there is no folder", f"{FOLDER}/tests"),
+    "a class called Test": row(
+        f"{FOLDER}/no", "is not there: name a folder that holds", f"{FOLDER}/tests"
+    ),
     "half precision": row(
         "run fedavg model.name=advice_of:half rounds=1 federation.sites=2",
         "as float16: what is learned and sent is float32, so return the network as .float()",

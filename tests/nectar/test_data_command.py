@@ -107,7 +107,11 @@ def test_a_site_engineer_checks_a_folder(tmp_path: Path, capfd: pytest.CaptureFi
         (("data", "dataset=images"), "needs images.classes"),
         (("data", "dataset=flower160"), "the nearest is flowers160"),
         (("data", "dataset=flowers160"), "there is no folder"),
-        (("data", "images.folder=/x"), "dataset=digits is not a folder of images"),
+        (("data", "images.folder=/x"), "/x is not there: name a folder"),
+        (
+            ("data", "dataset=digits", "images.folder=/x"),
+            "dataset=digits is not a folder of images",
+        ),
         ((*WORDS, "--folder", "nowhere"), "there is no folder"),
         (("data", "--folder", "."), "needs a data set that is a folder of images"),
         (("data", "--draw", "c.pdf"), "choose .png or .svg"),
