@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from client_app.releases import ReleaseLog
 from common.config.resolved import Config
 from common.errors import FederationError
-from common.settings.describe import operational
+from common.settings.section import operational
 from common.sites import site_slug
 from common.storage import tensor_file, tensors_apart
 from common.storage.files import collect_leftovers, write_text

@@ -12,23 +12,27 @@ from numpy.typing import NDArray
 
 from common.config.resolved import Config
 from common.data.bounds import ANYWHERE, Bounds
+from common.data.division.counts import lacking
 from common.data.division.partitions import partition
 from common.data.division.parts import Parts
 from common.data.division.stratify import subset, validation_split
 from common.data.features import Extractor
 from common.data.loading import load, load_site
 from common.data.own.rows import check_reach
-from common.data.published.catalogue import describe
+from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
 from common.draws.seeding import derive
 from common.errors import DataError, FederationError
 from common.learning.run import Run
-from common.samples.dataset import Dataset, DatasetInfo
+from common.samples.dataset import Dataset, DatasetInfo, Labels
 from common.settings.datasets import FUNCTION, kind_of
 from common.sites import folder_sites
 from common.specs.names import OTHER_DATA
 
 Indices = NDArray[np.int64]
+
+SITE_VALIDATION = "site-validation"
+"""The purpose by which a site's part of the validation split is drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +85,10 @@ class Division:
         config, dataset = self.config, self._loaded
         if self.judged and not len(dataset.test):
             where = config.images.folder or dataset.info.name
+            put = "put some into test/<class>/ there or " if config.images.folder else ""
             raise DataError(
-                f"evaluation.on={config.evaluation.on} needs test images, of which {where} has none: put some into "
-                "test/<class>/ there or hold some out by data.test_share, or set evaluation.on=sites or none"
+                f"evaluation.on={config.evaluation.on} needs test examples, of which {where} has none: {put}hold some "
+                "out by data.test_share=0.2, or set evaluation.on=none"
             )
         return dataset
 
@@ -128,20 +133,46 @@ class Division:
         config, dataset = self.config, self.dataset
         check_reach(dataset, config.data.scale)
         strata = self.run.task.strata(dataset.train)
-        used = subset(strata, config.data.images, config.seed)
-        rest, held = validation_split(strata[used], config.data.validation, config.seed)
+        used, groups = subset(strata, config.data.images, config.seed), self.groups(dataset)
+        groups = None if groups is None else groups[used]
+        least = 1 if self.run.task.by_class else 0
+        share = 0.0 if config.data.validated_at_sites else config.data.validation
+        rest, held = validation_split(strata[used], share, config.seed, groups, least)
         return used[rest], used[held]
+
+    def groups(self, dataset: Dataset) -> Labels | None:
+        """Return which samples of ``dataset``'s training split are never divided, int64 [n]; None where any may be.
+
+        A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``.
+        """
+        return None if self.config.dataset in NAMES else dataset.train.owners
 
     @property
     def validation(self) -> Indices:
-        """Positions in the training split that the server holds back for tuning."""
+        """Positions in the training split that the server holds back for tuning; none where the sites do."""
         return self._cut[1]
+
+    @property
+    def gaps(self) -> list[str]:
+        """Sentences on classes of which nothing is there to judge a model by; none where the task tells none apart."""
+        train, unit, classes = self.dataset.train, self.run.info.unit, self.run.info.classes
+        if not self.run.task.by_class:
+            return []
+        said = [
+            lacking(self.dataset.test.labels, classes, f"test {unit}"),
+            lacking(train.labels[self.validation], classes, f"validation {unit}"),
+        ]
+        return [sentence for sentence in said if sentence]
 
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
         """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
-        seed = derive(self.config.seed, "site-holdout", site)
+        data = self.config.data
+        purpose = SITE_VALIDATION if data.validated_at_sites else "site-holdout"
+        seed = derive(self.config.seed, purpose, site)
         strata = self.run.task.strata(dataset.train)[indices]
-        kept, held = validation_split(strata, self.config.data.site_holdout, seed)
+        groups = self.groups(dataset)
+        groups = None if groups is None else groups[indices]
+        kept, held = validation_split(strata, data.held_by_sites, seed, groups)
         return indices[kept], indices[held]
 
     def partition(self, clients: int) -> Sequence[Indices]:
@@ -164,11 +195,13 @@ def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str
 def _partition(division: Division, clients: int) -> Parts:
     positions, _ = division._cut
     split, config = division.dataset.train, division.config
+    groups = division.groups(division.dataset)
     parts = partition(
         division.run.task.strata(split)[positions],
         clients,
         config.partition,
         config.seed,
         None if split.owners is None else split.owners[positions],
+        whole=groups is not None,
     )
     return parts.within(positions)

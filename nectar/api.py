@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import signal
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -350,7 +351,8 @@ def _carried_out(carry_out: Callable[[], T]) -> T:
 
 
 def _say(sentence: str) -> None:
-    print(sentence, flush=True)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(sentence.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 def _say_nothing(sentence: str) -> None:
@@ -393,7 +395,7 @@ class _Printer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a line."""
         mark = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        print(f"{mark}{self.format(record)}", flush=True)
+        _say(f"{mark}{self.format(record)}")
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from common.config.loading import load
 from common.config.own_parts import Judge
-from common.config.resolved import Config
 from common.config.text import scalar_text
+from common.errors import ConfigError
 from common.settings.datasets import kind_of
 from nectar.words import RunConfig
 
@@ -33,17 +33,43 @@ def with_class_list(
     images = config.images
     if images.classes or kind_of(config.dataset) or not (images.folder or images.sites):
         return dict(run_config)
-    names = _folders_of_classes(config)
-    if not names or any("," in name for name in names):
-        return dict(run_config)
+    folders = [*images.site_folders]
+    if images.folder:
+        folders.append(config.data_dir / Path(images.folder).expanduser())
+    names = sorted({name for folder in folders for name in _classes_in(folder)})
     word = f"{CLASSES_KEY}={scalar_text(','.join(names))}"
     return {**run_config, "set": f"{run_config.get('set', '')} {shlex.quote(word)}".strip()}
 
 
-def _folders_of_classes(config: Config) -> list[str]:
-    from common.data.folders.folder import class_folders
+def _classes_in(folder: Path) -> list[str]:
+    """Return the names of a folder's classes; ConfigError that says why it has none, or not two."""
+    from common.data.folders.folder import TEST, TRAIN, class_folders
 
-    folders = list(config.images.site_folders)
-    if config.images.folder:
-        folders.append(config.data_dir / Path(config.images.folder).expanduser())
-    return sorted({name for folder in folders for name in class_folders(folder)})
+    lies = f"{TRAIN}/<class>/* and {TEST[0]}/<class>/*, or <class>/* alone"
+    if not folder.is_dir():
+        what = (
+            f"{folder} is a file: unpack it, and name"
+            if folder.exists()
+            else f"there is no folder {folder}: name"
+        )
+        raise ConfigError(f"{what} a folder that holds {lies}{_BELOW}.")
+    names = class_folders(folder)
+    parts = {name: name.lower() for name in names if name.lower() in (TRAIN, *TEST)}
+    if odd := [name for name in parts if class_folders(folder / name)]:
+        read = " and ".join(parts[name] for name in odd)
+        raise ConfigError(f"{folder} holds {' and '.join(odd)}, read only as {read}: rename them.")
+    if not names:
+        raise ConfigError(f"{folder} holds no folder a class: put its pictures into {lies}.")
+    if comma := next((name for name in names if "," in name), ""):
+        raise ConfigError(
+            f"{folder} has a class {comma!r}, and a comma ends a class's name: rename the folder."
+        )
+    deeper = folder / names[0]
+    if len(names) == 1 and deeper.is_dir() and class_folders(deeper):
+        raise ConfigError(
+            f"{folder} holds one folder, with the classes' below it: name {deeper} instead."
+        )
+    return names
+
+
+_BELOW = " (a relative one is below data-dir)"

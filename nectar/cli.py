@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 from nectar.own_packages import hidden
@@ -26,6 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         The command's own exit code; 2 if it refuses what was typed or a run stops by an error, in a sentence each; 130
         after Ctrl-C; 141 if nobody reads its output on.
     """
+    if argv is None:
+        _use_utf8()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what its encoding lacks is escaped
+            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
     if sentence := hidden():
         print(f"nectar: {sentence}", file=sys.stderr)
@@ -61,6 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         place = f"{error.filename}" if error.filename else "a file"
         return _refuse(f"{place} cannot be written ({error.strerror}): make room for it.")
+
+
+def _use_utf8() -> None:
+    """Start this process again in Python's UTF-8 mode where names of files would be ASCII: no record can hold them."""
+    if sys.getfilesystemencoding() == "ascii" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _refuse(sentences: str) -> int:

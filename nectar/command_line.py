@@ -36,7 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Account for privacy": {
         "privacy": "say what a site's privacy has cost, and plan noise or rounds",
-        "audit": "attack the private mechanisms, or the images that a run sent",
+        "audit": "attack the images that a run sent, and its model",
     },
     "Run a federation across machines": {
         "site": "run a site: a SuperNode whose ClientApps start at once",
@@ -59,6 +59,15 @@ Settings are words, key=value, as in Hydra, after an experiment's or a method's 
 `nectar run feddm dataset=mnist partition.alpha=0.01`. `nectar config --help` lists methods, data sets,
 experiments and settings; `nectar COMMAND --help` says what a command does.
 """
+
+_MEANT = {"list": "runs", "ls": "runs", "train": "run", "evaluate": "score", "plot": "report"}
+"""Commands as people call them elsewhere."""
+
+_NO_OPTIONS = {
+    "--latex": "every comparison writes table.tex beside table.md, so leave it out.",
+    "--epsilon": "`nectar privacy plan --epsilon E` says which privacy.noise_multiplier costs it.",
+}
+"""Options that are looked for, and what there is in their place."""
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
@@ -106,7 +115,9 @@ class Command(TyperCommand):
         takes_words = any(one.name == "words" for one in self.params)
         word = name.lstrip("-")
         key = meant_by(word) if takes_words else None
-        if key is not None and (f".{key}".endswith(f".{word}") or not nearest(name, known)):
+        if name in _NO_OPTIONS and name not in known:
+            hint = _NO_OPTIONS[name]
+        elif key is not None and (f".{key}".endswith(f".{word}") or not nearest(name, known)):
             hint = f"settings are words: did you mean {key}=...?"
         elif guess := nearest(name, known):
             hint = f"did you mean {guess}?"
@@ -141,7 +152,8 @@ class Actions(TyperGroup):
         """Return the command that the first word names."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            guess = nearest(args[0], names)
+            meant = _MEANT.get(args[0], "")
+            guess = meant if meant in names else nearest(args[0], names)
             hint = (
                 f"did you mean `{ctx.command_path} {guess}`?" if guess else "`%s --help` lists all."
             )

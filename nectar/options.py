@@ -96,9 +96,14 @@ RecordsHere = Annotated[
 Delta = Annotated[float, typer.Option(help="the delta at which an epsilon is meant")]
 
 
+def is_place(word: str) -> bool:
+    """Whether a word names a path: it has no ``=`` before its first slash, or a folder has that name."""
+    return "=" not in word.partition("/")[0] or Path(word).is_dir()
+
+
 def here(word: str) -> Path:
     """Return the path that a word names, absolute; ConfigError if it is a setting."""
-    if "=" in word.partition("/")[0]:
+    if not is_place(word):
         raise ConfigError(f"{word!r} is a setting: here goes a file or a directory.")
     return Path.cwd() / from_home(word)
 

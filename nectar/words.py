@@ -23,6 +23,9 @@ RunConfig = dict[str, str | int | float | bool]
 
 _NUMBER_KEYS = ("rounds", "seed")
 
+#: folders of sites from which on none is looked for that has a comma in its name
+_MANY = 50
+
 
 def next_step(record: Path) -> str:
     """Say what is done with a record that is there."""
@@ -139,8 +142,22 @@ def _own_paths(key: str, text: str, directory: Path) -> str:
     if key in (FILE_KEY, START_KEY) and text and not text.startswith("torchvision:"):
         return str(directory / from_home(text))
     if key == SITES_KEY and text:
-        return ",".join(str(directory / from_home(part.strip())) for part in text.split(","))
+        parts = text.split(",")
+        _refuse_commas(parts, directory)
+        return ",".join(str(directory / from_home(part.strip())) for part in parts)
     return text
+
+
+def _refuse_commas(parts: list[str], directory: Path) -> None:
+    """Refuse folders of sites where one is there whose name has a comma, which ends a path; ConfigError."""
+    for start in range(len(parts) - 1) if len(parts) < _MANY else ():
+        for end in range(start + 2, len(parts) + 1):
+            folder = directory / from_home(",".join(parts[start:end]).strip())
+            if folder.is_dir():
+                raise ConfigError(
+                    f"a comma in {SITES_KEY} ends a path, and {folder} has one in its name: rename the folder, or "
+                    "give a link to it without one."
+                )
 
 
 def meant_by(name: str) -> str | None:

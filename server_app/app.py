@@ -35,6 +35,7 @@ from server_app.data_of_run import agree_on_data, data_at_hand, stated_data
 from server_app.evaluation import server_evaluator
 from server_app.loop import federate
 from server_app.marked_lines import tell
+from server_app.private_step import require_private_step
 from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update, said_if_nothing_was_learned
 from server_app.sending.send import send
@@ -130,6 +131,7 @@ def serve(
     start = None if config.resume else starting_weights(run)
     evaluator = server_evaluator(division)
     strategy = make_strategy(run)
+    require_private_step(run)
     strategy.members.spending.heads = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
     read = division.checksums if data_at_hand(division) else {}
@@ -140,6 +142,8 @@ def serve(
     record, checkpoint = standing.record, standing.checkpoint
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
+    if config.private and (config.data.group or config.images.group):
+        logger.warning("epsilon is of one example: of a group with k of them it is k times as much")
     if run.task.by_class and (line := alike(run.info.classes)):
         logger.warning("%s", line)
     telling = Telling()

@@ -13,6 +13,7 @@ from common.errors import ConfigError, FederationError, one_line
 from common.storage import tensor_file, tensors_apart
 from common.storage.tensor_file import TensorFileError
 from common.storage.tensor_tree import pack, unpack
+from server_app.metrics_file import Checksum
 from strategies.federated import GLOBAL, LEARNED
 
 SCHEMA = 1
@@ -29,7 +30,8 @@ class Checkpoint:
     """Where a run stands after round ``server_round``.
 
     ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``taken`` is the round last
-    taken of each site's work.
+    taken of each site's work. ``lines`` is the checksum of metrics.jsonl as it was, None where an earlier release
+    wrote it.
     """
 
     server_round: int
@@ -38,6 +40,7 @@ class Checkpoint:
     validation_accuracy: float | None = None
     line: Mapping[str, Any] | None = None
     taken: Mapping[str, int] = field(default_factory=dict)
+    lines: Checksum | None = None
 
     @property
     def models(self) -> Mapping[str, Mapping[str, torch.Tensor]]:
@@ -82,6 +85,7 @@ class Checkpoint:
             "weights": list(self.weights),
             "line": self.line,
             "taken": dict(self.taken),
+            "lines": self.lines,
         }
         kept = {f"state.{k}": t for k, t in state.items()}
         large = tensors_apart.names_of_large(kept)
@@ -128,7 +132,15 @@ class Checkpoint:
             validation_accuracy=None if accuracy is None else float(accuracy),
             line=_line(meta.get("line"), server_round),
             taken={str(site): int(last) for site, last in meta["taken"].items()},
+            lines=_checksum(meta.get("lines")),
         )
+
+
+def _checksum(found: Any) -> Checksum | None:
+    if found is None:
+        return None
+    count, digest = found
+    return int(count), str(digest)
 
 
 def _line(found: Any, server_round: int) -> Mapping[str, Any] | None:

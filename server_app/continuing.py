@@ -104,6 +104,8 @@ def _taken_up(record: Record, config: Config) -> Standing:
     if line is not None and record.metrics_file.has(done):
         line = None  # the run ended between the sites' figures and the next checkpoint
     record.metrics_file.require(done if line is None else done - 1, goes_back=bool(config.round))
+    if checkpoint is not None and checkpoint.lines is not None:
+        record.metrics_file.require_unchanged(checkpoint.lines)
     if done > config.rounds:
         raise FederationError(
             f"{record.directory} stands at round {done}, and rounds={config.rounds} asks for fewer: give "

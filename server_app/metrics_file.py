@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from common.errors import FederationError
-from common.storage.files import write_atomically
+from common.storage.files import parse_json, read_file, write_atomically
 
 Line = dict[str, Any]
 
-#: of the longest number that a line may hold
-_DIGITS = 300
+Checksum = tuple[int, str]
+"""A number of lines, and the SHA-256 of their figures."""
 
 _MEND = "put back a whole copy of the record, or begin a new run; nothing of it was changed"
 
@@ -52,6 +53,8 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._digest = hashlib.sha256()
+        self._summed: int | None = None
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line, on disk whole or not at all, NaN and infinity as null; OSError if there is no room."""
@@ -67,6 +70,31 @@ class MetricsFile:
                 with suppress(OSError):
                     file.truncate(before)
                 raise
+        if self._summed is not None:
+            self._sum_up([json.loads(text)])
+
+    def checksum(self) -> Checksum:
+        """Return how many lines there are, and the SHA-256 of what they say but what a clock decided."""
+        if self._summed is None:
+            self._summed = 0
+            self._sum_up(self._read().lines)
+        return self._summed or 0, self._digest.hexdigest()
+
+    def _sum_up(self, lines: Iterable[Line]) -> None:
+        for line in lines:
+            told = {key: value for key, value in line.items() if key != "seconds"}
+            self._digest.update(json.dumps(told, sort_keys=True).encode())
+            self._summed = (self._summed or 0) + 1
+
+    def require_unchanged(self, checksum: Checksum) -> None:
+        """Refuse a file whose first lines do not have this checksum; FederationError."""
+        first = MetricsFile(self.path)
+        first._summed = 0
+        first._sum_up(self._read().lines[: checksum[0]])
+        if first.checksum() != checksum:
+            raise FederationError(
+                f"the figures in {self.path} are not those with which the checkpoint was written: {_MEND}"
+            )
 
     def lines(self) -> list[Line]:
         """Return the rounds' lines, not one cut short at the end; FederationError if one is damaged or unreadable."""
@@ -133,42 +161,36 @@ class MetricsFile:
         """Let go of every line after that of ``last_round``, and of what is left of one."""
         if not self.path.exists():
             return
+        self._digest, self._summed = hashlib.sha256(), None
         kept = self.path.read_bytes().split(b"\n")[: last_round + 1]
         write_atomically(self.path, lambda to: to.write_bytes(b"".join(k + b"\n" for k in kept)))
 
     def _read(self) -> _Content:
         try:
-            *ended, last = self.path.read_bytes().split(b"\n")
+            *ended, last = read_file(self.path).split(b"\n")
         except FileNotFoundError:
             return _Content([], 0, False)
         except OSError as error:
             raise FederationError(f"{self.path} cannot be read ({error.strerror})") from None
         lines: list[Line] = []
         for text in ended:
-            line = _line(text)
+            line = parse_line(text)
             if line is None:
                 return _Content(lines, len(ended), True)
             lines.append(line)
-        unended = _line(last)
+        unended = parse_line(last)
         lines += [] if unended is None else [unended]
         return _Content(lines, len(lines), False)
 
 
-def _line(text: bytes) -> Line | None:
+def parse_line(text: bytes) -> Line | None:
     """Return a round's line; None if the text is none."""
     try:
-        found = json.loads(text, parse_int=_whole)
+        found = parse_json(text)
     except (ValueError, RecursionError):
         return None
     known = isinstance(found, dict) and type(found.get("round")) is int and found["round"] >= 0
     return found if known else None
-
-
-def _whole(text: str) -> int:
-    """Return a whole number that a float can hold as well; ValueError for one of hundreds of digits."""
-    if len(text) > _DIGITS:
-        raise ValueError(f"a number of {len(text)} digits")
-    return int(text)
 
 
 def without_nan(value: Any) -> Any:

@@ -33,23 +33,20 @@ from common.config.text import dotted
 from common.errors import FederationError
 from common.learning.compute import torch_device
 from common.settings.datasets import as_file_name
-from common.settings.describe import operational
+from common.settings.section import operational
 from common.settings.sections import SECTIONS
-from common.storage.files import write_json, write_text
+from common.storage.files import read_file, write_json, write_text
 from common.storage.tensor_file import reason_of
 from server_app.checkpoint import Checkpoint
 from server_app.metrics_file import MetricsFile
 from server_app.run_directory import PROVENANCE, RunDirectory
-from server_app.writer import Writer
+from server_app.writer import BEGUN, Writer, sweep
 
 #: settings that a continued run may have otherwise than the run it continues
 _MAY_DIFFER = ("rounds", "resume", "output-dir", "data-dir", "experiment")
 
 #: the beginning of the names of Flower's programs in which a ServerApp runs
 _FLOWER = ("flwr", "flower")
-
-#: what a record is called until its first files are whole, and for how many seconds nobody takes it for left behind
-_BEGUN, _YOUNG = ".begun-", 60.0
 
 _PACKAGES = ("flwr", "torch", "torchvision", "numpy", "pillow", "ray")
 
@@ -73,18 +70,20 @@ class Record(RunDirectory):
             method = f"{method.partition('.')[0]}-{method.rpartition('.')[2]}"
         name = f"{stamp}-{method}-{as_file_name(config.dataset)}-seed{config.seed}-{uuid.uuid4().hex[:6]}"
         # Nothing of that name is there before it is whole, and its writer's.
-        record = cls(config.output_dir / f"{_BEGUN}{name}")
+        record = cls(config.output_dir / f"{BEGUN}{name}")
         try:
-            _sweep(config.output_dir)
+            sweep(config.output_dir)
             record.directory.mkdir(parents=True)
             record._writer.begin()
             settings = f"schema: {SCHEMA}\n{config.dump_yaml()}"
             write_text(record.directory / "config.yaml", settings)
             write_json(record.directory / PROVENANCE, _provenance(config))
             return record._renamed(config.output_dir / name)
-        except OSError as error:
+        except BaseException as error:
             record.close()
             shutil.rmtree(record.directory, ignore_errors=True)
+            if not isinstance(error, OSError):
+                raise
             raise FederationError(
                 f"no record can be made in {config.output_dir} ({error.strerror}): make room there, or choose another "
                 "output-dir"
@@ -192,7 +191,7 @@ class Record(RunDirectory):
 
     def _config(self) -> dict[str, Any]:
         try:
-            content = yaml.safe_load((self.directory / "config.yaml").read_text(encoding="utf-8"))
+            content = yaml.safe_load(read_file(self.directory / "config.yaml").decode())
         except (OSError, ValueError, RecursionError, yaml.YAMLError):
             content = None
         if not isinstance(content, dict):
@@ -228,15 +227,6 @@ class Record(RunDirectory):
     def metrics(self) -> list[dict[str, Any]]:
         """Return the rounds' lines, not one that a crash cut short; FederationError if one is damaged."""
         return self.metrics_file.lines()
-
-
-def _sweep(output_dir: Path) -> None:
-    """Delete what runs left that were killed while they made their records."""
-    for left in output_dir.glob(f"{_BEGUN}*"):
-        with contextlib.suppress(OSError):
-            young = time.time() - left.stat().st_mtime < _YOUNG
-            if not (young or left.is_symlink() or Writer(left).is_at_work()):
-                shutil.rmtree(left)
 
 
 def _provenance(config: Config) -> dict[str, Any]:

@@ -5,11 +5,12 @@ Nothing here writes, and nothing needs torch: a list of runs is there at once.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from common.config.own_file import SCHEMA
+from common.errors import ConfigError
+from common.storage.files import parse_json, read_file
 
 PROVENANCE = "provenance.json"
 
@@ -76,6 +77,12 @@ class RunDirectory:
             return None
         return found if isinstance(found.get("run-config"), dict) else None
 
+    def required(self) -> dict[str, Any]:
+        """Return what its provenance states now; ConfigError if this is not a record that can be read."""
+        if (stated := self.stated()) is None:
+            raise ConfigError(f"{self.directory} {self.why_not()}")
+        return stated
+
     def why_not(self) -> str:
         """Say why what lies here is not a record that can be read, and what to do; half a sentence."""
         schema = (self.json(PROVENANCE) or {}).get("schema")
@@ -92,7 +99,7 @@ class RunDirectory:
     def json(self, name: str) -> dict[str, Any] | None:
         """Return the table in the file ``name``; None if it has none that can be read."""
         try:
-            content = json.loads((self.directory / name).read_text(encoding="utf-8"))
+            content = parse_json(read_file(self.directory / name))
         except (OSError, ValueError, RecursionError):
             return None
         return content if isinstance(content, dict) else None

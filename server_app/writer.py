@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
+import shutil
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from common.errors import FederationError, one_line
-from common.storage.files import write_json
+from common.storage.files import parse_json, read_file, write_json
 
 #: held by the process that writes the record; beside it stands who that is. Names with a dot never leave the machine
 LOCK, _NOTE = ".writer.lock", ".writer.json"
+
+BEGUN = ".begun-"
+"""What a record's name begins with until its first files are whole."""
+
+#: seconds for which one without a writer's note is not taken for left behind
+_YOUNG = 60.0
 
 #: whoever looks whether a record is being written holds its lock for a moment
 _PATIENCE = 0.5
@@ -69,7 +76,7 @@ class Writer:
     def is_at_work(self) -> bool:
         """Tell whether a process writes the record; yes where that cannot be known. Nothing is written for it."""
         try:
-            lock = os.open(self._directory / LOCK, os.O_RDONLY)
+            lock = os.open(self._directory / LOCK, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             return not isinstance(error, FileNotFoundError)
         try:
@@ -83,7 +90,16 @@ class Writer:
     def who(self) -> str:
         """Return the process and the machine that wrote the record last, as far as that is known."""
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            note = json.loads((self._directory / _NOTE).read_text(encoding="utf-8"))
+            note = parse_json(read_file(self._directory / _NOTE))
             pid, host = (one_line(str(note[key]))[:_LONGEST] for key in ("pid", "host"))
             return f"process {pid} on {host}"
         return "another process"
+
+
+def sweep(output_dir: Path) -> None:
+    """Delete what runs left that ended while they made their records."""
+    for left in output_dir.glob(f"{BEGUN}*"):
+        with suppress(OSError):
+            young = time.time() - left.stat().st_mtime < _YOUNG and not (left / _NOTE).exists()
+            if not (young or left.is_symlink() or Writer(left).is_at_work()):
+                shutil.rmtree(left)

@@ -4,31 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from common.config.consistency import FILE_KEY
+from common.config.consistency import FILE_KEY, SITES_KEY
 from common.config.keys import Leaf
 from common.config.layers import Layer, dataset_layer, kind_layer, merge
 from common.config.problems import show, where_phrase
 from common.errors import ConfigError
-from common.settings.datasets import FILE, FOLDERS, FORMS, TABLE_ENDING, kind_of
+from common.settings.datasets import (
+    FILE,
+    FOLDERS,
+    FORMS,
+    TABLE_ENDING,
+    is_somebodys_own,
+    kind_of,
+)
+
+_IMPLIED = {FILE_KEY: FILE, "images.folder": FOLDERS, SITES_KEY: FOLDERS}
+"""The data set that a place of one's own implies."""
 
 
 def chosen_by_file(layers: Sequence[Layer]) -> list[Layer]:
-    """Return the layers with what ``data.file`` implies, ``dataset=file``.
+    """Return the layers with what ``data.file``, ``images.folder`` and ``images.sites`` imply of ``dataset``.
 
-    Where a later layer chooses another data set, the file of an earlier one is dropped.
+    Where a later layer chooses another data set, the file or folder of an earlier one is dropped.
     """
+    found = list(layers)
+    for key, implied in _IMPLIED.items():
+        found = _chosen_by(key, implied, found)
+    return found
+
+
+def _chosen_by(key: str, implied: str, layers: list[Layer]) -> list[Layer]:
     leaves = merge(layers)
-    file, dataset = leaves.get(FILE_KEY), leaves.get("dataset")
-    if file is None or not file.value:
-        return list(layers)
+    place, dataset = leaves.get(key), leaves.get("dataset")
+    if place is None or not place.value:
+        return layers
     if dataset is None:
-        return [*layers, Layer(file.where, {"dataset": FILE})]
-    if dataset.value == FILE or dataset.where == file.where:
-        return list(layers)
+        return [*layers, Layer(place.where, {"dataset": implied})]
+    if _takes(key, str(dataset.value)) or dataset.where == place.where:
+        return layers
     order = [layer.where for layer in layers]
-    if order.index(file.where) > order.index(dataset.where):
-        return [*layers, Layer(file.where, {"dataset": FILE})]
-    return [*layers, Layer(dataset.where, {FILE_KEY: ""})]
+    if order.index(place.where) > order.index(dataset.where):
+        return [*layers, Layer(place.where, {"dataset": implied})]
+    return [*layers, Layer(dataset.where, {key: ""})]
+
+
+def _takes(key: str, dataset: str) -> bool:
+    """Whether a data set is one of a file, or of folders: any name that is not a public set's."""
+    if key == FILE_KEY:
+        return dataset == FILE
+    return is_somebodys_own(dataset) and not kind_of(dataset)
 
 
 def dataset_of_ones_own(leaves: Mapping[str, Leaf], dataset: str, where: str) -> Layer | None:

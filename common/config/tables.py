@@ -239,14 +239,21 @@ def _has_small(table: Table, column: Column, above: tuple[str, ...] = ()) -> boo
 
 def _unknown(name: str, where: str) -> ConfigError:
     hint = ""
-    if name in METHODS or is_import_path(name):
+    if is_import_path(name):
+        return ConfigError(
+            f"{name!r} {where_phrase(where)} names a method by its import path: write method={name}."
+        )
+    if name in METHODS:
         hint = f"; a method is chosen by method={name}"
     elif name in names("dataset"):
         hint = f"; a data set is chosen by dataset={name}"
     elif name in names(TABLE):
         hint = f"; a table is run by `nectar compare {TABLE}={name}`"
+    what, nearest = "experiment=", near(name, experiment_names())
+    if where == COMMAND_LINE and not nearest and (guess := near(name, METHODS)):
+        what, nearest = "method or experiment ", guess
     return ConfigError(
-        f"experiment={name!r} {where_phrase(where)} is unknown{near(name, experiment_names())}: "
+        f"{what}{name!r} {where_phrase(where)} is unknown{nearest}: "
         f"`nectar config --help` lists all{hint}."
     )
 

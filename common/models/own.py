@@ -96,6 +96,10 @@ def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
     ValueError
         It does not take such inputs, gives no logits, or hides what enters its last layer.
     """
+    if not any(map(nn.parameter.is_lazy, module.parameters())):
+        _check_state(
+            module, path
+        )  # a dtype that is refused would be told as an input that does not fit
     _look(module.eval(), path, shape, classes)
     _check_state(module, path)
     with _unchanged_buffers(module):
@@ -158,7 +162,9 @@ def _check_state(module: nn.Module, path: str) -> None:
             or (value.is_floating_point() and value.dtype != torch.float32)
         ):
             kind = str(value.dtype).removeprefix("torch.") if plain else type(value).__name__
-            raise ValueError(f"{path} has {name} as {kind}: what is learned and sent is float32")
+            raise ValueError(
+                f"{path} has {name} as {kind}: what is learned and sent is float32, so return the network as .float()"
+            )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(f"{path} has no parameter that can be learned")
 

@@ -34,12 +34,21 @@ Listed = Annotated[str, BeforeValidator(_joined)]
 def _paths(value: Any) -> Any:
     """Write a list of paths as one text with commas; names stay letter for letter, as the file system has them."""
     if isinstance(value, list):
+        if any("," in str(part) for part in value):
+            raise ValueError("a comma ends a path, so no folder's name can have one")
         value = ",".join(str(part) for part in value)
     return ",".join(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
 Paths = Annotated[str, BeforeValidator(_paths)]
 """A text of paths with commas between them."""
+
+_PLAIN = r"[^/*{}]*"
+GROUP_PATTERN = (
+    rf"^(|folder|({_PLAIN}\*)?{_PLAIN}\{{group\}}{_PLAIN}(\*{_PLAIN})?"
+    rf"|{_PLAIN}\{{group\}}{_PLAIN}\*{_PLAIN}\*{_PLAIN})$"
+)
+"""What ``images.group`` may be: few wildcards, since a pattern is matched with the names of somebody's files."""
 
 _NUMBERS = "a number, or one a channel with commas between them"
 
@@ -73,6 +82,27 @@ class ImagesSettings(Section):
     channels: Literal[1, 3] = setting(3, "1: grey, 3: colour")
     bits: Literal[8, 16] = setting(
         8, "of a stored value; 16 keeps all levels of 16-bit greyscale files, at twice the space"
+    )
+    page: Listed = setting(
+        "",
+        "TIFF files of several full-size pages: the one that is read, counted from 1, or the mean or the largest value "
+        "over all; without it such a file is not used",
+        allowed="a number from 1, mean or max",
+        pattern="^(|mean|max|[1-9][0-9]{0,3})$",
+    )
+    white: int = setting(
+        0,
+        "the value that is white in 16-bit greyscale files, such as 4095 where a device fills 12 of the bits; a public "
+        "constant, never taken from a site's images; 0: the largest that the file's bits hold",
+        ge=0,
+        le=65535,
+    )
+    group: str = setting(
+        "",
+        "which pictures belong together, as those of one patient: no test, validation, hold-out or partition divides "
+        "them; folder: <class>/<group>/*; or a pattern of the files' names, in which * stands for anything",
+        allowed="folder, or a pattern with {group} once and * at most twice, such as {group}_*",
+        pattern=GROUP_PATTERN,
     )
     mean: Listed = setting(
         "0.5",

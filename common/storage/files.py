@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+#: of the longest whole number that is read
+_DIGITS = 300
+
 _TEMPORARY = re.compile(r"\..+\.(?P<process>\d+)\.tmp")
 
 
@@ -28,8 +31,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` as UTF-8."""
-    write_atomically(path, lambda to: to.write_text(text, encoding="utf-8"))
+    """Write ``text`` as UTF-8, what that lacks as escapes, which JSON reads back."""
+    write_atomically(
+        path, lambda to: to.write_text(text, encoding="utf-8", errors="backslashreplace")
+    )
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -50,6 +55,23 @@ def read_regular(path: Path) -> str:
     """Return the text of a file that ``open_regular`` opens."""
     with open(open_regular(path, os.O_RDONLY), encoding="utf-8") as file:
         return file.read()
+
+
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a regular file, or of one that a link leads to; OSError of a pipe, which may never end."""
+    with open(open_regular(path.resolve(), os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def parse_json(text: bytes) -> Any:
+    """Return what JSON says; ValueError or RecursionError if it is none, or has a number that no float can hold."""
+    return json.loads(text, parse_int=_bounded)
+
+
+def _bounded(text: str) -> int:
+    if len(text) > _DIGITS:
+        raise ValueError(f"a number of {len(text)} digits")
+    return int(text)
 
 
 def collect_leftovers(directory: Path) -> None:

@@ -12,6 +12,7 @@ from nectar.records.named_record import record_at
 from nectar.records.outputs import output_page
 from nectar.records.record_imports import judge_of
 from nectar.report.writing import NAME, write
+from server_app.run_directory import RunDirectory
 
 HELP = """\
 Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Seeds of one
@@ -66,6 +67,8 @@ def main(
         show(directories[0].parent, 0, judge, directories[0].name)
         return 0
     to = _output(output, directories)
+    for directory in directories:
+        RunDirectory(directory).required()  # before torch is imported
     from nectar.records.past_run import PastRun
 
     write([PastRun.open(directory, judge) for directory in directories], to, "--output")

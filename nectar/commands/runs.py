@@ -12,7 +12,7 @@ from typing import Annotated
 from common.config.loading import load
 from common.config.problems import nearest
 from common.errors import ConfigError
-from nectar.options import argument, flag
+from nectar.options import argument, flag, is_place
 from nectar.records.run_list import OUTCOMES, ListedRun, chosen, remove, runs_below, sweep
 from nectar.report.text import MISSING, share, size
 from nectar.words import key_of, parse_words, refuse_repeats
@@ -46,8 +46,8 @@ def main(
 ) -> int:
     """List or remove what the words say; return 0, or 1 if nothing was removed because the answer was no."""
     rest = words or []
-    settings = [word for word in rest if "=" in word]
-    names = [word for word in rest if "=" not in word]
+    settings = [word for word in rest if not is_place(word)]
+    names = [word for word in rest if is_place(word)]
     refuse_repeats(settings)
     where = [word for word in settings if key_of(word) == _OUTPUT]
     wanted = _wanted([word for word in settings if word not in where])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from common.config.consistency import FILE_KEY
 from common.errors import ConfigError
-from nectar.options import AllowImports, argument, option
+from nectar.options import AllowImports, argument, is_place, option
 from nectar.records.record_imports import judge_of
 from nectar.words import parse_words
 
@@ -42,8 +42,8 @@ def main(
     allow_imports: AllowImports = "",
 ) -> int:
     """Score what the words say; return 0."""
-    places = [word for word in words if "=" not in word]
-    settings = parse_words(word for word in words if "=" in word)
+    places = [word for word in words if is_place(word)]
+    settings = parse_words(word for word in words if not is_place(word))
     of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in words)
     if len(places) != (0 if of_dataset else 1):
         raise ConfigError(

@@ -21,6 +21,7 @@ from nectar.comparison.tuning import Choice, Search, Trial, choose, searches_of
 from nectar.comparison.variants import Variant
 from nectar.records.archive import Archive
 from nectar.records.figures import read_run
+from strategies.exchange.naming import some_of
 
 Say = Callable[[str], None]
 
@@ -155,12 +156,13 @@ class Comparison:
         self._say(
             f"Search for {search.name}: {len(search.grid())} combinations, judged on the validation set."
         )
-        scheduler.carry_out(tasks)
+        scheduler.carry_out(tasks, search=True)
         trials = []
         for settings, candidate in zip(search.grid(), search.candidates(), strict=True):
             own = [task for task in tasks if task.variant.label == candidate.label]
             trials.append(Trial(settings, tuple(_validation(task, archive) for task in own)))
-        choice = choose(search, trials)
+        failures = [f"{t.name}: {why}" for t in tasks if (why := scheduler.failures.get(t.name))]
+        choice = choose(search, trials, some_of(failures))
         self._say(
             f"Chosen for {search.name}: {' '.join(choice.best.settings)} (validation {choice.best.score:.4f})."
         )
@@ -208,10 +210,16 @@ def _tuned(variant: Variant, choices: Sequence[Choice]) -> Variant:
 def _require_validation(task: Task) -> None:
     """Refuse a search that would have to judge by the test set."""
     config = task.config
-    if config.data.validation == 0 or config.evaluation.on not in ("server", "both"):
+    if config.settings.trains_on_validation:
         raise ConfigError(
-            "--tune judges by the server's validation share, and there is none: set data.validation above 0, such as "
-            "0.1, with evaluation.on=server or both."
+            f"--tune judges by the validation split, from which method={config.method} learns: leave it out of the "
+            "search."
+        )
+    at_server = config.data.validation > 0 and config.evaluation.on in ("server", "both")
+    if not (at_server or config.data.validated_at_sites):
+        raise ConfigError(
+            "--tune judges by the validation split, and there is none: set data.validation above 0, such as 0.1, with "
+            "evaluation.on=server or both, or with data.validation_at=sites."
         )
 
 

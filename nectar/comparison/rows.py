@@ -6,9 +6,10 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from nectar.records.figures import RoundFigures, RunFigures
+if TYPE_CHECKING:  # torch is imported with it
+    from nectar.records.figures import RoundFigures, RunFigures
 
 #: share of the best row's accuracy that is the target where none is given
 TARGET_SHARE = 0.9

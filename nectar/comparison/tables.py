@@ -59,8 +59,9 @@ class Table:
 
 
 def tables(results: Results, *, every_round: bool) -> list[Table]:
-    """Return accuracy, cost and accuracy by round; a few rounds of many, or every one of them."""
-    return [_accuracy(results), _cost(results), _by_round(results, every_round)]
+    """Return accuracy, cost and accuracy by round, if any was judged; a few rounds of many, or every one of them."""
+    rounds = _by_round(results, every_round)
+    return [_accuracy(results), _cost(results), *([rounds] if len(rounds.header) > 1 else [])]
 
 
 def markdown(results: Results) -> str:

@@ -180,12 +180,12 @@ def _refuse_own(rows: Sequence[Variant], axes: Sequence[Axis]) -> None:
                 )
 
 
-def choose(search: Search, trials: Sequence[Trial]) -> Choice:
-    """Choose the best of ``trials``; FederationError if not one combination has a completed run of every seed."""
+def choose(search: Search, trials: Sequence[Trial], why: str = "see their logs") -> Choice:
+    """Choose the best of ``trials``; FederationError, saying ``why``, if none has a completed run of every seed."""
     choice = Choice(search, tuple(trials))
     if math.isnan(choice.best.score):
         raise FederationError(
-            f"the search for {search.name} has no combination whose runs were completed: see their logs."
+            f"the search for {search.name} has no combination whose runs were completed: {why}."
         )
     return choice
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 from common.config.resolved import Config
 from common.division import Division
+from common.errors import ConfigError
 from common.learning.start import starting_weights
 from common.methods import require_taken, resolve
 from common.models.registry import KINDS
 from common.settings.datasets import kind_of
 from server_app.app import make_strategy
+from server_app.private_step import require_private_step
 from server_app.tracking.tracked import require_tracker
 
 
@@ -43,6 +48,17 @@ def _look_at_sites(division: Division) -> None:
         _ = division.dataset
 
 
+def _require_output(directory: Path) -> None:
+    """Make a folder where the record goes, and remove it; ConfigError if that cannot be."""
+    try:
+        there = next(place for place in (directory, *directory.parents) if place.exists())
+        Path(tempfile.mkdtemp(dir=there, prefix=".room-")).rmdir()
+    except OSError as error:
+        raise ConfigError(
+            f"no record can be made in {directory} ({error.strerror}): make room there, or choose another output-dir."
+        ) from None
+
+
 def check(config: Config) -> None:
     """Build, load and divide what ``config`` asks for, once.
 
@@ -51,9 +67,11 @@ def check(config: Config) -> None:
     Raises
     ------
     NectarError
-        If the tracker is not installed, the data are not of the method's kind, the model does not fit them, the data
-        set or its partition cannot be had, or the strategy cannot be constructed.
+        If no record can be made, the tracker is not installed, the data are not of the method's kind, the model does
+        not fit them, the data set or its partition cannot be had, or the strategy cannot be constructed.
     """
+    if not config.resume:
+        _require_output(config.output_dir)
     require_tracker(config.track)
     check_kind(config)
     division = Division(config)
@@ -63,3 +81,4 @@ def check(config: Config) -> None:
     else:
         division.partition(config.federation.sites)
     make_strategy(division.run)
+    require_private_step(division.run)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from common.learning.run import Run
 from common.models import Classifier, building, classifier, initial, own, projected, registry
 from common.samples.dataset import DatasetInfo
 from common.storage.files import write_json, write_text
+from common.storage.tensor_file import reason_of
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export import pictures, plain
 from nectar.export.about import about_model
@@ -135,9 +137,9 @@ def export(
         checked = [kind for kind in kinds if kind != SAFETENSORS or source.kind != "missing"]
         apart = check(network, run.info, temporary, checked)
         temporary.rename(folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise ConfigError(
-            f"{folder} cannot be written ({error.strerror or error}): choose another --output"
+            f"{folder} cannot be written ({reason_of(error)}): choose another --output"
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

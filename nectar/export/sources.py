@@ -12,7 +12,7 @@ from common.config.layers import is_text
 from common.config.resolved import Config
 from common.config.text import join_set, parse_set
 from common.data.folders.decode import Unreadable
-from common.data.folders.folder import account, list_split
+from common.data.folders.folder import FOLDER, account, list_split
 from common.division import Division
 from common.errors import ConfigError, DataError
 from common.samples.dataset import Skipped
@@ -44,7 +44,8 @@ class PictureFolder:
         self.folder = folder
         self._exported = exported
         self._labels = _class_folders(folder, exported.classes)
-        listing = list_split(folder, "", list(self._labels))
+        nested = (exported.run.get("split") or {}).get("group") == FOLDER
+        listing = list_split(folder, "", list(self._labels), FOLDER if nested else "")
         self._files = listing.files
         self._skipped: dict[str, Skipped] = {one.path: one for one in listing.skipped}
         if not self._files:
@@ -135,6 +136,12 @@ def with_runs_own(
         channels, side, _ = exported.shape
         known |= {"images.classes": ",".join(exported.classes)}
         known |= {"images.size": side, "images.channels": channels}
+        form = (
+            exported.split.images.model_dump(include={"page", "white", "group"})
+            if exported.split
+            else {}
+        )
+        known |= {f"images.{key}": value for key, value in form.items() if value}
     typed = str(settings.get("set", ""))
     return {**settings, "seed": seed, "set": join_set({**known, **parse_set(typed, is_text)})}
 

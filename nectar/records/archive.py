@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from common.storage.files import read_file
 from nectar.records.identity import Identity
 from server_app.record import Record
 from server_app.run_directory import PROVENANCE, KnownRun, known_run
@@ -55,6 +56,6 @@ class Archive:
 def rounds_in(directory: Path) -> int:
     """Return how many rounds of training are on record, the last line's; 0 without a record."""
     try:
-        return max(0, (directory / "metrics.jsonl").read_bytes().count(b"\n") - 1)
+        return max(0, read_file(directory / "metrics.jsonl").count(b"\n") - 1)
     except OSError:
         return 0

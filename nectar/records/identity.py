@@ -6,16 +6,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from common.code.import_closure import Sources
 from common.config.code_fingerprint import code_fingerprint
 from common.config.resolved import Config
 from common.division import Division, require_same_data
 from common.errors import FederationError
 from common.learning.start import start_checksum
 from server_app.data_of_run import recorded_data
-
-#: the source as it lies on the disk now; a file that is saved again is read again
-_ON_DISK = Sources(again=True)
 
 
 @dataclass(frozen=True)
@@ -73,4 +69,4 @@ class Identity:
 
     def has_changed(self, config: Config) -> bool:
         """Tell whether the code of a run of ``config`` is another on the disk by now."""
-        return code_fingerprint(config, _ON_DISK) != self.code
+        return code_fingerprint(config, now=True) != self.code

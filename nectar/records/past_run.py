@@ -56,9 +56,7 @@ class PastRun:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """provenance.json: command, versions, source, hardware, outcome; ConfigError without this release's."""
-        if (stated := self.record.stated()) is None:
-            raise ConfigError(f"{self.directory} {self.record.why_not()}")
-        return stated
+        return self.record.required()
 
     @cached_property
     def partition(self) -> dict[str, Any]:

@@ -48,6 +48,41 @@ class Seconds(Shape):
     by_site: dict[str, float | None] | None = None
 
 
+class Match(Shape):
+    """Which site helped another, and with which classes."""
+
+    helper: str
+    classes: list[int]
+
+
+class Released(Shape):
+    """What a site's releases of a round cost."""
+
+    epsilon: float | None
+    delta: float
+    seeded: bool
+
+
+class Event(Shape):
+    """A mechanism that a site was charged for."""
+
+    mechanism: str
+
+
+class Spent(Released):
+    """What a site was charged in the run until then."""
+
+    events: list[Event]
+
+
+class Notes(Shape):
+    """What a method says of a round, as far as it is read."""
+
+    matches: dict[str, Match] = {}
+    privacy: dict[str, Released] = {}
+    spent: dict[str, Spent] | None = None
+
+
 class Line(Shape):
     """A round's line of metrics.jsonl."""
 
@@ -64,6 +99,7 @@ class Line(Shape):
     train_median: dict[str, float | None] = {}
     bytes: Traffic = Traffic()
     seconds: Seconds = Seconds()
+    notes: Notes | None = None
 
 
 class SiteRow(Shape):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -12,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import ConfigError, NectarError
+from common.storage.files import read_file
 from nectar.records.named_record import LATEST, record_at
+from server_app.metrics_file import parse_line
 from server_app.run_directory import RunDirectory
+from server_app.writer import Writer
+from server_app.writer import sweep as sweep_begun
 
 OUTCOMES = ("completed", "failed", "interrupted", "running", "killed")
 """How a run stands; ``killed`` is one whose record says ``running`` and that no process writes."""
@@ -90,8 +93,8 @@ def read_run(directory: Path) -> ListedRun | None:
         return None
     asked = provenance["run-config"]
     lines = list(_lines(directory))
-    rounds = [line["round"] for line in lines if isinstance(line.get("round"), int)]
-    asked_for, done = _whole(asked.get("rounds")), max(rounds, default=0)
+    asked_for = _whole(asked.get("rounds"))
+    done = max((line["round"] for line in lines), default=0)
     return ListedRun(
         directory,
         str(asked.get("method", "")),
@@ -146,7 +149,8 @@ def remove(run: ListedRun) -> None:
 
 
 def sweep(output: Path) -> None:
-    """Delete what a removal that was killed left behind."""
+    """Delete what removals, and runs that made their records, left when they were killed."""
+    sweep_begun(output)
     for left in output.glob(f"{_GOING}*"):
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left, ignore_errors=True)
@@ -168,13 +172,10 @@ def _removable(output: Path, name: str) -> ListedRun:
 
 
 def _refuse_written(run: ListedRun) -> None:
-    from server_app.record import Record  # torch with it, which a list does without
-
-    record = Record(run.directory)
-    if record.is_being_written():
+    writer = Writer(run.directory)
+    if writer.is_at_work():
         raise ConfigError(
-            f"{run.id} is being written by {record.who_writes()}, a run that still goes on: wait for its end, or end "
-            "it."
+            f"{run.id} is being written by {writer.who()}, a run that still goes on: wait for its end, or end it."
         )
 
 
@@ -193,16 +194,10 @@ def _is_own(entry: os.DirEntry[str]) -> bool:
 def _lines(directory: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of metrics.jsonl that can be read: a glance says what is there."""
     try:
-        texts = (directory / "metrics.jsonl").read_bytes().splitlines()
+        texts = read_file(directory / "metrics.jsonl").splitlines()
     except OSError:
         return
-    for text in texts:
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict):
-            yield line
+    yield from filter(None, map(parse_line, texts))
 
 
 def _accuracy(lines: Sequence[dict[str, Any]]) -> float | None:
@@ -215,9 +210,7 @@ def _outcome(directory: Path, said: str) -> str:
     kind = said.partition(":")[0]
     if kind != "running":
         return kind if kind in OUTCOMES else "failed"
-    from server_app.record import Record  # torch with it: only where a run may go on
-
-    return "running" if Record(directory).is_being_written() else "killed"
+    return "running" if Writer(directory).is_at_work() else "killed"
 
 
 def _sizes(directory: Path) -> Iterator[int]:

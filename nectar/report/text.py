@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +35,11 @@ def number(value: Any) -> float:
 
 def is_number(value: Any) -> bool:
     """Tell a finite figure from a gap or a word."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
 
 
 def total(account: Mapping[str, Any]) -> int:

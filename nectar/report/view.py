@@ -20,6 +20,7 @@ from common.methods import section as section_of
 from common.samples.dataset import DatasetInfo
 from common.settings.disclosure import Disclosure
 from common.sites import SUPERLINK
+from common.storage.files import read_file
 from nectar.records.past_run import PastRun
 from nectar.records.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of
@@ -42,7 +43,7 @@ class View:
     def config_text(self) -> str:
         """config.yaml as it stands."""
         try:
-            return (self.past.directory / "config.yaml").read_text(encoding="utf-8")
+            return read_file(self.past.directory / "config.yaml").decode()
         except (OSError, ValueError):
             return ""
 

@@ -265,7 +265,7 @@ class Round:
             f"round {self.number} has {valid} valid replies where federation.min_replies asks for {needed} "
             f"({reasons or 'none was rejected'})"
         )
-        if any(" finite" in why for why in outcome.rejected.values()):
+        if any(" finite" in why or "FloatingPoint" in why for why in outcome.rejected.values()):
             rates = self._run.config.learning_rates
             said += (
                 f": training diverges where numbers are not finite; lower a learning rate ({rates})"

@@ -229,3 +229,44 @@ def test_heic_without_its_reader_is_said_to_need_it(
     with pytest.raises(Unreadable, match="not an image of a known format"):
         decode(tmp_path / "x.heic")
     reads_heif.cache_clear()
+
+
+def photograph(side: int = 160) -> Image.Image:
+    """A picture without two equal blocks."""
+    ramp = np.random.default_rng(0).integers(0, 256, (side // 8, side // 8, 3), dtype=np.uint8)
+    return Image.fromarray(ramp).resize((side, side), Image.Resampling.BICUBIC)
+
+
+@pytest.mark.parametrize("how", [{}, {"progressive": True}, {"subsampling": 0, "quality": 95}])
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("size", [8, 64, 160])
+def test_a_jpeg_whose_scan_is_cut_is_not_taken_for_grey(
+    how: dict[str, object], mode: str, size: int, tmp_path: Path
+) -> None:
+    whole = saved(tmp_path, photograph().convert(mode), "whole.jpg", **how)
+    before = decode(whole, size=size)
+    content = whole.read_bytes()
+    start = content.index(b"\xff\xda") + 14
+    for share in (0.05, 0.3, 0.6):
+        end = start + int(share * (len(content) - start))
+        for ending in (b"\xff\xd9", b""):
+            cut = tmp_path / "cut.jpg"
+            cut.write_bytes(content[:end].rstrip(b"\xff") + ending)
+            if "progressive" in how and share > 0.05:  # all of a coarse picture may be there
+                continue
+            with pytest.raises(Unreadable, match="truncated"):
+                decode(cut, size=size)
+    assert (decode(whole, size=size) == before).all()
+
+
+@pytest.mark.parametrize("how", [{}, {"progressive": True}, {"restart_marker_blocks": 1}])
+def test_a_jpeg_that_is_grey_is_taken(how: dict[str, object], tmp_path: Path) -> None:
+    for mode, grey in (("L", 128), ("RGB", (128, 128, 128)), ("CMYK", (127, 127, 127, 128))):
+        whole = saved(tmp_path, Image.new(mode, (40, 24), grey), "grey.jpg", **how)
+        assert decode(whole, size=8).shape == (3, 8, 8)
+        picture = photograph().convert("RGB")
+        picture.paste((128, 128, 128), (0, 100, 160, 160))
+        assert decode(saved(tmp_path, picture.convert(mode), "part.jpg", **how), size=32).any()
+        after = tmp_path / "after.jpg"
+        after.write_bytes(whole.read_bytes() + b"\0more\xff\xd9")
+        assert decode(after, size=8).shape == (3, 8, 8)

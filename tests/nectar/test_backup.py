@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import os
 import shutil
 import sqlite3
 import stat
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from deployment import nectar
@@ -259,6 +262,181 @@ def test_a_damaged_backup_changes_nothing(
     assert sorted(
         p for p in tmp_path.rglob("*") if "-wal" not in p.name and "-shm" not in p.name
     ) == [p for p in there if "-wal" not in p.name and "-shm" not in p.name]
+
+
+class Odd:
+    """A backup with members of one's own beside, or instead of, those that it has."""
+
+    def __init__(self, backup: Path) -> None:
+        with tarfile.open(backup) as archive:
+            self.members = [
+                (entry, file.read())
+                for entry in archive
+                if (file := archive.extractfile(entry)) is not None
+            ]
+        self.about = json.loads(self.members.pop(0)[1])
+
+    def add(self, name: str, data: bytes = b"", **how: Any) -> None:
+        """Add a file, and the sum that it is to have."""
+        entry = tarfile.TarInfo(name)
+        entry.size = len(data)
+        for key, value in how.items():
+            setattr(entry, key, value)
+        self.about["sha256"][name] = hashlib.sha256(data).hexdigest()
+        self.members.append((entry, data))
+
+    def write(
+        self, target: Path, about: bytes | None = None, kind: bytes = tarfile.REGTYPE
+    ) -> None:
+        head = tarfile.TarInfo("about.json")
+        content = json.dumps(self.about).encode() if about is None else about
+        head.size, head.type, head.linkname = len(content), kind, "superlink.db"
+        with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
+            archive.addfile(head, io.BytesIO(content))
+            for entry, data in self.members:
+                archive.addfile(entry, io.BytesIO(data))
+
+
+LARGE = 300_000_000
+
+
+def sparse(odd: Odd, target: Path) -> None:
+    """A member of a few bytes that is said to have 300 MB, as GNU tar 1.0 writes it."""
+    stored = b"1\n0\n512\n".ljust(512, b"\0") + b"x" * 512
+    headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": "keys/large",
+        "GNU.sparse.realsize": str(LARGE),
+    }
+    odd.add("keys/large", stored, pax_headers=headers)
+    odd.write(target)
+
+
+def old_sparse(odd: Odd, target: Path) -> None:
+    """The same with the older keys."""
+    headers = {"GNU.sparse.map": "0,512", "GNU.sparse.size": str(LARGE)}
+    odd.add("keys/large", b"x" * 512, pax_headers=headers)
+    odd.write(target)
+
+
+def bad_map(odd: Odd, target: Path) -> None:
+    headers = {"GNU.sparse.map": "0,y", "GNU.sparse.size": "12"}
+    odd.add("keys/large", b"x" * 512, pax_headers=headers)
+    odd.write(target)
+
+
+def within_a_file(odd: Odd, target: Path) -> None:
+    odd.add("keys/mine", b"a")
+    odd.add("keys/mine/inner", b"b")
+    odd.write(target)
+
+
+def named(name: str) -> Callable[[Odd, Path], None]:
+    def write(odd: Odd, target: Path) -> None:
+        odd.add(name, b"a", pax_headers={"path": name})
+        odd.write(target)
+
+    return write
+
+
+def about(content: bytes, kind: bytes = tarfile.REGTYPE) -> Callable[[Odd, Path], None]:
+    return lambda odd, target: odd.write(target, content, kind)
+
+
+def made(when: Any) -> Callable[[Odd, Path], None]:
+    def write(odd: Odd, target: Path) -> None:
+        odd.about["made"] = when
+        if when is None:
+            del odd.about["made"]
+        odd.write(target)
+
+    return write
+
+
+def with_database(*statements: str) -> Callable[[Odd, Path], None]:
+    def write(odd: Odd, target: Path) -> None:
+        place = target.with_name("odd.db")
+        entry, data = odd.members.pop(0)
+        place.write_bytes(data)
+        with sqlite3.connect(place) as connection:
+            for statement in statements:
+                connection.execute(statement)
+        connection.close()
+        odd.add(entry.name, place.read_bytes())
+        place.unlink()
+        odd.write(target)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(sparse, id="sparse"),
+        pytest.param(old_sparse, id="sparse, older"),
+        pytest.param(bad_map, id="sparse, a map of letters"),
+        pytest.param(within_a_file, id="a file within a file"),
+        pytest.param(named("keys/" + "x" * 300), id="a long name"),
+        pytest.param(named("keys" + "/x" * 3000), id="many folders"),
+        pytest.param(named("keys/a\0b"), id="a name with a null"),
+        pytest.param(about(b"[" * 100_000), id="deep JSON"),
+        pytest.param(about(b"[]"), id="a list"),
+        pytest.param(about(b"1" * 5000), id="a long number"),
+        pytest.param(about(b"", tarfile.SYMTYPE), id="a link"),
+        pytest.param(made(None), id="no time"),
+        pytest.param(made([]), id="a time that is none"),
+        pytest.param(
+            with_database("UPDATE node SET public_key = 'a' || node_id"), id="a key as text"
+        ),
+        pytest.param(with_database("DROP TABLE node"), id="no table"),
+    ],
+)
+def test_an_odd_archive_is_a_sentence_and_writes_nothing(
+    how: Callable[[Odd, Path], None],
+    running: SimpleNamespace,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backup, odd = tmp_path / "backup.tar", tmp_path / "odd.tar"
+    assert nectar("backup", str(backup), *running.words) == 0
+    how(Odd(backup), odd)
+    assert odd.stat().st_size < 1_000_000
+    place = tmp_path / "fresh"
+    place.mkdir()
+    words = ["--database", str(place / "superlink.db"), "--keys", str(place / "keys")]
+    written = []
+    real = os.open
+
+    def opened(path: Any, *more: Any, **named: Any) -> int:
+        written.append(path)
+        return real(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", opened)
+    capsys.readouterr()
+    assert nectar("restore", str(odd), *words, "--revoked", "none") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "backup" in said or "database" in said
+    assert list(place.iterdir()) == []
+    assert not any("large" in str(path) for path in written)
+
+
+def test_a_file_that_the_disk_has_no_room_for_is_refused(
+    running: SimpleNamespace,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backup = tmp_path / "backup.tar"
+    assert nectar("backup", str(backup), *running.words) == 0
+    (tmp_path / "fresh").mkdir()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    words = ["--database", str(tmp_path / "fresh" / "superlink.db"), "--keys", str(tmp_path / "k")]
+    assert nectar("restore", str(backup), *words, "--revoked", "none") == 2
+    assert "make room there" in capsys.readouterr().err
+    assert list((tmp_path / "fresh").iterdir()) == []
 
 
 def test_a_backup_goes_through_a_pipe(

@@ -62,9 +62,12 @@ def draw_until_large_enough(
         if smallest >= least:
             return counts
         best = max(best, smallest)
+    lower = (
+        "partition.min_size or federation.sites" if settings.min_size > 1 else "federation.sites"
+    )
     raise DataError(
         f"{settings.max_draws} draws of partition.kind={settings.kind} with "
         f"partition.alpha={settings.alpha} gave no partition in which each of {clients} clients "
         f"has {least} images (the best had a smallest client of {best}); raise partition.alpha or "
-        "partition.max_draws, or lower partition.min_size or federation.sites"
+        f"partition.max_draws, or lower {lower}"
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,6 +36,7 @@ class ImageFile:
     label: int
     size: int
     modified: int
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,9 @@ class Listing:
         lines += [f"{skipped.path}\0{skipped.reason}" for skipped in self.skipped]
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
+
+#: what ``images.group`` says of pictures that lie in a folder a group, below their class's
+FOLDER = "folder"
 
 #: the training split of a folder that holds the classes' folders directly
 PLAIN = "."
@@ -89,10 +95,10 @@ def class_folders(folder: Path) -> list[str]:
     return sorted({class_name(entry.name) for entry in _entries(folder / split) if entry.is_dir()})
 
 
-def list_split(folder: Path, split: str, classes: Sequence[str]) -> Listing:
+def list_split(folder: Path, split: str, classes: Sequence[str], group: str = "") -> Listing:
     """List ``<folder>/<split>/<class>/*`` without opening a file; paths are relative to ``folder``.
 
-    Hidden files are passed over. Symbolic links count as what they lead to.
+    Hidden files are passed over. Symbolic links count as what they lead to. ``group`` is ``images.group``.
 
     Raises
     ------
@@ -119,13 +125,13 @@ def list_split(folder: Path, split: str, classes: Sequence[str]) -> Listing:
                 *(folder / split, len(folders), name),
             )
         for entry in (entry for each in folders for entry in _entries(each)):
-            for path, reason in _candidates(entry):
+            for path, reason in _candidates(entry, nested=group == FOLDER):
+                named, reason = ("", reason) if reason else _group_of(entry, path, group)
                 if reason:
                     skipped.append(_skip(folder, path, reason))
-                else:
-                    seen = path.stat()
-                    place = path.relative_to(folder).as_posix()
-                    files.append(ImageFile(place, label, seen.st_size, seen.st_mtime_ns))
+                    continue
+                seen, place = path.stat(), path.relative_to(folder).as_posix()
+                files.append(ImageFile(place, label, seen.st_size, seen.st_mtime_ns, named))
     return Listing(tuple(files), tuple(skipped))
 
 
@@ -138,12 +144,31 @@ def _entries(folder: Path) -> list[Path]:
     return [p for p in found if not p.name.startswith(".") and p.name.lower() not in _HIDDEN]
 
 
-def _candidates(entry: Path) -> Iterator[tuple[Path, str]]:
+def _group_of(entry: Path, path: Path, rule: str) -> tuple[str, str]:
+    """Return the name of the group of a file behind ``entry`` of a class's folder, and why there is none."""
+    if not rule:
+        return "", ""
+    if rule == FOLDER:
+        name = unicodedata.normalize("NFC", entry.name)
+        return (
+            (name, "")
+            if entry.is_dir()
+            else ("", "lies in no group's folder (images.group=folder)")
+        )
+    parts = [re.escape(part) for part in re.split(r"(\*|\{group\})", rule)]
+    wild = {r"\*": ".*?", r"\{group\}": "(.+?)"}
+    found = re.fullmatch("".join(wild.get(part, part) for part in parts), path.name, re.DOTALL)
+    if found is None:
+        return "", "its name has no group (images.group)"
+    return unicodedata.normalize("NFC", found[1]), ""
+
+
+def _candidates(entry: Path, *, nested: bool = False) -> Iterator[tuple[Path, str]]:
     """Yield the files behind an entry of a class's folder, each with why it is none to be read (or nothing)."""
     if entry.is_dir():
         for inner in _entries(entry) if not entry.is_symlink() else ():
-            for path, _ in _candidates(inner):
-                yield path, "lies in a folder below its class's"
+            for path, reason in _candidates(inner, nested=nested):
+                yield path, reason if nested else "lies in a folder below its class's"
         return
     if not entry.is_file():
         yield entry, "no file that can be read"

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from common.data.division.groups import group_ids, on_both_sides
 from common.data.own.rows import check_printed, columns_of, rows_of
 from common.data.store import Contents
 from common.errors import DataError
@@ -21,6 +22,12 @@ log = logging.getLogger("flwr")
 
 IMAGES, LABELS = ("train_images", "test_images"), ("train_labels", "test_labels")
 NAMED = ("classes", "mean", "std")
+GROUPS = ("train_groups", "test_groups")
+"""What samples belong to, text or whole numbers [n]: a patient, a device."""
+
+ON_BOTH_SIDES = "groups on both sides"
+"""Under which a store notes how many groups are in training and in test, and how many there are."""
+
 #: of rows and series
 _NAMED_BESIDE = ("low", "high", "columns")
 
@@ -52,7 +59,8 @@ def contents_of(
     found : mapping
         ``train_images`` and ``train_labels``, or Keras' ``x_train`` and ``y_train``; ``test_images`` and
         ``test_labels`` likewise, or neither; possibly ``classes``, ``mean`` and ``std``, and of rows and series
-        ``low``, ``high`` and ``columns``. Arrays of NumPy or torch: images uint8, uint16 or float in 0..1; rows and
+        ``low``, ``high`` and ``columns``; of any ``train_groups`` and
+        ``test_groups``. Arrays of NumPy or torch: images uint8, uint16 or float in 0..1; rows and
         series any finite numbers; labels whole numbers from 0, or the classes' names as text.
     what : str
         What a message calls the set.
@@ -78,17 +86,38 @@ def contents_of(
             )
     if not len(train):
         raise DataError(f"{what} has no training image")
+    groups = [
+        _groups(named, key, len(part), what)
+        for key, part in zip(GROUPS, (train, test), strict=True)
+    ]
+    if groups[0]:
+        train = Split(train.images, train.labels, group_ids(groups[0]))
     about: dict[str, Any] = {"scale": scale, "classes": _classes(named, train, test, what)}
     for key in ("mean", "std", "low", "high"):
         if key in named:
             about[key] = _constants(named[key], key, what)
     if _CODED in named:
         about["named"] = True
+    if groups[0] and groups[1]:
+        about[ON_BOTH_SIDES] = on_both_sides(*groups)
     if stated:
         about["stated"] = True
     if kind != "images":
         about["columns"] = columns_of(named, shape[0], what)
     return Contents(train, test, (), about)
+
+
+def _groups(named: Mapping[str, Any], key: str, number: int, what: str) -> list[str]:
+    """Return the names of the groups of a split's samples; none where the set brings none."""
+    if key not in named:
+        return []
+    names = np.asarray(named[key])
+    if names.shape != (number,) or names.dtype.kind not in "UOiu":
+        raise DataError(
+            f"{what}: {key} is {names.dtype} of shape {names.shape}: it must be text or whole numbers [{number}], one "
+            "a sample"
+        )
+    return [str(name).strip() for name in names]
 
 
 def _said(images: Images) -> str:
@@ -101,7 +130,7 @@ def _by_name(found: Mapping[str, Any], what: str, beside: Sequence[str]) -> dict
         name = _ALSO.get(key, key)
         if name in named:
             raise DataError(f"{what} has {name} twice, once by Keras' name: leave one out")
-        if name in (*IMAGES, *LABELS, *NAMED, *beside):
+        if name in (*IMAGES, *LABELS, *GROUPS, *NAMED, *beside):
             named[name] = found[key]
     named = {key: value for key, value in named.items() if value is not None}
     missing = [key for key in ("train_images", "train_labels") if key not in named]

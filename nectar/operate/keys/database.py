@@ -16,6 +16,7 @@ from urllib.parse import quote
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+from common.errors import one_line
 from nectar.operate.keys.files import PRIVATE, KeysError
 from nectar.operate.keys.nodes import fingerprint
 from nectar.operate.keys.revoked import Revoked, find
@@ -38,10 +39,10 @@ def members(database: Path) -> tuple[list[Revoked], list[Revoked]]:
         rows = connection.execute(
             "SELECT node_id, public_key, name, status, unregistered_at FROM node"
         ).fetchall()
-    sites = [
-        (status, Revoked(str(node % _RANGE), _fingerprint(key), name or "", (day or "")[:10]))
-        for node, key, name, status, day in rows
-    ]
+        sites = [
+            (status, Revoked(str(node % _RANGE), _fingerprint(key), name or "", (day or "")[:10]))
+            for node, key, name, status, day in rows
+        ]
     return [s for status, s in sites if status != _GONE], [
         s for status, s in sites if status == _GONE
     ]
@@ -85,9 +86,9 @@ def _open(database: Path) -> Iterator[sqlite3.Connection]:
         with contextlib.closing(_connection(database)) as connection:
             connection.execute("SELECT node_id, status, unregistered_at FROM node LIMIT 1")
             yield connection
-    except sqlite3.Error as error:
+    except (sqlite3.Error, TypeError, ValueError) as error:
         raise KeysError(
-            f"{database} cannot be read as the database of a SuperLink of Flower 1.41 ({error})"
+            f"{database} cannot be read as the database of a SuperLink of Flower 1.41 ({one_line(str(error))})"
         ) from None
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -31,6 +32,9 @@ _BESIDE = ("-wal", "-shm", "-journal")
 _OF_AUTHORITY = (AUTHORITY, "ca.crt")
 
 _MAX_ABOUT = 10_000_000
+
+#: characters of a name with its folders, bytes of a part of it
+_LONGEST, _LONGEST_PART = 1000, 255
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,10 @@ def _unpack(source: BinaryIO, folder: Path) -> str:
             entries = iter(archive)
             about = _about(archive, next(entries, None))
             sums: dict[str, str] = about["sha256"]
+            listed = frozenset(sums)
             for entry in entries:
-                path = folder / _checked(entry, sums)
+                path = folder / _checked(entry, sums, listed)
+                _require_room(entry, folder)
                 path.parent.mkdir(DIRECTORY, parents=True, exist_ok=True)
                 content = archive.extractfile(entry)
                 assert content is not None  # `_checked` lets regular files pass alone
@@ -134,7 +140,7 @@ def _unpack(source: BinaryIO, folder: Path) -> str:
                     raise KeysError(
                         f"the backup is damaged: {entry.name} is not what was put into it"
                     )
-    except (tarfile.TarError, EOFError):
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError):
         raise KeysError("that is not a backup of `nectar backup`, or it was cut short") from None
     if sums:
         raise KeysError(f"the backup is damaged: it lacks {next(iter(sums))}")
@@ -142,24 +148,44 @@ def _unpack(source: BinaryIO, folder: Path) -> str:
 
 
 def _about(archive: tarfile.TarFile, entry: tarfile.TarInfo | None) -> dict[str, Any]:
-    file = archive.extractfile(entry) if entry and entry.name == ABOUT else None
+    known = entry is not None and entry.name == ABOUT and _is_plain(entry)
+    file = archive.extractfile(entry) if entry is not None and known else None
     try:
         about = json.loads(file.read(_MAX_ABOUT)) if file else {}
         sums = about["sha256"]
         if about["format"] != FORMAT or DATABASE not in sums or not isinstance(sums, dict):
             raise ValueError(about["format"])
-    except (ValueError, KeyError, TypeError):
+        datetime.fromisoformat(about["made"])
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise KeysError("that is not a backup of `nectar backup`, or of a later release") from None
     return dict(about)
 
 
-def _checked(entry: tarfile.TarInfo, sums: dict[str, str]) -> str:
-    """Return a member's name, if it is one that may be written."""
-    parts = PurePosixPath(entry.name).parts
+def _require_room(entry: tarfile.TarInfo, folder: Path) -> None:
+    """Refuse a file that the disk has no room for."""
+    if entry.size > (free := shutil.disk_usage(folder).free):
+        raise KeysError(
+            f"{entry.name} of the backup has {entry.size / 1e6:.0f} MB, and {folder} has room for {free / 1e6:.0f}: "
+            "make room there"
+        )
+
+
+def _checked(entry: tarfile.TarInfo, left: Collection[str], listed: Collection[str]) -> str:
+    """Return a member's name, if it is one that may be written: of a plain file whose bytes are all in the backup."""
+    path = PurePosixPath(entry.name)
+    parts = path.parts
     fits = entry.name == DATABASE or (len(parts) > 1 and parts[0] == KEYS)
-    if not (fits and entry.isreg() and entry.name in sums) or ".." in parts:
+    fits = fits and ".." not in parts and "\0" not in entry.name and len(entry.name) <= _LONGEST
+    fits = fits and max(len(os.fsencode(part)) for part in parts) <= _LONGEST_PART
+    within_a_file = any(str(folder) in listed for folder in path.parents)
+    if not (fits and _is_plain(entry) and entry.name in left) or within_a_file:
         raise KeysError(f"the backup is damaged: {entry.name!r:.80} has no place in it")
     return entry.name
+
+
+def _is_plain(entry: tarfile.TarInfo) -> bool:
+    """Whether all bytes of a file are in the archive, so that it can be no larger than that."""
+    return entry.isreg() and not entry.issparse()
 
 
 def _sorted_out(backup: Path, keys: Path) -> tuple[dict[Path, Path], list[Path]]:
