@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -23,9 +24,16 @@ def alike(names: Sequence[str]) -> str:
     )
 
 
+def number_of(text: str) -> float | None:
+    """Return the finite number that a text is; None of any other, and of Python's own way to write one, 1_000."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in text else None
+
+
 def _form(name: str) -> str:
     plain = "".join(name.split()).casefold()
-    try:
-        return repr(float(plain))
-    except ValueError:
-        return plain
+    number = number_of(plain)
+    return plain if number is None else repr(number)

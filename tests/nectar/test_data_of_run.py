@@ -274,6 +274,7 @@ def federate(run_config: dict[str, Any], nodes: list[dict[str, str]]) -> Record:
     ("more", "kept"),
     [
         ("evaluation.on=sites data.site_holdout=0.25", ["south"]),
+        ("evaluation.on=none data.validation_at=sites data.validation=0.25", ["south"]),
         ("evaluation.on=none", ["north", "south"]),
         (
             "evaluation.on=none data.site_holdout=0.25 privacy.noise_multiplier=1 privacy.examples=20",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_files import forget_loaded
 from image_folders import paint
 
 from nectar import cli
@@ -131,7 +132,7 @@ def test_two_folders_of_one_name_lose_no_picture(
 
 
 def test_a_folder_whose_name_is_spelt_otherwise_than_the_list_is_read(
-    tmp_path: Path, told: Told
+    tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for colour, name in zip(("red", "green"), (NFD, "x"), strict=True):
         paint(tmp_path / "set", colour, 10)
@@ -145,6 +146,7 @@ def test_a_folder_whose_name_is_spelt_otherwise_than_the_list_is_read(
     ]
     listed = ["dataset=images", f"images.classes={NFC},x", *words, "federation.sites=2"]
     assert "20 images" in told("data", *listed)
+    forget_loaded(monkeypatch)
     (tmp_path / "set/x").rename(tmp_path / "set/y")  # then the first class alone is a folder's
     assert "is a folder of no known class" in told("data", *listed, code=2)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from common.data.own.rows import MOST_COLUMNS, check_printed
 from common.errors import DataError
+from common.samples.class_names import number_of
 
 MOST_BYTES, MOST_ROWS, MOST_VALUES = 256 * 2**20, 1_000_000, 50_000_000
 """The largest file, the most rows and the most numbers in all that are read."""
@@ -162,12 +163,12 @@ class _Table:
                 f"{self.path} needs a column of classes and at least one of numbers, with their names in the first line"
             )
 
-        if all(map(_is_number, head)) and head != [*map(str, range(len(head)))]:
+        if None not in map(number_of, head) and head != [*map(str, range(len(head)))]:
             raise DataError(
                 f"{self.path}, line 1, has numbers alone, and should name the columns: add a line of names, or set "
                 f"{self._no_header(head)}"
             )
-        if self.named and 2 * sum(_is_number(cell) and "." in cell for cell in head) > len(head):
+        if self.named and 2 * sum(number_of(c) is not None and "." in c for c in head) > len(head):
             log.warning(
                 "%s, line 1: taken for the names of the columns, and most are numbers: if it is a row, set %s",
                 *(self.path, self._no_header(head)),
@@ -180,7 +181,7 @@ class _Table:
         if name in head:
             return head.index(name)
         near = get_close_matches(name, head, n=1) or head[-1:]
-        row = any(map(_is_number, head)) and self.named
+        row = self.named and any(number_of(cell) is not None for cell in head)
         raise DataError(
             f"{self.path} has no column {name!r}: data.{key} names {what}, such as "
             f"data.{key}={near[0]}{f'; if line 1 is a row, set {self._no_header(head)}' if row else ''}"
@@ -211,16 +212,9 @@ def _numbers(cells: list[str], columns: list[str], where: str) -> list[float]:
                 f"{said}: a value is missing: fill it in, or leave the row out, before (scikit-learn's SimpleImputer, "
                 "docs/data.md)"
             )
-        if not _is_number(cell):
+        if number_of(cell) is None:
             raise DataError(
                 f"{said}: not a finite number: leave the column out, or write its categories as numbers before "
                 "(scikit-learn's OneHotEncoder, docs/data.md)"
             )
     raise AssertionError("a cell of the line was none")
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        return bool(np.isfinite(float(cell))) and "_" not in cell
-    except ValueError:
-        return False

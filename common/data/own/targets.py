@@ -10,6 +10,7 @@ import numpy as np
 
 from common.data.store import Stored
 from common.errors import DataError
+from common.samples.class_names import number_of
 
 #: more different numbers than this are taken for measurements where so few rows have each, on average
 _FEW, _ROWS = 20, 10
@@ -50,17 +51,9 @@ def _looks_measured(names: Sequence[str], rows: int) -> str:
     """Return what the values of labels look like, where that is not classes."""
     if all(map(_DATE.fullmatch, names)):
         return "dates"
-    numbers = [number for number in map(_number, names) if number is not None]
+    numbers = [number for number in map(number_of, names) if number is not None]
     if any(number % 1 for number in numbers):
         return "numbers with a fraction"
     if len(numbers) == len(names) > _FEW and rows < _ROWS * len(names):
         return f"{len(names)} different numbers in {rows:,} rows"
     return ""
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if np.isfinite(number) else None
