@@ -23,7 +23,8 @@ from common.config.layers import flatten, names
 from common.config.loading import load
 from common.config.schema import section_classes
 from common.config.tables import ENDING, TABLE, experiments, title
-from common.config.text import read_yaml, scalar_text
+from common.config.text import scalar_text
+from common.config.yaml_file import read_yaml
 from common.data.published.catalogue import NATURAL, describe
 from common.methods import METHODS, settings_class
 from common.models.registry import KINDS

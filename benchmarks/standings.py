@@ -5,6 +5,9 @@ the directory that ``nectar compare`` wrote, instead of what the file had of the
 the tables between the marks of ``NAME.md`` and the plots into ``docs/images``. Without a comparison it only writes.
 
 A page called ``leaderboard`` has a row a method instead: what was searched, epsilon, whether real data is sent.
+
+``python -m benchmarks.standings --worth COMPARISON...`` takes up the runs of ``nectar compare table=worth`` instead, a
+column's directory each, into the curve by which every page, and a report, say what an accuracy is worth.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from nectar.records.past_run import PastRun
 from nectar.report.privacy import guarantee
 from nectar.report.style import COLOURS
 from nectar.report.view import View
+from nectar.report.worth import FILE, curve_of, network, worth
 
 BEGIN, END = "<!-- standings: written by benchmarks/standings.py -->", "<!-- /standings -->"
 _NOTHING = "–"
@@ -55,6 +59,8 @@ class Run:
         Shares of members, and of controls, that the strongest attack of `nectar audit images` takes for members.
     epsilon : float
         The largest of a site's, where all that is sent is covered.
+    labelled : str
+        Labelled images at the server, by which it learned or was judged; with a dagger where settings were chosen so.
     method, chosen, real : str
         The method; the settings that a search chose; whether real examples are sent, in a word. On a leaderboard alone.
     commit, date, hardware : str
@@ -70,6 +76,7 @@ class Run:
     found: float = math.nan
     alarms: float = math.nan
     epsilon: float = math.nan
+    labelled: str = ""
     method: str = ""
     chosen: str = ""
     real: str = ""
@@ -89,8 +96,13 @@ _KINDS = {
 }
 """What a leaderboard's colours tell: what is sent; other plots tell the groups apart."""
 
-BOUNDS = ("central", "local")
-"""Methods that a plot shows as lines: all data in one place, no exchange."""
+BOUNDS = ("central", "local", "server")
+"""Methods that a plot shows as lines: all data in one place, no exchange, the server's own images."""
+
+_HEAD = ("row", "accuracy", "worth", "labels at the server")
+
+_UNMEASURED = ("Fashion-MNIST", "FEMNIST")
+"""How groups begin whose data set has no curve."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +148,11 @@ def taken_up(group: str, comparison: Path, *, about: bool = False) -> Iterator[R
                 # what was sent in other rounds would add to what was found
                 if line.get("audited_in_part") == "true":
                     own |= {"found": "", "alarms": ""}
-                more = (
-                    _about(Path(line["record"]), chosen.get(line["variant"], ())) if about else {}
-                )
-                yield _run(group, line["variant"], line | own | more)
+                if about:
+                    own |= _about(Path(line["record"]), chosen.get(line["variant"], ()))
+                if record := line.get("record"):
+                    own["labelled"] = labelled(PastRun.open(Path(record)))
+                yield _run(group, line["variant"], line | own)
 
 
 def _run(group: str, row: str, line: Mapping[str, str]) -> Run:
@@ -147,7 +160,15 @@ def _run(group: str, row: str, line: Mapping[str, str]) -> Run:
     # as many digits as the CSV keeps, so that a page is the same from a comparison and from the file
     numbers = {n: float(f"{float(line[n]):.4g}") if line.get(n) else math.nan for n in figures}
     words = {name: line.get(name, "") if "commit" in line else "" for name in ABOUT}
+    words["labelled"] = line.get("labelled", "")
     return Run(group, row, int(line["seed"]), **numbers, **words)
+
+
+def labelled(past: PastRun) -> str:
+    """Return how many labelled images of the server's a run learned from or was judged by, beside the test set."""
+    last, data = past.lines[-1], past.config.data
+    judged = {} if data.validated_at_sites else last.get("validation") or {}
+    return str(last.get("notes", {}).get("trained_on", judged.get("examples", 0)))
 
 
 def _chosen(comparison: Mapping[str, Any]) -> dict[str, Sequence[str]]:
@@ -202,7 +223,8 @@ def merged(old: Sequence[Run], new: Iterable[Run]) -> list[Run]:
 
 def as_csv(runs: Sequence[Run]) -> str:
     """Return the runs as CSV, four digits of a figure; NaN is empty, and a leaderboard's columns are one's alone."""
-    left_out = () if is_board(runs) else ("epsilon", *ABOUT)
+    left_out = [] if is_board(runs) else ["epsilon", *ABOUT]
+    left_out += [] if any(run.labelled for run in runs) else ["labelled"]
     head = [f.name for f in fields(Run) if f.name not in left_out]
     return csv_text(head, ([_cell(getattr(run, name)) for name in head] for run in runs))
 
@@ -224,9 +246,10 @@ def tables(runs: Sequence[Run]) -> str:
         return "\n\n".join(_board(group, rows) for group, rows in _by_row(runs).items())
     parts = []
     for group, rows in _by_row(runs).items():
-        head = ("row", "accuracy", "each seed's", "MB up", "site seconds", "found (alarms)")
+        head = (*_HEAD, "each seed's", "MB up", "site seconds", "found (alarms)")
         seeds = sorted({run.seed for own in rows.values() for run in own})
-        body = [head, ("---",) * len(head), *(_line(row, own) for row, own in rows.items())]
+        lines = (_line(group, row, own) for row, own in rows.items())
+        body = [head, ("---",) * len(head), *lines]
         cells = "\n".join("| " + " | ".join(line) + " |" for line in body)
         said = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
         parts.append(f"**{group}**, {said}:\n\n{cells}")
@@ -237,12 +260,13 @@ def _board(group: str, rows: Mapping[str, Sequence[Run]]) -> str:
     """Return a group of a leaderboard: its plot, a row a method, the best first, and of which code it is."""
     runs = [run for own in rows.values() for run in own]
     ranked = sorted(rows.items(), key=lambda row: -_mean(row[1], "accuracy"))
-    head = ("row", "searched", "accuracy", "seeds", "MB up", "site seconds", "epsilon", "real data")
+    head = (*_HEAD, "searched", "seeds", "MB up", "site seconds", "epsilon", "real data")
     body = [
         (
             row if row == own[0].method else f"{row} (`{own[0].method}`)",
-            own[0].chosen or _NOTHING,
             _accuracy(own, digits=3),
+            *_worth(group, own),
+            own[0].chosen or _NOTHING,
             f"{own[0].seed} to {own[-1].seed}" if len(own) > 1 else str(own[0].seed),
             f"{_mean(own, 'up'):.3g}",
             _seconds(own),
@@ -277,11 +301,19 @@ def _accuracy(own: Sequence[Run], digits: int = 4) -> str:
     return f"{_mean(own, 'accuracy'):.{digits}f}{end}"
 
 
-def _line(row: str, own: Sequence[Run]) -> tuple[str, ...]:
+def _worth(group: str, own: Sequence[Run]) -> tuple[str, str]:
+    """Return how many labelled images at the server a row is worth, and how many it had there."""
+    where = ("digits", "convnet 2x32") if group == "digits" else ("cifar10", "convnet 3x32")
+    curve = {} if group.startswith(_UNMEASURED) else curve_of(*where)
+    return worth(_mean(own, "accuracy"), curve) or _NOTHING, own[0].labelled or _NOTHING
+
+
+def _line(group: str, row: str, own: Sequence[Run]) -> tuple[str, ...]:
     found, alarms = _mean(own, "found"), _mean(own, "alarms")
     return (
         row,
         _accuracy(own),
+        *_worth(group, own),
         "  ".join(f"{run.accuracy:.4f}" for run in own),
         f"{_mean(own, 'up'):.3g}",
         _seconds(own),
@@ -356,6 +388,21 @@ def _plot(
     write_text(to, alone + "\n")  # light or dark, as the reader has it
 
 
+def curve_csv(comparisons: Iterable[Path]) -> str:
+    """Return worth.csv with the runs of ``comparisons`` instead of what it had of the same images and seed."""
+    with FILE.open(newline="") as file:
+        head, *old = csv.reader(file)
+    found = {tuple(line[:4]): line[4] for line in old}
+    for comparison in comparisons:
+        with (comparison / "table.csv").open(newline="") as file:
+            for line in csv.DictReader(file):
+                config = PastRun.open(Path(line["record"])).config
+                place = (config.dataset, network(config.model), line["variant"], line["seed"])
+                found[place] = f"{float(line['accuracy']):.4f}"
+    order = lambda place: (*place[:2], int(place[2]), int(place[3]))  # noqa: E731
+    return csv_text(head, ((*place, found[place]) for place in sorted(found, key=order)))
+
+
 def page(text: str, runs: Sequence[Run]) -> str:
     """Return a page with its tables instead of those that it has; ConfigError if the page has no marks for them."""
     head, begin, rest = text.partition(BEGIN)
@@ -367,6 +414,9 @@ def page(text: str, runs: Sequence[Run]) -> str:
 
 def main() -> int:
     """Take up what is named, then write the page."""
+    if sys.argv[1:2] == ["--worth"]:
+        write_text(FILE, curve_csv(map(Path, sys.argv[2:])))
+        return 0
     parser = argparse.ArgumentParser(prog="python -m benchmarks.standings", description=__doc__)
     parser.add_argument("csv", type=Path, help="docs/results/NAME.csv")
     parser.add_argument("comparisons", nargs="*", metavar="GROUP=COMPARISON")

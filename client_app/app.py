@@ -32,6 +32,7 @@ from client_app.reasons import reason_of
 from client_app.releases import ReleaseLog, payload_line, refusal_line
 from client_app.site import (
     account_of,
+    data_here,
     division_of,
     drawn_name,
     engine_of,
@@ -39,12 +40,14 @@ from client_app.site import (
     name_of,
     own_folder,
     partition_of,
+    require_data_of_run,
     site_of,
     site_samples,
     state_directory,
     state_of,
 )
 from common.code.fingerprint import source_fingerprint
+from common.division import Division
 from common.errors import FederationError, one_line
 from common.learning.compute import use_threads
 from common.learning.patience import checked_by
@@ -52,7 +55,7 @@ from common.learning.run import Run
 from common.privacy.head import Head
 from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
 from common.samples.inputs import Samples
-from common.specs.names import EVALUATION, REASON, TRAINING_FAILED
+from common.specs.names import DATA, EVALUATION, REASON, TRAINING_FAILED
 from common.wire.flower_arrays import array_of, filled, record_of
 
 #: Flower's own code for a ClientApp that raised
@@ -131,6 +134,8 @@ def client_of(message: Message, context: Context) -> DeviceClient:
         )
     state = state_of(run, record_id, site, context)
     cls = client_class(run.config.method)
+    told = one_line(str(_config(message).get(DATA, ""))[:16])
+    require_data_of_run(division, context, state, told)
     own_data = own_folder(run, context) is not None
     review = None if is_simulated(context) else Review.of(NodeConfig.of(context.node_config))
     account = account_of(run, record_id, site, context)
@@ -263,6 +268,12 @@ def _refuse_counts(run: Run, site: str) -> None:
         )
 
 
+def _checksum_told(division: Division, context: Context) -> dict[str, str]:
+    """Return the checksum of what this process reads; nothing of data that are a real site's own."""
+    own = "data" in context.node_config
+    return {} if own else {DATA: data_here(division, context).checksum}
+
+
 def _roll_call(message: Message, context: Context) -> RecordDict:
     division = division_of(context)
     run = division.run
@@ -295,6 +306,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "source": source_fingerprint(),
                     "partition-id": int(context.node_config.get("partition-id", -1)),
                     "engine": engine_of(context),
+                    **_checksum_told(division, context),
                     "reviewed": not is_simulated(context) and "review-dir" in context.node_config,
                 }
             ),
@@ -317,7 +329,8 @@ def _partitions(message: Message, context: Context) -> RecordDict:
         division, number, by_class=by_class, held_out=held_out
     ).items():
         sizes[name] = array_of(counts)
-    return RecordDict({"about": ConfigRecord({"source": source_fingerprint()}), "sizes": sizes})
+    about = {"source": source_fingerprint(), **_checksum_told(division, context)}
+    return RecordDict({"about": ConfigRecord({**about}), "sizes": sizes})
 
 
 @app.train()

@@ -117,6 +117,10 @@ class DeviceClient(NumPyClient):
             weights = weights.over(Weights(self.recall(_STATISTICS) or {}))
         return self.run.model_with(weights)
 
+    def judged(self, weights: Weights) -> Classifier:
+        """Return the model that the site judges where the server sent ``weights``: that one, unless it has its own."""
+        return self.model(weights)
+
     def keep_statistics(self, model: Classifier) -> None:
         """Remember the running statistics of a model that was trained, where they are the site's own."""
         if self._local_statistics:
@@ -294,13 +298,16 @@ class DeviceClient(NumPyClient):
                 "a private run learns no figure of this site's examples: set evaluation.on=server or none"
             )
         if not len(self.holdout):
-            share = self.run.config.data.site_holdout
+            data = self.run.config.data
+            share, name = data.held_by_sites, "data.site_holdout"
+            if data.validated_at_sites:
+                name = "data.validation"
             raise FederationError(
                 f"site '{self.site}' holds out nothing to evaluate on: its examples are too few for "
-                f"data.site_holdout={share:g}; raise that, to .5 at the most, or give it more of them"
+                f"{name}={share:g}; raise that, to .5 at the most, or give it more of them"
             )
         self.begin(config)
-        model = self.model(ARRIVALS.weights(parameters, self.run.spec))
+        model = self.judged(ARRIVALS.weights(parameters, self.run.spec))
         settings = self.run.config
         figures = evaluate(
             model,

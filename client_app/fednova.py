@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.fedprox import pulled
-from client_app.local_training import train_locally
+from client_app.local_training import pulled, train_locally
 from common.settings.fednova import FedNovaSettings
 from common.specs.fednova import NORMALIZER, normalizer
 from common.wire.weights import Weights

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
-
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
-from common.learning.training import Local
+from client_app.local_training import pulled, train_locally
 from common.settings.fedprox import FedProxSettings
 from common.wire.weights import Weights
 
@@ -20,16 +16,3 @@ class FedProxClient(DeviceClient):
         """Return w_k, trained from ``w`` on the site's images."""
         model, _ = train_locally(self, w, pulled(self, w, self.settings(FedProxSettings).mu))
         return Weights.of(model, w.codec)
-
-
-def pulled(client: DeviceClient, w: Weights, mu: float) -> Local:
-    """Return local training with a pull of strength ``mu`` to ``w``: FedProx's, which FedNova can have too."""
-    if not mu:
-        return Local()
-    centre = [p.detach() for p in client.model(w).parameters()]
-
-    def penalty(model: nn.Module) -> Tensor:
-        moved = zip(model.parameters(), centre, strict=True)
-        return mu / 2 * torch.stack([(p - c).square().sum() for p, c in moved]).sum()
-
-    return Local(penalty=penalty)

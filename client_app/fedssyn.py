@@ -129,6 +129,10 @@ class FedssynClient(DeviceClient):
         """Return the inner method's model with ``weights``."""
         return self.client_of(settings_of(self.run).inner, self.samples).model(weights)
 
+    def judged(self, w: Weights) -> Classifier:
+        """Return what the inner method has the site judge."""
+        return self.client_of(settings_of(self.run).inner, self.samples).judged(w)
+
     # ---- the share ------------------------------------------------------------------------------------
 
     def _keep(self, share: Images) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from client_app.device import DeviceClient, Metrics, NDArrays, phase
-from client_app.fedprox import pulled
-from client_app.local_training import train_locally
+from client_app.local_training import pulled, train_locally
 from common.learning.updates import difference, plus
 from common.specs.foreign import Demands
 from common.wire.weights import Weights

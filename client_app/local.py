@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
+from common.models import Classifier
 from common.wire.weights import Weights
 
 
@@ -18,3 +19,8 @@ class LocalClient(DeviceClient):
         ended = Weights.of(model, w.codec)
         self.remember(ended.tensors)
         return ended
+
+    def judged(self, w: Weights) -> Classifier:
+        """Return the site's own model, which is what it judges."""
+        own = self.recall()
+        return self.model(w if own is None else Weights(own, w.codec))

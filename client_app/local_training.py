@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from client_app.device import DeviceClient
 from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
@@ -108,3 +108,16 @@ def _generator_of_nothing_private(client: DeviceClient) -> torch.Generator:
     if client.draws.seeded:
         return client.generator(_PURPOSE)
     return torch.Generator(client.run.device).manual_seed(secrets.randbits(63))
+
+
+def pulled(client: DeviceClient, w: Weights, mu: float) -> Local:
+    """Return local training with a pull of strength ``mu`` to ``w``: FedProx's, which FedNova can have too."""
+    if not mu:
+        return Local()
+    centre = [p.detach() for p in client.model(w).parameters()]
+
+    def penalty(model: nn.Module) -> Tensor:
+        moved = zip(model.parameters(), centre, strict=True)
+        return mu / 2 * torch.stack([(p - c).square().sum() for p, c in moved]).sum()
+
+    return Local(penalty=penalty)

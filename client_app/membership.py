@@ -15,7 +15,7 @@ import numpy as np
 
 from common.data.division.stratify import Indices
 from common.division import Division
-from common.draws.row_draws import keyed_hashes
+from common.draws.row_draws import Words, keyed_digests, keyed_hashes
 from common.draws.seeding import derive
 from common.errors import FederationError
 from common.learning.run import Run
@@ -92,7 +92,10 @@ def chosen(pool: Samples, key: bytes, purpose: str, share: float) -> Indices:
     """
     if share >= 1:
         return np.arange(len(pool))
-    hashes = keyed_hashes(pool, key + purpose.encode())
+    return _below(keyed_hashes(pool, key + purpose.encode()), share)
+
+
+def _below(hashes: Words, share: float) -> Indices:
     return np.flatnonzero((hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share)
 
 
@@ -114,5 +117,11 @@ def divided(
     share = config.data.site_holdout
     if not (config.private and share):
         return division.share(site, dataset, indices)
-    held = chosen(samples(dataset.train, division.run.info, indices), key, "site-holdout", share)
+    groups = division.groups(dataset)
+    if groups is None:
+        pool = samples(dataset.train, division.run.info, indices)
+        held = chosen(pool, key, "site-holdout", share)
+    else:  # all of a group or nothing of it, as its own name says
+        names = (group.tobytes() for group in groups[indices])
+        held = _below(keyed_digests(names, key + b"site-holdout"), share)
     return np.delete(indices, held), indices[held]

@@ -59,8 +59,9 @@ def sizes_of_all(
     """
     run = division.run
     parts, split = division.partition(number), division.dataset.train
-    strata, share = run.task.strata(split), run.config.data.site_holdout
-    if share and run.config.private:  # which are held out is each example's own matter
+    strata, share = run.task.strata(split), run.config.data.held_by_sites
+    grouped = division.groups(division.dataset) is not None
+    if share and (run.config.private or grouped):  # which are held out is the examples' own matter
         pairs = [_divided(division, index, part) for index, part in enumerate(parts)]
         parts, held = [kept for kept, _ in pairs], []
         gone = np.array([len(out) for _, out in pairs])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from logging import getLogger
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,8 @@ from client_app.state import SHELF, ContextState, DeviceState, DirectoryState, k
 from common.config.loading import load
 from common.config.problems import COMMAND_LINE
 from common.data.bounds import Bounds
-from common.division import Division
+from common.data.loading import times_forgotten
+from common.division import Division, require_same_data
 from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
 from common.learning.run import Run
@@ -34,6 +36,8 @@ from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, partition_nam
 
 PARTITION = ("partition-id", "num-partitions")
 """The node config's keys of a site that is given its share of the run's data set."""
+
+logger = getLogger("flwr")
 
 RunItems = tuple[tuple[str, str | int | float | bool], ...]
 
@@ -123,7 +127,7 @@ def _without_places(images: ImagesSettings) -> ImagesSettings:
 
 @lru_cache(maxsize=4)
 def _division(
-    items: RunItems, device: str | None, cores: int | None, owner: Owner | None
+    items: RunItems, device: str | None, cores: int | None, owner: Owner | None, forgotten: int
 ) -> Division:
     config = load(dict(items), judge=None if owner is None else judge_of(owner.imports))
     compute = config.compute.model_dump()
@@ -154,7 +158,7 @@ def division_of(context: Context) -> Division:
     if node.device is not None:
         _check_offered(node.device)
     items = tuple(sorted(context.run_config.items()))
-    return _division(items, node.device, node.cores, owner)
+    return _division(items, node.device, node.cores, owner, times_forgotten())
 
 
 def _check_offered(device: str) -> None:
@@ -244,10 +248,12 @@ def _partition_samples(
 
 @lru_cache(maxsize=1024)
 def _folder_samples(
-    division: Division, site: str, key: bytes, folder: Path, keep: Path | None
+    division: Division, site: str, key: bytes, dataset: Dataset
 ) -> tuple[Samples, Samples]:
-    dataset = division.site_dataset(folder, keep)
     return _split(division, site, key, dataset, np.arange(len(dataset.train)))
+
+
+_folder_dataset = lru_cache(maxsize=1024)(Division.site_dataset)
 
 
 def _split(
@@ -288,10 +294,39 @@ def _site_samples(division: Division, site: str, context: Context) -> tuple[Samp
     key = _holdout_key(run, site, context, own_data=folder is not None)
     if folder is None:
         return _partition_samples(division, site, key, *partition_of(context))
-    if "data" not in context.node_config:
-        return _folder_samples(division, site, key, folder, run.config.data_dir)
-    keep = state_directory(context) or division.bounds.root
-    return _folder_samples(division, site, key, folder, keep)
+    return _folder_samples(division, site, key, data_here(division, context))
+
+
+def data_here(division: Division, context: Context) -> Dataset:
+    """Return the data set of which the site holds a part, or its own folder's images."""
+    folder = own_folder(division.run, context)
+    if folder is None:
+        return division.dataset
+    kept = state_directory(context) or division.bounds.root
+    keep = kept if "data" in context.node_config else division.config.data_dir
+    return _folder_dataset(division, folder, keep)
+
+
+def require_data_of_run(
+    division: Division, context: Context, state: DeviceState, told: str
+) -> None:
+    """Refuse other data than the run began with: as the server told, or of a folder of its own the site itself.
+
+    A real site's folder may grow unless examples are held out by their position. Then a FederationError says both
+    checksums.
+    """
+    found, config = data_here(division, context).checksum, division.config
+    own = own_folder(division.run, context) is not None
+    began = state.began_with(found) if own else told
+    try:
+        require_same_data(config.dataset, {"": began}, {"": found[: len(began)]})
+    except FederationError as error:
+        by_itself = config.private and config.data.site_holdout
+        if "data" not in context.node_config or (config.data.held_by_sites and not by_itself):
+            raise
+        logger.warning(
+            "%s; nothing that was held out is learned from, so that the run goes on", error
+        )
 
 
 def _holdout_key(run: Run, site: str, context: Context, *, own_data: bool) -> bytes:

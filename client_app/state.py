@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from client_app.releases import ReleaseLog
 from common.config.resolved import Config
 from common.errors import FederationError
-from common.settings.describe import operational
+from common.settings.section import operational
 from common.sites import site_slug
 from common.storage import tensor_file, tensors_apart
 from common.storage.files import collect_leftovers, write_text
@@ -45,6 +45,9 @@ _SLOT, _VERSION = "/", ".safetensors"
 
 #: the file that names the run whose versions were taken over, and the digits of a kind
 _AFTER, _DIGITS = "after", 16
+
+#: the file with the checksum of the site's own data as a run began with them
+_DATA = "data-began"
 
 SHELF = "nectar-made"
 """The folder of what sites made once and runs may share, such as the images of a generator."""
@@ -73,6 +76,10 @@ class DeviceState(Protocol):
 
         Later ones go: they are of rounds from which the server has gone back.
         """
+        ...
+
+    def began_with(self, checksum: str) -> str:
+        """Return the checksum of the site's own data when the run began here, noting ``checksum`` if that is now."""
         ...
 
     def shelf(self) -> Path | None:
@@ -212,6 +219,17 @@ class DirectoryState:
             self._path(old).unlink(missing_ok=True)
         tensors_apart.collect(self._directory)
 
+    def began_with(self, checksum: str) -> str:
+        """Return what stands in the site's folder of the record, which the first reading writes."""
+        path = Path(*self._parts[:3], _DATA)
+        try:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(path, checksum)
+            return path.read_text(encoding="ascii", errors="replace")[: len(checksum)]
+        except OSError as error:
+            raise self._unwritable(error) from None
+
     def shelf(self) -> Path:
         """Return the folder beside the runs' own."""
         return self._shelf
@@ -263,6 +281,11 @@ class ContextState:
         for old in _surplus(self.rounds(), server_round, taken):
             del self._state[_key(old)]
             del self._state[_base_key(old)]
+
+    def began_with(self, checksum: str) -> str:
+        """Return the first reading's of this run of Flower's."""
+        self._state.setdefault(_DATA, ConfigRecord({_DATA: checksum}))
+        return str(self._state.config_records[_DATA][_DATA])
 
     def shelf(self) -> None:
         """Return None: what is made is made again after a restart."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,22 +12,27 @@ from numpy.typing import NDArray
 
 from common.config.resolved import Config
 from common.data.bounds import ANYWHERE, Bounds
+from common.data.division.counts import lacking
 from common.data.division.partitions import partition
 from common.data.division.parts import Parts
 from common.data.division.stratify import subset, validation_split
 from common.data.features import Extractor
 from common.data.loading import load, load_site
 from common.data.own.rows import check_reach
-from common.data.published.catalogue import describe
+from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
 from common.draws.seeding import derive
-from common.errors import DataError
+from common.errors import DataError, FederationError
 from common.learning.run import Run
-from common.samples.dataset import Dataset, DatasetInfo
-from common.settings.datasets import kind_of
+from common.samples.dataset import Dataset, DatasetInfo, Labels
+from common.settings.datasets import FUNCTION, kind_of
 from common.sites import folder_sites
+from common.specs.names import OTHER_DATA
 
 Indices = NDArray[np.int64]
+
+SITE_VALIDATION = "site-validation"
+"""The purpose by which a site's part of the validation split is drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +83,7 @@ class Division:
             If it cannot be had, or the server is to evaluate on a test split that it does not have.
         """
         config, dataset = self.config, self._loaded
-        if config.evaluation.on in ("server", "both") and not len(dataset.test):
+        if self.judged and not len(dataset.test):
             where = config.images.folder or dataset.info.name
             put = "put some into test/<class>/ there or " if config.images.folder else ""
             raise DataError(
@@ -86,6 +91,18 @@ class Division:
                 "out by data.test_share=0.2, or set evaluation.on=none"
             )
         return dataset
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """The checksums of all that a simulation reads: of sites' folders by site, of the set itself by ""."""
+        folders = {name: held.checksum for name, held in self.site_datasets.items()}
+        central = {"": self.dataset.checksum} if self.judged or not folders else {}
+        return {**folders, **central}
+
+    @property
+    def judged(self) -> bool:
+        """Whether the server evaluates, for which it reads the set."""
+        return self.config.evaluation.on in ("server", "both")
 
     @property
     def site_datasets(self) -> dict[str, Dataset]:
@@ -116,20 +133,46 @@ class Division:
         config, dataset = self.config, self.dataset
         check_reach(dataset, config.data.scale)
         strata = self.run.task.strata(dataset.train)
-        used = subset(strata, config.data.images, config.seed)
-        rest, held = validation_split(strata[used], config.data.validation, config.seed)
+        used, groups = subset(strata, config.data.images, config.seed), self.groups(dataset)
+        groups = None if groups is None else groups[used]
+        least = 1 if self.run.task.by_class else 0
+        share = 0.0 if config.data.validated_at_sites else config.data.validation
+        rest, held = validation_split(strata[used], share, config.seed, groups, least)
         return used[rest], used[held]
+
+    def groups(self, dataset: Dataset) -> Labels | None:
+        """Return which samples of ``dataset``'s training split are never divided, int64 [n]; None where any may be.
+
+        A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``.
+        """
+        return None if self.config.dataset in NAMES else dataset.train.owners
 
     @property
     def validation(self) -> Indices:
-        """Positions in the training split that the server holds back for tuning."""
+        """Positions in the training split that the server holds back for tuning; none where the sites do."""
         return self._cut[1]
+
+    @property
+    def gaps(self) -> list[str]:
+        """Sentences on classes of which nothing is there to judge a model by; none where the task tells none apart."""
+        train, unit, classes = self.dataset.train, self.run.info.unit, self.run.info.classes
+        if not self.run.task.by_class:
+            return []
+        said = [
+            lacking(self.dataset.test.labels, classes, f"test {unit}"),
+            lacking(train.labels[self.validation], classes, f"validation {unit}"),
+        ]
+        return [sentence for sentence in said if sentence]
 
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
         """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
-        seed = derive(self.config.seed, "site-holdout", site)
+        data = self.config.data
+        purpose = SITE_VALIDATION if data.validated_at_sites else "site-holdout"
+        seed = derive(self.config.seed, purpose, site)
         strata = self.run.task.strata(dataset.train)[indices]
-        kept, held = validation_split(strata, self.config.data.site_holdout, seed)
+        groups = self.groups(dataset)
+        groups = None if groups is None else groups[indices]
+        kept, held = validation_split(strata, data.held_by_sites, seed, groups)
         return indices[kept], indices[held]
 
     def partition(self, clients: int) -> Sequence[Indices]:
@@ -137,15 +180,28 @@ class Division:
         return _partition(self, clients)
 
 
+def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse data of another checksum than a run began with, by a FederationError; an empty one is not known."""
+    for name, was in began.items():
+        now, of = found.get(name, ""), f" of {name}" if name else ""
+        if was and now and was != now:
+            mend = "put back what was there, or begin a new run"
+            if kind_of(dataset) == FUNCTION:
+                mend = f"{dataset.partition(':')[2]} gave other data than before: fix its seed"
+            raise FederationError(f"{OTHER_DATA} (checksum{of} {was[:16]}, now {now[:16]}): {mend}")
+
+
 @lru_cache(maxsize=4)
 def _partition(division: Division, clients: int) -> Parts:
     positions, _ = division._cut
     split, config = division.dataset.train, division.config
+    groups = division.groups(division.dataset)
     parts = partition(
         division.run.task.strata(split)[positions],
         clients,
         config.partition,
         config.seed,
         None if split.owners is None else split.owners[positions],
+        whole=groups is not None,
     )
     return parts.within(positions)

@@ -56,6 +56,10 @@ class Method:
     takes : tuple of str
         What it can learn from, of ``common.models.registry.KINDS``. Of a method of the user's own anything, unless it
         says otherwise.
+    on : tuple of str
+        The methods whose files its own import. FedAvg's count for every run.
+    parts : tuple of str
+        Modules of its own beside those of its name.
     """
 
     name: str
@@ -66,6 +70,8 @@ class Method:
     private: bool
     averages: bool
     takes: tuple[str, ...]
+    on: tuple[str, ...]
+    parts: tuple[str, ...]
 
     def __init__(
         self,
@@ -78,13 +84,17 @@ class Method:
         private: bool = False,
         averages: bool = False,
         takes: tuple[str, ...] = tuple(KINDS),
+        on: tuple[str, ...] = (),
+        parts: tuple[str, ...] = (),
     ) -> None:
-        parts = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
+        paths = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "private", private)
         object.__setattr__(self, "averages", averages)
         object.__setattr__(self, "takes", takes)
-        for part, given in parts.items():
+        object.__setattr__(self, "on", on)
+        object.__setattr__(self, "parts", parts)
+        for part, given in paths.items():
             object.__setattr__(self, part, given if isinstance(given, str) else path_of(given))
 
 
@@ -104,6 +114,8 @@ def _own(
     private: bool = False,
     averages: bool = False,
     takes: tuple[str, ...] = tuple(KINDS),
+    on: tuple[str, ...] = (),
+    parts: tuple[str, ...] = (),
 ) -> Method:
     """Return one of Nectar's methods, whose parts lie in files of its name."""
     return Method(
@@ -114,34 +126,60 @@ def _own(
         private=private,
         averages=averages,
         takes=takes,
+        on=on,
+        parts=parts,
     )
 
+
+_SHARED_IMAGES = ("image_sources", "gradient_gaps", "shuffled_pool")
+_SURROGATES = ("surrogate_distillation", "image_generators", "stylegan_file")
 
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         _own("feddm", "FedDM", private=True, takes=_NUMBERS),
-        _own("fedaf", "FedAF", takes=_NUMBERS),
+        _own("fedaf", "FedAF", takes=_NUMBERS, on=("feddm",)),
         _own("real", "Real", takes=_NUMBERS),
         _own("fedavg", "FedAvg", private=True, averages=True),
         _own("fedprox", "FedProx", private=True, averages=True),
-        _own("fednova", "FedNova", private=True, averages=True),
+        _own("fednova", "FedNova", private=True, averages=True, on=("fedprox",)),
         _own("scaffold", "Scaffold", private=True, averages=True),
         _own("feddyn", "FedDyn", private=True, averages=True),
-        _own("fedpvr", "FedPVR", private=True, averages=True),
+        _own("fedpvr", "FedPVR", private=True, averages=True, on=("scaffold",)),
         _own("moon", "MOON", private=True, averages=True),
         _own("fedmix", "FedMix", averages=True, takes=_NUMBERS),
         _own("fedgen", "FedGEN", private=True, takes=_NUMBERS),
         _own("dense", "DENSE", private=True, takes=_IMAGES),
         _own("fedvae", "FedVAE", private=True, averages=True, takes=_IMAGES),
-        _own("feddpms", "FedDPMS", private=True, averages=True, takes=_IMAGES),
-        _own("fedssyn", "Fedssyn", private=True, takes=_IMAGES),
-        _own("feddgm", "FedDGM", private=True, takes=_IMAGES),
+        _own("feddpms", "FedDPMS", private=True, averages=True, takes=_IMAGES, on=("fedvae",)),
+        _own(
+            "fedssyn",
+            "Fedssyn",
+            private=True,
+            takes=_IMAGES,
+            on=("central",),
+            parts=("client_app.image_sources", *(f"strategies.{one}" for one in _SHARED_IMAGES)),
+        ),
+        _own(
+            "feddgm",
+            "FedDGM",
+            private=True,
+            takes=_IMAGES,
+            on=("feddm",),
+            parts=tuple(f"strategies.{one}" for one in _SURROGATES),
+        ),
         _own("central", "Central"),
+        _own("server", "Server"),
         _own("local", "Local", private=True),
         _own("fedsynth", "FedSynth", private=True, averages=True),
-        _own("masking", "Masking", private=True),
-        _own("topk", "TopK", private=True),
+        _own(
+            "masking",
+            "Masking",
+            private=True,
+            on=("topk",),
+            parts=("common.specs.sparse", "strategies.sparse"),
+        ),
+        _own("topk", "TopK", private=True, on=("masking",)),
         _own("lowrank", "LowRank", private=True, averages=True),
     )
 }

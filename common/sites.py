@@ -140,6 +140,7 @@ class Site:
     held_out: int = 0
     reviewed: bool = False  # its owner looks at images before they leave, and may delete some
     drawn_as: str = ""
+    data: str = ""  # the checksum of what it reads, if that is not a real site's own
 
     def __post_init__(self) -> None:
         """Let draws go by the name where nothing else is said."""

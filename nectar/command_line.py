@@ -36,7 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Account for privacy": {
         "privacy": "say what a site's privacy has cost, and plan noise or rounds",
-        "audit": "attack the private mechanisms, or the images that a run sent",
+        "audit": "attack the images that a run sent, and its model",
     },
     "Run a federation across machines": {
         "site": "run a site: a SuperNode whose ClientApps start at once",

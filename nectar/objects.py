@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from common.code.import_closure import MADE
 from common.code.imports import HERE
+from common.config.code_fingerprint import MADE
 from common.errors import ConfigError
 from common.methods import Method
 

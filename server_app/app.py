@@ -26,10 +26,12 @@ from common.learning.compute import use_threads
 from common.learning.run import Run
 from common.learning.start import start_checksum, starting_weights
 from common.methods import is_foreign, require_taken
+from common.samples.class_names import alike
 from common.sites import SUPERLINK, Site, engine_of
 from common.wire.copies import Copies
 from server_app import ledger_heads
 from server_app.continuing import standing_of
+from server_app.data_of_run import agree_on_data, data_at_hand, stated_data
 from server_app.evaluation import server_evaluator
 from server_app.loop import federate
 from server_app.marked_lines import tell
@@ -132,12 +134,18 @@ def serve(
     require_private_step(run)
     strategy.members.spending.heads = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
+    read = division.checksums if data_at_hand(division) else {}
+    agree_on_data(strategy.members, read, config.dataset, config.federation.min_replies)
     refuse_own_pictures(config.track, strategy.sites)
     run = strategy.run = with_nodes_there_are(run, strategy.sites)
     standing = standing_of(run.config, strategy)
     record, checkpoint = standing.record, standing.checkpoint
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
+    if config.private and (config.data.group or config.images.group):
+        logger.warning("epsilon is of one example: of a group with k of them it is k times as much")
+    if run.task.by_class and (line := alike(run.info.classes)):
+        logger.warning("%s", line)
     telling = Telling()
     try:
         telling = telling_of(run.config, record, lambda: strategy.sites, on_round)
@@ -148,7 +156,7 @@ def serve(
             record.note(engine=engine_of(strategy.sites))
         if checkpoint is None:
             partition = describe_partition(division, strategy.sites, strategy.members.left_out)
-            data = _checksum(division)
+            data = stated_data(config.dataset, strategy.members.data)
             with record.writing():
                 record.partition(partition)
                 record.note(data=data, **_start(run))
@@ -291,7 +299,7 @@ def describe_partition(
 def _rows(division: Division, sites: list[Site]) -> dict[str, dict[str, Any]]:
     rows: dict[str, dict[str, Any]] = {s.name: {"examples": s.examples} for s in sites}
     run = division.run
-    if sites and sites[0].partitions and run.task.by_class and _data_at_hand(run):
+    if sites and sites[0].partitions and run.task.by_class and data_at_hand(division):
         counts = _counts(division, sites[0].partitions)
         for site in sites:
             rows[site.name] |= {
@@ -304,11 +312,6 @@ def _rows(division: Division, sites: list[Site]) -> dict[str, dict[str, Any]]:
             table = report(counts[list(held)], run.info.classes, unit, list(held.values()))
             logger.info("%s of each class by site:\n%s", unit, table)
     return rows
-
-
-def _data_at_hand(run: Run) -> bool:
-    """Whether the server reads the data of which each site has its share, or the simulated sites' folders."""
-    return bool(run.config.images.sites) or run.config.evaluation.on in ("server", "both")
 
 
 def _counts(division: Division, sites: int) -> NDArray[np.int64]:
@@ -324,11 +327,3 @@ def _start(run: Run) -> dict[str, str]:
     """Return what the record says of a file that the weights come from."""
     checksum = start_checksum(run.config)
     return {"start": checksum} if checksum else {}
-
-
-def _checksum(division: Division) -> dict[str, str]:
-    on_server = division.config.evaluation.on in ("server", "both")
-    return {
-        "name": division.config.dataset,
-        "sha256": division.dataset.checksum if on_server else "",
-    }

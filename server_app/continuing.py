@@ -9,9 +9,11 @@ from logging import getLogger
 from typing import Any
 
 from common.config.resolved import Config
+from common.division import require_same_data
 from common.errors import FederationError
 from common.storage.files import collect_leftovers
 from server_app.checkpoint import Checkpoint
+from server_app.data_of_run import recorded_data
 from server_app.going_back import best_until, chosen, go_back
 from server_app.record import Record
 from strategies.exchange.replies import Outcome
@@ -60,12 +62,15 @@ def standing_of(config: Config, strategy: Federated) -> Standing:
     ------
     FederationError
         If the record that it continues is another run's, is damaged, holds what was written at two times, has more
-        rounds than are asked for, or is being written. Nothing of it has been changed then.
+        rounds than are asked for, or is being written; or if the data are not those that it began with. Nothing of it
+        has been changed then.
     """
     if not config.resume:
         return Standing(Record.create(config))
     record = Record.open(config)
     try:
+        began = recorded_data(record.stated() or {})
+        require_same_data(config.dataset, began, strategy.members.data)
         standing = _taken_up(record, config)
         if standing.checkpoint is not None:
             strategy.restore(standing.checkpoint.strategy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cache
 from statistics import fmean
@@ -16,6 +17,8 @@ from common.models import Classifier
 from common.samples.inputs import Samples, samples
 from server_app.loop import Evaluator, Judgement
 
+log = logging.getLogger("flwr")
+
 
 def server_evaluator(division: Division) -> Evaluator:
     """Return what evaluates weights after a round; it loads its data at once, so that a lack shows early.
@@ -29,8 +32,9 @@ def server_evaluator(division: Division) -> Evaluator:
     if run.config.evaluation.on not in ("server", "both"):
         return lambda learned, beside: Judgement()
     test = samples(division.dataset.test, run.info).to(run.device)
-    held = samples(division.dataset.train, run.info, division.validation).to(run.device)
     settings = run.config
+    judging = division.validation[: 0 if settings.settings.trains_on_validation else None]
+    held = samples(division.dataset.train, run.info, judging).to(run.device)
 
     @cache
     def model_of(architecture: str) -> Classifier:
@@ -55,6 +59,8 @@ def server_evaluator(division: Division) -> Evaluator:
             {**on_test, **others} if len(on_test) + len(others) > 1 else {},
         )
 
+    for sentence in division.gaps:
+        log.warning("%s", sentence)
     model_of("")  # so that one that cannot be built shows early
     return judge
 

@@ -19,6 +19,7 @@ from common.learning.compute import return_freed_memory
 from common.learning.task import Evaluation
 from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
+from server_app.data_of_run import require_data_of
 from strategies.exchange.inbox import nodes_online
 from strategies.exchange.naming import said_of_silent
 from strategies.exchange.replies import Outcome
@@ -223,6 +224,9 @@ class _Rounds:
         if not done.questions:
             return
         mean = self._strategy.aggregate_evaluate(done.server_round, answers)
+        for site in self._strategy.sites:
+            if said := done.outcome.unevaluated.get(site.name):
+                self._strategy.members.require_memory(site, said)
         passed = _by_name(traffic or Traffic(), done.names)
         figures = SitesFigures(done.server_round, mean, done.outcome, *passed)
         for callback in self._figures_callbacks:
@@ -307,6 +311,7 @@ def _join(
     (site,) = ask(grid, [node_id], strategy.question, deadline=deadline)
     if not isinstance(site, Site):
         raise site
+    require_data_of(site, strategy.members.data, strategy.run.config.dataset)
     _require_counted_on(strategy, site, federation)
     others = [m for m in members if m.name != site.name or m.node_id in here]
     expected_sites([*others, site])

@@ -33,7 +33,7 @@ from common.config.text import dotted
 from common.errors import FederationError
 from common.learning.compute import torch_device
 from common.settings.datasets import as_file_name
-from common.settings.describe import operational
+from common.settings.section import operational
 from common.settings.sections import SECTIONS
 from common.storage.files import read_file, write_json, write_text
 from common.storage.tensor_file import reason_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from logging import getLogger
 from statistics import median
 from typing import Any
@@ -118,6 +118,10 @@ class Recorder:
     def judged(self, figures: SitesFigures) -> None:
         """Write the line of the round that the sites judged; it is there already where a run continues behind it."""
         line, self._line = self._line, None
+        validation = self.strategy.run.config.data.validated_at_sites
+        reached = figures.mean["accuracy"] if validation and figures.mean is not None else None
+        if isinstance(reached, float):
+            self._keep_if_best(reached)
         if line is None:
             return
         passed = {
@@ -125,15 +129,29 @@ class Recorder:
             for way, more in (("down", figures.bytes_down), ("up", figures.bytes_up))
         }
         whole = {**line, **_judged(figures.mean, figures.outcome), "bytes": passed}
+        if validation:
+            whole |= {"validation": _validation(whole), "sites": None}
         with self.record.writing():
             self.record.append(whole)
         if figures.mean is not None:
             logger.info(
-                "round %d/%d: at the sites accuracy %.4f, loss %.4f, %s",
-                *(figures.server_round, self.rounds),
+                "round %d/%d: %sat the sites accuracy %.4f, loss %.4f, %s",
+                *(figures.server_round, self.rounds, "validation " if validation else ""),
                 *(figures.mean["accuracy"], figures.mean["loss"], judges_of(figures.outcome)),
             )
         self._told(whole)
+
+    def _keep_if_best(self, reached: float) -> None:
+        """Make the last checkpoint the best one too, if the sites' validation split says so."""
+        if self.best is not None and reached <= self.best:
+            return
+        self.best = reached
+        best = replace(Checkpoint.load(self.record.last), validation_accuracy=reached)
+        with self.record.writing():
+            if self.record.last_sets.is_file():
+                copied = lambda to: shutil.copyfile(self.record.last_sets, to)  # noqa: E731
+                write_atomically(self.record.best_sets, copied)
+            best.save(self.record.best)
 
     def _keep(self, result: RoundResult) -> None:
         ledger_heads.keep(self.record.directory, self.strategy.members.spending.heads)
@@ -282,6 +300,14 @@ def _judged(mean: MetricRecord | None, outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _validation(line: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the sites' figures of a line as the server's of its validation images are; they tell none of a class."""
+    if line["sites"] is None:
+        return None
+    examples = sum(site["examples"] for site in line["evaluated"].values())
+    return {**line["sites"], "per_class": [], "examples": examples}
+
+
 def judges_of(outcome: Outcome) -> str:
     """Return over how many sites the sites' figures are, and which one has more than half of all that they hold out."""
     held = {site: figures.examples for site, figures in outcome.evaluated.items()}
@@ -299,7 +325,8 @@ def sentence_of(result: RoundResult, rounds: int) -> str:
     """Return the round as one line that a person can read."""
     parts = [f"round {result.server_round}/{rounds}:"]
     if result.test:
-        parts.append(f"accuracy {result.test.accuracy:.4f}, loss {result.test.loss:.4f},")
+        over = _coverage(result.test.per_class)
+        parts.append(f"accuracy {result.test.accuracy:.4f}{over}, loss {result.test.loss:.4f},")
     if result.server_round == 0:
         return " ".join(parts).rstrip(",") + " before training"
     asked = len(result.outcome.accepted) + len(result.outcome.rejected)
@@ -307,6 +334,12 @@ def sentence_of(result: RoundResult, rounds: int) -> str:
     parts.append(f"{_megabytes(result.bytes_up)} up, {_megabytes(result.bytes_down)} down,")
     parts.append(f"{sum(result.seconds.values()):.1f} s")
     return " ".join(parts)
+
+
+def _coverage(per_class: Sequence[float]) -> str:
+    """Say over which part of the classes an accuracy is, where it is not over all: `` over 3 of 5 classes``."""
+    judged = sum(not math.isnan(one) for one in per_class)
+    return f" over {judged} of {len(per_class)} classes" if judged < len(per_class) else ""
 
 
 def _megabytes(account: Mapping[str, int]) -> str:

@@ -227,12 +227,17 @@ class Federated(FlowerStrategy):
             self.members.refused = set(there.refused)
 
     @property
+    def judged_from_memory(self) -> bool:
+        """Whether sites judge with what they remember: running statistics, or models of their own."""
+        return self.run.config.model.statistics == "local"
+
+    @property
     def question(self) -> Question:
         """What the roll call asks."""
         config = self.run.config
         return Question(
             len(self.run.info.classes) if self.needs_class_counts else 0,
-            config.evaluation.on in ("sites", "both"),
+            bool(config.judged_at_sites),
             config.federation.max_examples,
             self.members.spending.heads,
             folders=bool(config.images.sites),
@@ -244,7 +249,7 @@ class Federated(FlowerStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Compose the evaluation of the weights on the sites' held-out shares, if the run wants one."""
-        if self.run.config.evaluation.on not in ("sites", "both"):
+        if not self.run.config.judged_at_sites:
             return []
         self.ensure_roll_call(grid)
         rejected, long = self.outcome.rejected, self.members.lengths.long
@@ -255,7 +260,11 @@ class Federated(FlowerStrategy):
         ]
         self.members.evaluation = evaluation = Evaluation(self.outcome, asked)
         fields = {**config, "server-round": server_round, "record": self.record_id}
-        return evaluation.compose(self.run, arrays, fields, self.members.taken)
+        fields |= self.members.began
+        taken = self.members.taken if self.judged_from_memory else None
+        learned = list(self.learned(arrays).values())
+        judged = learned[0] if len(learned) == 1 else arrays
+        return evaluation.compose(self.run, judged, fields, taken)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

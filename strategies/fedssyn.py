@@ -313,6 +313,11 @@ class Fedssyn(Strategy):
         """Return what the inner method has judged beside that."""
         return self.inner.beside(arrays)
 
+    @property
+    def judged_from_memory(self) -> bool:
+        """Whether the inner method's sites judge with what they remember."""
+        return self.inner.judged_from_memory
+
     def notes(self) -> Mapping[str, Any]:
         """Return the inner method's, and under ``diagnostics`` how far the sites' gradients lie apart."""
         apart = {"gradients": self._told} if self._told else {}

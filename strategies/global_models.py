@@ -27,16 +27,18 @@ class GlobalModels:
     Raises
     ------
     ConfigError
-        If there are some, and the sites are to judge: they have another model.
+        If the first is of another form than the run's model, and the sites are to judge: they have that alone.
     """
 
     def __init__(self, run: Run, settings: GlobalModelsSettings) -> None:
         self._run, self._settings = run, settings
         self._held = {name: initial(run, name) for name in settings.learned()}
-        if self._held and run.config.evaluation.on in ("sites", "both"):
+        asked, first = run.config.judged_at_sites, next(iter(self._held), "")
+        if asked and run.with_model(first).spec != run.spec:
+            cure = "data.validation_at" if asked.startswith("data.") else "evaluation.on"
             raise ConfigError(
-                f"evaluation.on={run.config.evaluation.on} has the sites judge the model that they were sent, and "
-                f"method={run.config.method} learns others at the server: set evaluation.on=server"
+                f"{asked} has the sites judge the run's own model, and method={run.config.method} learns another at "
+                f"the server ({first}): set {cure}=server"
             )
 
     def __contains__(self, name: str) -> bool:

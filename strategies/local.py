@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from flwr.app import ArrayRecord
 
-from common.errors import ConfigError
 from common.learning.run import Run
 from common.wire.weights import Weights
 from strategies.base import LEARNED, State
@@ -21,13 +20,10 @@ class Local(FedAvg):
 
     clips = False  # nothing is averaged
 
+    judged_from_memory = True  # each site its own model
+
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
-        if run.config.evaluation.on in ("sites", "both"):
-            raise ConfigError(
-                f"evaluation.on={run.config.evaluation.on} has the sites judge one model, and method=local has one for "
-                "each site: set evaluation.on=server"
-            )
         self._models: dict[str, Weights] = {}
 
     def bounds(self) -> Mapping[str, Bound]:

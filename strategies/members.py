@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import FederationError
 from common.sites import SUPERLINK, Site, engine_of
-from common.specs.names import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
+from common.specs.names import DATA, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
 from strategies.exchange.judging import LengthHistory
 from strategies.exchange.replies import Outcome, Upload
 from strategies.exchange.spending import Spending
@@ -51,6 +51,8 @@ class Members:
         What the sites were charged for their privacy, and the heads of their ledgers.
     lengths : LengthHistory
         How long the updates of earlier rounds were.
+    data : mapping of str to str
+        The checksums of the data that the run began with: of a simulated site's folder by its name, else of "".
     """
 
     counted_on: int
@@ -65,15 +67,24 @@ class Members:
     taken_here: set[str] = field(default_factory=set)
     spending: Spending = field(default_factory=Spending)
     lengths: LengthHistory = field(default_factory=LengthHistory)
+    data: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def began(self) -> dict[str, str]:
+        """What an instruction says of the data that the run began with: nothing where each site has its own."""
+        divided = [*self.data] == [""] and any(site.data for site in self.sites[:1])
+        return {DATA: self.data[""][:16]} if divided else {}
 
     def require_memory(self, site: Site, said: str = OTHER_ROUNDS) -> None:
-        """Stop a simulation one of whose devices lacks what it wrote in this very run, as ``said`` by it.
+        """Stop a simulation one of whose devices lacks what it wrote in this very run, or reads other data.
 
         A real site may have lost its memory, and the run goes on without. A simulated device has not: it works on
         another machine of the cluster than before, and so would the others, round for round.
         """
         # By all of them: a site says itself what it is a node of.
         simulated = engine_of([*self.sites, site]) != SUPERLINK
+        if simulated and said.startswith(OTHER_DATA):
+            raise FederationError(said)
         if simulated and site.name in self.taken_here and said.startswith(OTHER_ROUNDS):
             raise FederationError(
                 f"{site.name} lacks what it remembered of its round {self.taken[site.name]} of this run: the machines "

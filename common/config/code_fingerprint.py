@@ -2,72 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+import importlib.util
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
-from common.code.fingerprint import digits_of
-from common.code.import_closure import Sources
+from common.code.fingerprint import PACKAGES, ROOT, digits_of
+from common.code.imports import is_import_path
 from common.config.resolved import Config
-from common.methods import resolve
+from common.methods import FOREIGN_CLIENT, METHODS, Method, resolve
 from common.models.registry import MODELS
 from common.settings.datasets import module_of
 
-APPS = ("server_app.app", "client_app.app")
-"""The modules of the two apps."""
+_ROOMS = ("strategies", "client_app", "common.settings", "common.specs")
 
-#: what no number of a run hangs on, though the apps import it
-_NOT_IN_NUMBERS = (
-    # a resolved configuration states all that comes of them
-    "common.config",
-    # the parts that they name for a run are counted themselves
-    "common.methods",
-    "common.models.registry",
-    # they say which code counts
-    "common.code.fingerprint",
-    "common.code.import_closure",
-    # what is shown and told of a run, and how its record goes home
-    "common.wire.display_contrast",
-    "server_app.marked_lines",
-    "server_app.pictures",
-    "server_app.screen",
-    "server_app.sending",
-    "server_app.tracking",
-    # what a person holds: no app imports it, a script that runs itself does
-    "nectar",
-)
-
-#: what this process has read, which is what it has imported
-_LOADED = Sources()
+MADE: dict[str, Path] = {}
+"""The file with what the running program defines, by its module: Python finds none of that name."""
 
 
-def code_fingerprint(config: Config, sources: Sources = _LOADED) -> str:
+def code_fingerprint(config: Config, *, root: Path = ROOT, now: bool = False) -> str:
     """Return the fingerprint of the code that can decide a run's numbers: with equal configurations, equal runs.
 
-    It is that of the two apps and of the run's own parts (its method's, its model, its data set) with all that they
-    import of the app or of a user's own modules; not other methods' files, comments, docstrings, or installed packages.
+    It is of the bytes of the app's files, a comment's too, but for those of methods that the run neither uses nor is
+    built on; and of the user's own packages that the configuration names. Installed packages are none of it.
 
     Parameters
     ----------
-    sources : Sources
-        Where the source is read; by default as this process first read it.
+    now : bool
+        Read each file as it is now, and not as this process first read it.
     """
-    return _fingerprint(code_modules(config, sources), sources)
+    digest = _digest.__wrapped__ if now else _digest
+    return digits_of((name, digest(path)) for name, path in code_files(config, root).items())
 
 
-def modules_fingerprint(modules: Iterable[str], sources: Sources = _LOADED) -> str:
-    """Return the fingerprint of modules of the app and all that they import of it."""
-    return _fingerprint(sources.closure([*modules], apart=_decides_nothing), sources)
+@cache
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
 
 
-def _fingerprint(modules: Mapping[str, Path], sources: Sources) -> str:
-    return digits_of(
-        (name, sources.of(name, path).digest.encode()) for name, path in modules.items()
-    )
+def code_files(config: Config, root: Path = ROOT) -> dict[str, Path]:
+    """Return the files that the fingerprint of a run's code is over, by name."""
+    used = built_on([config.method, *config.inner])
+    apart = {
+        file for name, method in METHODS.items() if name not in used for file in files_of(method)
+    }
+    ours = (path for folder in sorted(PACKAGES) for path in sorted((root / folder).rglob("*.py")))
+    named = {path.relative_to(root).as_posix(): path for path in ours}
+    found = {name: path for name, path in named.items() if name not in apart}
+    for top in sorted({module.partition(".")[0] for module in parts_of(config)}):
+        home = _home(top)
+        files = [MADE[top]] if top in MADE else _sources(home, top) if home else []
+        found |= {f"{top}: {path.relative_to(home or path.parent)}": path for path in files}
+    return found
 
 
-def code_modules(config: Config, sources: Sources = _LOADED) -> dict[str, Path]:
-    """Return the files that the fingerprint of a run's code is over, by module."""
-    return sources.closure([*APPS, *parts_of(config)], apart=_decides_nothing)
+def built_on(names: Iterable[str]) -> frozenset[str]:
+    """Return the methods whose files the runs of ``names`` execute: theirs, and those that they are built on.
+
+    What a user's own code is built on nobody knows: all of them.
+    """
+    found = {FOREIGN_CLIENT}
+    queue = [*names]
+    while queue:
+        name = queue.pop()
+        if is_import_path(name) and not name.startswith("flwr."):
+            return frozenset(METHODS)
+        if name in METHODS and name not in found:
+            found.add(name)
+            queue += METHODS[name].on
+    return frozenset(found)
+
+
+def files_of(method: Method) -> list[str]:
+    """Return the files of one of Nectar's methods: those of its name, and its parts."""
+    modules = [*(f"{room}.{method.name}" for room in _ROOMS), *method.parts]
+    return [f"{module.replace('.', '/')}.py" for module in modules]
 
 
 def parts_of(config: Config) -> list[str]:
@@ -82,5 +95,36 @@ def parts_of(config: Config) -> list[str]:
     return [*modules, *filter(None, [module_of(config.dataset)])]
 
 
-def _decides_nothing(module: str) -> bool:
-    return any(module == one or module.startswith(f"{one}.") for one in _NOT_IN_NUMBERS)
+def _sources(home: Path, top: str) -> list[Path]:
+    """Return a user's own files: a package with all below it, or a module with those that lie beside it."""
+    package = home / top
+    return sorted(package.rglob("*.py") if package.is_dir() else home.glob("*.py"))
+
+
+@cache
+def _home(top: str) -> Path | None:
+    """Return the folder in which a user's own top-level module or package lies; None for ours and what is installed."""
+    if top in sys.stdlib_module_names or top in PACKAGES:
+        return None
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    packages = list(spec.submodule_search_locations or ())
+    place = packages[0] if packages else spec.origin
+    path = Path(place or "").resolve()
+    if not path.exists() or any(path.is_relative_to(installed) for installed in _installed()):
+        return None
+    return path.parent
+
+
+@cache
+def _installed() -> tuple[Path, ...]:
+    names = ("purelib", "platlib", "stdlib")
+    places = [sysconfig.get_path(name) for name in names]
+    places += [*site.getsitepackages(), site.getusersitepackages()]
+    # those of another environment, which a .pth file or PYTHONPATH adds
+    places += [one for one in sys.path if Path(one).name in ("site-packages", "dist-packages")]
+    return tuple(Path(place).resolve() for place in places)

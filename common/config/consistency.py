@@ -27,7 +27,7 @@ from common.settings.sections import (
 FILE_KEY, SITES_KEY = "data.file", "images.sites"
 
 #: the settings of ``images`` that say how files of a folder are read
-_OF_FOLDERS = ("folder", "sites", "size", "channels", "bits")
+_OF_FOLDERS = ("folder", "sites", "size", "channels", "bits", "page", "white", "group")
 
 
 def check_federation(federation: FederationSettings) -> None:
@@ -79,20 +79,27 @@ def check_robust(federation: FederationSettings, method: str, settings: Settings
 
 
 def check_evaluation(evaluation: EvaluationSettings, data: DataSettings) -> None:
-    """Refuse an evaluation on sites that hold nothing out for it, with a ConfigError."""
-    if evaluation.on in ("sites", "both") and data.site_holdout == 0:
+    """Refuse an evaluation on sites that hold nothing out for it, or two parts, with a ConfigError."""
+    on_sites = evaluation.on in ("sites", "both")
+    if data.validated_at_sites and (on_sites or data.site_holdout):
+        raise ConfigError(
+            "data.validation_at=sites has each site hold out one part, the validation split, and judge no other: leave "
+            "data.site_holdout out, with evaluation.on=server or none, or set data.validation_at=server."
+        )
+    if on_sites and data.site_holdout == 0:
         raise ConfigError(
             f"evaluation.on={evaluation.on} needs images the sites hold out for it: "
             "set data.site_holdout above 0, such as 0.1."
         )
 
 
-def check_private(private: bool, evaluation: EvaluationSettings, method: str) -> None:
-    """Refuse evaluation at the sites in a run whose sites let nothing out but through a mechanism: ConfigError."""
-    if private and evaluation.on in ("sites", "both"):
+def check_private(private: bool, asked: str, method: str) -> None:
+    """Refuse what has sites judge in a run whose sites let nothing out but through a mechanism: ConfigError."""
+    if private and asked:
+        cure = "data.validation=0" if asked.startswith("data.") else "evaluation.on=server or none"
         raise ConfigError(
-            f"evaluation.on={evaluation.on} has the sites tell accuracies and losses of their own examples, which the "
-            f"privacy of this run (method={method}) does not cover: set evaluation.on=server or none."
+            f"{asked} has the sites tell accuracies and losses of their own examples, which the privacy of this run "
+            f"(method={method}) does not cover: set {cure}."
         )
 
 
@@ -237,9 +244,21 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
         raise ConfigError(
             f"{FILE_KEY}={data.file} needs data.label: the name of the column that has each row's class."
         )
-    if data.label and not table:
+    for key, column, way in (
+        ("label", data.label, ""),
+        ("group", data.group, "; arrays bring train_groups, and pictures have images.group"),
+    ):
+        if column and not table:
+            raise ConfigError(
+                f"data.{key}={column} names a column of a .csv file, but {FILE_KEY} is not one: leave it out{way}."
+            )
+    if data.header == "none" and not table:
         raise ConfigError(
-            f"data.label={data.label} names a column of a .csv file, but {FILE_KEY} is not one: leave it out."
+            f"data.header=none is of a .csv file, but {FILE_KEY} is not one: leave it out."
+        )
+    if data.axes != "auto" and data.kind != "series":
+        raise ConfigError(
+            f"data.axes={data.axes} is of data.kind=series: add that, or leave it out."
         )
     if data.kind == "images":
         for name in ("scale", "low", "high"):

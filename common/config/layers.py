@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BeforeValidator
+
 from common.code.imports import is_import_path
 from common.config.keys import INTERNAL_KEYS, RUN_KEYS, SHORT, STRATEGY, Leaf
 from common.config.problems import COMMAND_LINE, show, unknown, where_phrase
-from common.config.text import parse_set, read_yaml
+from common.config.text import parse_set
+from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.datasets import forms_in_words
@@ -91,7 +94,18 @@ def run_config_layers(given: Mapping[str, Any]) -> tuple[Layer, Layer]:
     text = given.get("set", "")
     if not isinstance(text, str):
         raise ConfigError(f"set must be a text such as 'partition.alpha=0.01', not {show(text)}.")
-    return Layer(COMMAND_LINE, own), Layer(COMMAND_LINE, parse_set(text))
+    return Layer(COMMAND_LINE, own), Layer(COMMAND_LINE, parse_set(text, is_text))
+
+
+def is_text(key: str) -> bool:
+    """Whether a setting is a text: a number that is typed for it is one, too."""
+    from common.config.schema import section_class
+
+    name, _, field = key.partition(".")
+    cls = section_class(name)
+    known = cls.model_fields.get(field) if cls is not None else None
+    before = known is not None and any(isinstance(m, BeforeValidator) for m in known.metadata)
+    return known is not None and known.annotation is str and not before
 
 
 def read_run_config(run_config: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from common.config.keys import PATH_KEYS, Leaf
 from common.config.layers import BASE, Layer, flatten
 from common.config.problems import show
 from common.config.tables import experiment_layers
-from common.config.text import from_home, read_yaml
+from common.config.text import from_home
+from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.settings.sections import RunSettings
 

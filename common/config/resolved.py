@@ -32,11 +32,10 @@ from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
 from common.settings.base import Settings
-from common.settings.describe import operational
 from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
 from common.settings.networks import FeaturesSettings, ModelSettings
-from common.settings.section import Section
+from common.settings.section import Section, operational
 from common.settings.sections import (
     SECTIONS,
     ComputeSettings,
@@ -101,19 +100,7 @@ class Config:
     round: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse settings that are each allowed but cannot hold together.
-
-        Raises
-        ------
-        ConfigError
-            A quorum that can never be met; a robust average where none is taken; evaluation on the sites without a
-            share held out for it, or in a private run; a folder of images, or a data set of one's own, whose settings
-            do not fit together, or whose pictures would leave as they are without having been asked for; weights to
-            start from that are no safetensors file; a table or series with what is made for pictures; running
-            statistics of the sites' own where the server needs a whole model; differential privacy where the method has
-            none, or not under its settings; pictures of what is none, or a tracker to be shown pictures that are
-            somebody's own.
-        """
+        """Refuse settings that are each allowed but cannot hold together, with a ConfigError."""
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
         check_arrays(self.dataset, self.data, self.images)
@@ -134,7 +121,7 @@ class Config:
         check_federation(self.federation)
         check_robust(self.federation, self.method, self.settings)
         check_evaluation(self.evaluation, self.data)
-        check_private(self.private, self.evaluation, self.method)
+        check_private(self.private, self.judged_at_sites, self.method)
         check_model(self.model)
         check_track(self.track, self.dataset)
         check_wire(self.wire, self.method, self.settings.disclosure())
@@ -149,6 +136,13 @@ class Config:
     def kind(self) -> str:
         """What methods learn from, where it is not text: images, a table's rows, or series."""
         return "table" if self.features.name else self.data.kind
+
+    @property
+    def judged_at_sites(self) -> str:
+        """What has the sites judge the weights, as it is typed; empty where nothing does."""
+        on = self.evaluation.on
+        hold_out = f"evaluation.on={on}" if on in ("sites", "both") else ""
+        return "data.validation_at=sites" if self.data.validated_at_sites else hold_out
 
     @cached_property
     def section(self) -> str:
@@ -202,13 +196,7 @@ class Config:
         return not self.private or self.privacy.counts == "public"
 
     def of(self, method: str) -> Config:
-        """Return the configuration as a method inside this run's has it: as if it had been chosen.
-
-        Raises
-        ------
-        ConfigError
-            If the run's method does not use it, or its settings cannot hold together with the run's.
-        """
+        """Return the configuration as if a method inside this run's had been chosen; ConfigError if it cannot be."""
         name = section(method)
         if name not in self.inner:
             raise ConfigError(f"method={self.method} does not use {method}.")
@@ -309,13 +297,7 @@ class Config:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def with_sites(self, sites: int) -> Config:
-        """Return the configuration for another number of sites, at least one: the nodes there are.
-
-        Raises
-        ------
-        ConfigError
-            If so few cannot meet another setting, such as ``federation.min_replies``.
-        """
+        """Return the configuration for another number of sites; ConfigError if they cannot meet ``min_replies``."""
         federation = FederationSettings.model_validate(
             self.federation.model_dump() | {"sites": sites}
         )

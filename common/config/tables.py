@@ -22,7 +22,7 @@ from common.code.imports import is_import_path
 from common.config import layers
 from common.config.layers import BASE, Layer, flatten, names
 from common.config.problems import COMMAND_LINE, near, nearest, show, where_phrase
-from common.config.text import read_yaml
+from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.sections import RunSettings

@@ -6,11 +6,9 @@ plain word is null, a boolean, an integer or a float as in the core schema of 1.
 
 from __future__ import annotations
 
-import copy
 import re
 import shlex
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +28,10 @@ _FLOAT = re.compile(
     r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
     re.ASCII,
 )
-_MAP = "tag:yaml.org,2002:map"
 _FLOAT_TAG = "tag:yaml.org,2002:float"
-_PLAIN = "!plain"
 
 
-def _plain(text: str) -> Scalar:
+def plain_scalar(text: str) -> Scalar:
     """Read an unquoted YAML scalar."""
     if text in _WORDS:
         return _WORDS[text]
@@ -53,7 +49,7 @@ def scalar(text: str) -> Scalar:
     """
     if len(text) >= 2 and text[0] == text[-1] == "'":
         return text[1:-1].replace("''", "'")
-    return _plain(text)
+    return plain_scalar(text)
 
 
 def scalar_text(value: Scalar) -> str:
@@ -70,8 +66,11 @@ def join_set(values: Mapping[str, Scalar]) -> str:
     return shlex.join(f"{key}={scalar_text(value)}" for key, value in values.items())
 
 
-def parse_set(text: str) -> dict[str, Scalar]:
-    """Read ``set``: ``a.b=c d.e=f``, split as a shell does, the last wins; ConfigError for no such words."""
+def parse_set(text: str, is_text: Callable[[str], bool] = lambda key: False) -> dict[str, Scalar]:
+    """Read ``set``: ``a.b=c d.e=f``, split as a shell does, the last wins; ConfigError for no such words.
+
+    What is typed for a key that ``is_text`` stays text, whatever it looks like.
+    """
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -81,35 +80,9 @@ def parse_set(text: str) -> dict[str, Scalar]:
         key, equals, value = word.partition("=")
         if not key or not equals:
             raise ConfigError(f"{word!r} in set is not key=value, such as partition.alpha=0.01.")
-        values[key] = scalar(value)
+        found = scalar(value)
+        values[key] = value if is_text(key) and not isinstance(found, str) else found
     return values
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML with the plain scalars of 1.2, and no key twice in a mapping."""
-
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        if kind is yaml.ScalarNode and implicit[0]:
-            return _PLAIN
-        return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
-
-
-def _construct_plain(loader: _Loader, node: yaml.ScalarNode) -> Scalar:
-    return _plain(node.value) if node.value else None
-
-
-def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    values: dict[Any, Any] = {}
-    for key_node, value_node in node.value:
-        key = str(loader.construct_object(key_node, deep=True))
-        if key in values:
-            raise yaml.MarkedYAMLError(problem=f"{key!r} twice", problem_mark=key_node.start_mark)
-        values[key] = loader.construct_object(value_node, deep=True)
-    return values
-
-
-_Loader.add_constructor(_PLAIN, _construct_plain)
-_Loader.add_constructor(_MAP, _construct_mapping)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -119,43 +92,6 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_implicit_resolver(
     _FLOAT_TAG, re.compile(f"(?:{_FLOAT.pattern})$"), list("-+.0123456789")
 )
-
-
-def read_yaml(path: Path, name: str) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping (or nothing).
-
-    Parameters
-    ----------
-    name : str
-        What a message calls it.
-
-    Raises
-    ------
-    ConfigError
-        If it is no YAML, states a key twice or holds anything but a mapping.
-    """
-    try:
-        content = copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{name} cannot be read: it is not UTF-8 text.") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{name}, line {mark.line + 1}" if mark else name
-        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"{place}, cannot be read: {reason}.") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"{name} must hold keys and values, such as rounds: 5.")
-    return content
-
-
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> Any:
-    """Parse a text once: a file of the catalogue is read for every configuration, and parsing takes most of that."""
-    return yaml.load(text, _Loader)
 
 
 def yaml_line(key: str, value: Scalar) -> str:

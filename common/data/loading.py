@@ -23,6 +23,7 @@ from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings
 
 _loaded: dict[Hashable, Dataset] = {}
+_forgotten: list[int] = []
 # In-process engines may run devices in threads, and a user's function may load a set itself.
 _lock = threading.RLock()
 
@@ -77,7 +78,19 @@ def load(
             return read_central(info, images, data_dir, holdout, bounds)
         return _load(info, data_dir, bounds)
 
-    form = (data.file, data.size, data.kind, data.label, data.scale, data.low, data.high)
+    form = (
+        data.file,
+        data.size,
+        data.kind,
+        data.label,
+        data.group,
+        data.classes,
+        data.header,
+        data.axes,
+        data.scale,
+        data.low,
+        data.high,
+    )
     own = () if name in NAMES else (*form, holdout)
     return _once((name, data_dir, images, bounds, *own), read)
 
@@ -104,6 +117,17 @@ def load_site(name: str, images: ImagesSettings, folder: Path, keep: Path | None
         )
     info = describe(name, images)
     return _once((name, folder, images, keep), lambda: read_site(info, images, folder, keep))
+
+
+def forget() -> None:
+    """Have data read again that are asked for from now on: between two runs of a process they may change."""
+    _forgotten.append(len(_loaded))
+    _loaded.clear()
+
+
+def times_forgotten() -> int:
+    """Return how often that was: what was made of data before is another than what is made of them now."""
+    return len(_forgotten)
 
 
 def _once(key: Hashable, read: Callable[[], Dataset]) -> Dataset:

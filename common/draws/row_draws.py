@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -127,10 +128,12 @@ def keyed_hashes(samples: Samples, key: bytes = b"") -> Words:
         if len(samples)
         else []
     )
-    digests = (
-        hashlib.blake2b(b"".join(each), digest_size=8, key=key).digest()
-        for each in zip(*(map(bytes, part) for part in rows), strict=True)
-    )
+    return keyed_digests(map(b"".join, zip(*(map(bytes, part) for part in rows), strict=True)), key)
+
+
+def keyed_digests(contents: Iterable[bytes], key: bytes) -> Words:
+    """Return a hash of each of some contents, uint64 [n], under ``key``."""
+    digests = (hashlib.blake2b(one, digest_size=8, key=key).digest() for one in contents)
     return np.frombuffer(b"".join(digests), np.uint64)
 
 

@@ -127,8 +127,8 @@ class Split:
     labels
         int64 [n]; for text the next token at every place, [n, T].
     owners
-        the natural client (a writer, a user) of each sample, int64 [n]; None where the data
-        have none.
+        the natural client (a writer, a user) or the group (a patient) of each sample, int64 [n]; None
+        where the data have none.
     """
 
     images: Images
@@ -144,6 +144,11 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def at(self, positions: Labels) -> Split:
+        """Return the samples at ``positions``, int64 [m]."""
+        owners = None if self.owners is None else self.owners[positions]
+        return Split(self.images[positions], self.labels[positions], owners)
 
 
 @dataclass(frozen=True)

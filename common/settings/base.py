@@ -30,6 +30,11 @@ class Settings(Section):
         """Whether the method's server trains on images as ``image_training`` says: else that section is not in use."""
         return False
 
+    @property
+    def trains_on_validation(self) -> bool:
+        """Whether the server learns from its validation images, which then judge nothing."""
+        return False
+
     def uses(self) -> tuple[str, ...]:
         """Name the methods inside this one: their sections are then resolved, shown, recorded and hashed too."""
         return ()

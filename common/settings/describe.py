@@ -6,7 +6,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from common.settings.section import Section
+from common.settings.section import Section, notes
 
 _KINDS = {
     int: "a whole number",
@@ -28,12 +28,6 @@ class Description:
     symbol: str
     source: str
     required: bool = False
-
-
-def notes(field: FieldInfo) -> dict[str, Any]:
-    """Return what :func:`common.settings.section.setting` noted beside the bounds."""
-    extra = field.json_schema_extra
-    return dict(extra) if isinstance(extra, dict) else {}
 
 
 def _bounds(field: FieldInfo) -> str:
@@ -92,9 +86,3 @@ def amounts(settings: type[Section]) -> dict[str, str]:
 def left_open(settings: type[Section], name: str) -> Any:
     """Return the value of an amount that leaves it to the server; None where every value is one of its own."""
     return notes(settings.model_fields[name]).get("open_at")
-
-
-def operational(settings: type[Section]) -> frozenset[str]:
-    """Name the settings of a class that change no number of a run."""
-    fields = settings.model_fields.items()
-    return frozenset(name for name, field in fields if notes(field).get("operational"))

@@ -92,6 +92,10 @@ class FedssynSettings(GenerationSettings):
 
     @model_validator(mode="after")
     def _images_where_they_are_wanted(self) -> Self:
+        if self.inner == "server":
+            raise ValueError(
+                "inner=server learns from no site's images: choose another, or method=server"
+            )
         if self.start_from_images and not (self.made_by and self.shared):
             raise ValueError(
                 "start_from_images=on trains at the server on the sites' images: choose a source, and leave shared=on"

@@ -11,6 +11,11 @@ from pydantic import BeforeValidator
 from common.settings.section import Section, setting
 
 
+def class_name(text: object) -> str:
+    """Return a class's name, wherever it is read or typed: blanks cut, in Unicode's form NFC."""
+    return unicodedata.normalize("NFC", str(text).strip())
+
+
 def _joined(value: Any) -> Any:
     """Write a list, a number or a text with spaces as one text with commas; equal lists get equal texts."""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -18,7 +23,7 @@ def _joined(value: Any) -> Any:
     if isinstance(value, list):
         value = ",".join(str(part) for part in value)
     if isinstance(value, str):
-        return ",".join(unicodedata.normalize("NFC", part.strip()) for part in value.split(","))
+        return ",".join(map(class_name, value.split(",")))
     return value
 
 
@@ -37,6 +42,13 @@ def _paths(value: Any) -> Any:
 
 Paths = Annotated[str, BeforeValidator(_paths)]
 """A text of paths with commas between them."""
+
+_PLAIN = r"[^/*{}]*"
+GROUP_PATTERN = (
+    rf"^(|folder|({_PLAIN}\*)?{_PLAIN}\{{group\}}{_PLAIN}(\*{_PLAIN})?"
+    rf"|{_PLAIN}\{{group\}}{_PLAIN}\*{_PLAIN}\*{_PLAIN})$"
+)
+"""What ``images.group`` may be: few wildcards, since a pattern is matched with the names of somebody's files."""
 
 _NUMBERS = "a number, or one a channel with commas between them"
 
@@ -70,6 +82,27 @@ class ImagesSettings(Section):
     channels: Literal[1, 3] = setting(3, "1: grey, 3: colour")
     bits: Literal[8, 16] = setting(
         8, "of a stored value; 16 keeps all levels of 16-bit greyscale files, at twice the space"
+    )
+    page: Listed = setting(
+        "",
+        "TIFF files of several full-size pages: the one that is read, counted from 1, or the mean or the largest value "
+        "over all; without it such a file is not used",
+        allowed="a number from 1, mean or max",
+        pattern="^(|mean|max|[1-9][0-9]{0,3})$",
+    )
+    white: int = setting(
+        0,
+        "the value that is white in 16-bit greyscale files, such as 4095 where a device fills 12 of the bits; a public "
+        "constant, never taken from a site's images; 0: the largest that the file's bits hold",
+        ge=0,
+        le=65535,
+    )
+    group: str = setting(
+        "",
+        "which pictures belong together, as those of one patient: no test, validation, hold-out or partition divides "
+        "them; folder: <class>/<group>/*; or a pattern of the files' names, in which * stands for anything",
+        allowed="folder, or a pattern with {group} once and * at most twice, such as {group}_*",
+        pattern=GROUP_PATTERN,
     )
     mean: Listed = setting(
         "0.5",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 AMOUNTS = ("iterations", "epochs", "ipc", "images", "size", "cores")
 """What a site's owner can bound of any method: settings say by ``amount`` which of them they are."""
@@ -125,3 +126,15 @@ def setting(
         pattern=pattern,
         json_schema_extra={key: value for key, value in notes.items() if value is not None},
     )
+
+
+def notes(field: FieldInfo) -> dict[str, Any]:
+    """Return what :func:`setting` noted beside the bounds."""
+    extra = field.json_schema_extra
+    return dict(extra) if isinstance(extra, dict) else {}
+
+
+def operational(settings: type[Section]) -> frozenset[str]:
+    """Name the settings of a class that change no number of a run."""
+    fields = settings.model_fields.items()
+    return frozenset(name for name, field in fields if notes(field).get("operational"))

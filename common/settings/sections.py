@@ -53,6 +53,24 @@ class DataSettings(Section):
         "a .csv file: the column that names each row's class; all others are numbers",
         allowed="a column's name",
     )
+    group: str = setting(
+        "",
+        "a .csv file: the column that names whom or what each row belongs to, such as a patient: the rows of one are "
+        "not divided by test, validation, hold-out or partition; never something to learn from",
+        allowed="a column's name",
+    )
+    header: Literal["first", "none"] = setting(
+        "first", "a .csv file: the line that names its columns; none: they are called 0, 1, 2, ..."
+    )
+    axes: Literal["auto", "steps_last", "channels_last"] = setting(
+        "auto",
+        "series: [n, channels, steps], as auto is, or [n, steps, channels]",
+    )
+    classes: Literal["auto", "labels"] = setting(
+        "auto",
+        "a file or a function of your own; auto: labels that look measured (dates, fractions, hundreds of numbers) are "
+        "refused; labels: each value is a class all the same",
+    )
     scale: Literal["none", "minmax", "standard"] = setting(
         "none",
         "table, series: what brings values to a common size; minmax: data.low to -1 and data.high to 1; standard: "
@@ -85,9 +103,13 @@ class DataSettings(Section):
     )
     validation: float = setting(
         0.1,
-        "share of the training images the server holds back for tuning; stratified, cut first",
+        "share of the training images held back for tuning; stratified, cut first",
         ge=0,
         le=0.5,
+    )
+    validation_at: Literal["server", "sites"] = setting(
+        "server",
+        "who has these images; sites: each holds them out of its own examples after the division, and judges there",
     )
     site_holdout: float = setting(
         0.0, "share of its own images a site keeps for evaluation", ge=0, le=0.5
@@ -104,13 +126,23 @@ class DataSettings(Section):
         ge=0,
     )
 
+    @property
+    def validated_at_sites(self) -> bool:
+        """Whether the sites hold and judge the validation split."""
+        return self.validation_at == "sites" and self.validation > 0
+
+    @property
+    def held_by_sites(self) -> float:
+        """The share of its own examples that a site holds out."""
+        return self.validation if self.validated_at_sites else self.site_holdout
+
 
 class PartitionSettings(Section):
     """How a data set is divided over simulated sites; a real site's own data is never divided."""
 
     kind: Literal["dirichlet", "iid", "by_class", "shards", "quantity", "natural"] = setting(
         "dirichlet",
-        "the rule that divides the images over the clients; natural: a writer's or user's own",
+        "the rule that divides the images over the clients; natural: a writer's, a user's or a group's own",
     )
     alpha: float = setting(
         0.5,

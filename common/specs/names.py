@@ -13,6 +13,12 @@ MEMORY_LOST = "memory-lost"
 OTHER_ROUNDS = "this site remembers round "
 """How a refusal begins of a site that has other versions than the one that the server names."""
 
+DATA = "data"
+"""In an instruction: the first 16 digits of the checksum of the data of which the sites have parts."""
+
+OTHER_DATA = "the data are not those that the run began with"
+"""How a refusal begins of whoever reads data of another checksum."""
+
 WENT_BACK = "memory-went-back"
 """A figure beside a reply: the round that the server had last taken before, where it goes on from an earlier one."""
 

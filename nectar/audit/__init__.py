@@ -1,1 +1,1 @@
-"""What an attacker finds out of one release, set beside the epsilon that is claimed of it."""
+"""What an attacker finds out of what a run sent."""

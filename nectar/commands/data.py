@@ -19,6 +19,7 @@ from nectar.records.resume import with_recorded
 from nectar.words import parse_words
 
 if TYPE_CHECKING:
+    from common.division import Division
     from common.samples.dataset import Dataset
     from nectar.dataset.account import Holdings
 
@@ -109,14 +110,25 @@ def _run(config: Config) -> tuple[Dataset, Holdings]:
     division = Division(config)
     if config.images.sites:
         holdings = held_by_sites(division)
-        print(describe_sites(division, holdings))
+        print(describe_sites(division, holdings), flush=True)
+        if config.images.folder:
+            _tell_same(division)
         return some_of_each_site(division), holdings
     print(describe_dataset(division.dataset), flush=True)
     if division.dataset.info.kind in ("table", "series"):
         print(f"\n{describe_columns(division.dataset)}", flush=True)
     holdings = partitioned(division)
-    print(f"\n{describe_partition(division, holdings)}")
+    print(f"\n{describe_partition(division, holdings)}", flush=True)
+    if config.images.folder:
+        _tell_same(division)
     return division.dataset, holdings
+
+
+def _tell_same(division: Division) -> None:
+    from nectar.dataset.same_pictures import same_pictures
+
+    for line in same_pictures(division).lines:
+        print(line)
 
 
 def _site(config: Config, folder: Path) -> tuple[Dataset, Holdings]:

@@ -156,7 +156,7 @@ class Comparison:
         self._say(
             f"Search for {search.name}: {len(search.grid())} combinations, judged on the validation set."
         )
-        scheduler.carry_out(tasks)
+        scheduler.carry_out(tasks, search=True)
         trials = []
         for settings, candidate in zip(search.grid(), search.candidates(), strict=True):
             own = [task for task in tasks if task.variant.label == candidate.label]
@@ -210,10 +210,16 @@ def _tuned(variant: Variant, choices: Sequence[Choice]) -> Variant:
 def _require_validation(task: Task) -> None:
     """Refuse a search that would have to judge by the test set."""
     config = task.config
-    if config.data.validation == 0 or config.evaluation.on not in ("server", "both"):
+    if config.settings.trains_on_validation:
         raise ConfigError(
-            "--tune judges by the server's validation share, and there is none: set data.validation above 0, such as "
-            "0.1, with evaluation.on=server or both."
+            f"--tune judges by the validation split, from which method={config.method} learns: leave it out of the "
+            "search."
+        )
+    at_server = config.data.validation > 0 and config.evaluation.on in ("server", "both")
+    if not (at_server or config.data.validated_at_sites):
+        raise ConfigError(
+            "--tune judges by the validation split, and there is none: set data.validation above 0, such as 0.1, with "
+            "evaluation.on=server or both, or with data.validation_at=sites."
         )
 
 

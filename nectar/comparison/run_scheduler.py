@@ -84,18 +84,20 @@ class RunScheduler:
         self._children: list[_Child] = []
         self._waiting: set[Identity] = set()
         self._total = self._done = 0
+        self._search = False
         self._share = 1
         self.failures: dict[str, str] = {}
 
-    def carry_out(self, tasks: Iterable[Task]) -> None:
+    def carry_out(self, tasks: Iterable[Task], *, search: bool = False) -> None:
         """Run what has no record yet; return when every task has one or has failed.
 
-        Failures are kept in ``failures`` by the run's name; they keep no other run from going on. Whatever raises
-        here, a signal for one, first ends the children.
+        Of a ``search`` the validation accuracies alone are printed. Failures are kept in ``failures`` by the run's
+        name; they keep no other run from going on. Whatever raises here, a signal for one, first ends the children.
         """
         unique = list({task.identity: task for task in tasks}.values())
         pending = [t for t in unique if self.record_of(t) is None and t.name not in self.failures]
         self._total, self._done = len(unique), len(unique) - len(pending)
+        self._search = search
         self._say(f"{len(unique)} runs, {self._done} of them there already.")
         if not pending:
             return
@@ -187,12 +189,13 @@ class RunScheduler:
         task, code = child.task, child.process.returncode
         entry = _note(child)
         child.lock.release()
-        if code != 0 or entry is None:
-            reason = _last_sentence(child.log) if code else "its source has changed while it ran"
+        if code != 0 or isinstance(entry, str):
+            reason = entry if code == 0 and isinstance(entry, str) else _last_sentence(child.log)
             self._fail(task, f"{reason} (exit code {code}; log: {child.log})")
             return
-        accuracy = _accuracy(entry)
-        said = "" if accuracy is None else f"accuracy {accuracy:.4f}, "
+        accuracy = _accuracy(entry, ("validation",) if self._search else ("test", "sites"))
+        judged = "validation accuracy" if self._search else "accuracy"
+        said = "" if accuracy is None else f"{judged} {accuracy:.4f}, "
         again = ", continued" if child.resumed else ""
         self._finish(task, f"{said}{time.monotonic() - child.started:.0f} s{again}")
 
@@ -238,14 +241,16 @@ def _note_of(log: Path) -> Path:
     return log.with_suffix(".record")
 
 
-def _note(child: _Child) -> KnownRun | None:
-    """Note in an ended child's record what only the comparison knows; None if it made no record of its task."""
+def _note(child: _Child) -> KnownRun | str:
+    """Note in an ended child's record what only the comparison knows; say why it is not its task's, if it is not."""
     try:
         entry = known_run(Path(_note_of(child.log).read_text(encoding="utf-8").rstrip("\n")))
-    except OSError:  # it ended before it had a record
-        return None
-    if entry is None or not child.task.identity.is_of(entry.provenance):
-        return None
+    except OSError:
+        entry = None
+    if entry is None:
+        return "it ended before it had a record"
+    if why := child.task.identity.why_not(entry.provenance):
+        return why
     Record(entry.directory).note(**{ALONE: child.alone})
     return entry
 
@@ -265,7 +270,8 @@ def _last_sentence(log: Path) -> str:
     return (own or said or ["it said nothing"])[-1]
 
 
-def _accuracy(entry: KnownRun) -> float | None:
-    lines = Record(entry.directory).metrics()
-    found = lines[-1].get("test") or lines[-1].get("sites") if lines else None
-    return float(found["accuracy"]) if found else None
+def _accuracy(entry: KnownRun, parts: Iterable[str]) -> float | None:
+    """Return the last round's accuracy on the first of ``parts`` that was judged."""
+    last = Record(entry.directory).metrics()[-1:]
+    found = [line[part]["accuracy"] for line in last for part in parts if line.get(part)]
+    return float(found[0]) if found else None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.division.counts import class_counts, report
+from common.data.division.counts import class_counts, lacking, report
 from common.data.folders.folder import account, by_reason
+from common.data.published.catalogue import NAMES
 from common.division import Division
+from common.samples.class_names import alike
 from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.samples.inputs import normalised
 from common.samples.row_text import column_names
@@ -40,8 +43,9 @@ def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
     rows = [
         ("data set", info.name),
         *_form(info),
-        ("training", f"{len(dataset.train):,} {info.unit}{_owners(dataset.train)}"),
+        ("training", f"{len(dataset.train):,} {info.unit}{_owners(info, dataset.train)}"),
         ("test", f"{len(dataset.test):,} {info.unit}"),
+        *_values(dataset),
         ("checksum", dataset.checksum),
         ("store", str(dataset.store) if dataset.store else "none, it is read by every process"),
         ("not used", _left_out(dataset)),
@@ -62,9 +66,11 @@ def _form(info: DatasetInfo) -> list[tuple[str, str]]:
         "table": f"{info.shape[0]} columns",
         "series": f"{info.shape[0]} channels, {info.shape[2]} steps",
     }
+    line = alike(info.classes)
     return [
         (info.unit, said[info.kind]),
         ("classes", f"{len(info.classes)}: {', '.join(info.classes)}"),
+        *([("WARNING", line)] if line else []),
     ]
 
 
@@ -101,10 +107,28 @@ def describe_columns(dataset: Dataset) -> str:
     )
 
 
-def _owners(train: Split) -> str:
+def _values(dataset: Dataset) -> list[tuple[str, str]]:
+    """Say between which stored values pictures lie, and what to do where they are nearly black."""
+    parts = [split.images for split in (dataset.train, dataset.test) if len(split)]
+    if not dataset.info.has_images or not parts:
+        return []
+    least, largest = min(part.min() for part in parts), max(part.max() for part in parts)
+    said = f"{least:g} to {largest:g} of {dataset.info.scale:g}"
+    share = (float(largest) - 0.5) / dataset.info.scale
+    if dataset.info.name in NAMES or not 0 < share < 1 / 8:
+        return [("values", said)]
+    white = 2 ** math.ceil(math.log2(share * 2**16)) - 1
+    advice = f"nearly black: where a device fills few of 16 bits, set images.white, such as images.white={white}"
+    return [("values", f"{said}, {advice}")]
+
+
+def _owners(info: DatasetInfo, train: Split) -> str:
     if train.owners is None:
         return ""
-    return f" of {len(np.unique(train.owners)):,} owners (partition.kind=natural)"
+    number = len(np.unique(train.owners))
+    if info.name in NAMES:
+        return f" of {number:,} owners (partition.kind=natural)"
+    return f" of {number:,} groups, which are kept whole"
 
 
 def _left_out(dataset: Dataset) -> str:
@@ -135,11 +159,26 @@ def describe_partition(division: Division, holdings: Holdings) -> str:
         "by_class": f"by_class, {settings.classes_per_client} classes a client",
         "shards": f"shards, {settings.shards_per_client} a client",
     }.get(settings.kind, settings.kind)
-    head = (
-        f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); the server holds back "
-        f"{len(division.validation):,} {run.info.unit} for validation"
+    data, unit = run.config.data, run.info.unit
+    held = f"the server holds back {len(division.validation):,} {unit} for validation"
+    if data.validated_at_sites:
+        held = f"each site holds back {data.validation:.3g} of its {unit} for validation"
+    head = f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); {held}"
+    told = [head, report(holdings.counts, holdings.classes, unit), *division.gaps]
+    return "\n".join([*told, *_unheld(division, holdings)])
+
+
+def _unheld(division: Division, holdings: Holdings) -> list[str]:
+    """Say of which classes no site holds anything out to be judged by."""
+    config, dataset = division.config, division.dataset
+    if not config.data.held_by_sites or not division.run.task.by_class or config.private:
+        return []
+    parts = zip(holdings.sites, division.partition(config.federation.sites), strict=True)
+    held = np.concatenate([division.share(site, dataset, part)[1] for site, part in parts])
+    said = lacking(
+        dataset.train.labels[held], holdings.classes, f"{holdings.unit} held out at the sites"
     )
-    return f"{head}\n{report(holdings.counts, holdings.classes, run.info.unit)}"
+    return [said] if said else []
 
 
 def held_by_sites(division: Division) -> Holdings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from common.config.loading import load
+from common.data.loading import forget
 from common.sites import Site
 from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
@@ -46,5 +47,8 @@ def run_here(
     app = client_app()
     check(config)
     note_parts(config)
-    with local_federation(app, config, progress) as grid:
-        return serve(grid, config, begun, members, on_round=on_round)
+    try:
+        with local_federation(app, config, progress) as grid:
+            return serve(grid, config, begun, members, on_round=on_round)
+    finally:
+        forget()

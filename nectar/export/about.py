@@ -29,6 +29,8 @@ def about_model(
             "mean": list(info.mean),
             "std": list(info.std),
             "scale": info.scale,
+            "page": config.images.page,
+            "white": config.images.white,
             "pixels": "raw / scale, from 0 to 1",
             "normalised": "(raw / scale - mean) / std",
         },

@@ -26,11 +26,13 @@ BESIDE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Form:
-    """What the decoder must know of the images: pixels a side, channels, bits a value."""
+    """What the decoder must know of the images, as the run's settings of these names."""
 
     size: int
     channels: int
     bits: int
+    page: str
+    white: int
 
 
 def read(path: Path | str, folder: Path = BESIDE) -> Tensor:
@@ -47,7 +49,8 @@ def read(path: Path | str, folder: Path = BESIDE) -> Tensor:
     about: dict[str, Any] = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     channels, side, _ = about["input"]["shape"]
     scale = about["input"]["scale"]
-    form = Form(side, channels, 16 if scale > 255 else 8)
+    page, white = about["input"].get("page", ""), about["input"].get("white", 0)
+    form = Form(side, channels, 16 if scale > 255 else 8, page, white)
     values = read_image(Path(path), cast("ImagesSettings", form)).astype(np.float32)
     top = 65535 if form.bits == 16 else 255
     return torch.from_numpy((values * np.float32(scale) / np.float32(top)).round())

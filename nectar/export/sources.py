@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from common.config.layers import is_text
 from common.config.resolved import Config
 from common.config.text import join_set, parse_set
 from common.data.folders.decode import Unreadable
-from common.data.folders.folder import account, list_split
+from common.data.folders.folder import FOLDER, account, list_split
 from common.division import Division
 from common.errors import ConfigError, DataError
 from common.samples.dataset import Skipped
+from common.settings.images import class_name
 from nectar.export.model import ExportedModel
 from nectar.export.names import labels_by_folder
 from nectar.export.pictures import read
@@ -43,7 +44,8 @@ class PictureFolder:
         self.folder = folder
         self._exported = exported
         self._labels = _class_folders(folder, exported.classes)
-        listing = list_split(folder, "", list(self._labels))
+        nested = (exported.run.get("split") or {}).get("group") == FOLDER
+        listing = list_split(folder, "", list(self._labels), FOLDER if nested else "")
         self._files = listing.files
         self._skipped: dict[str, Skipped] = {one.path: one for one in listing.skipped}
         if not self._files:
@@ -97,7 +99,7 @@ def _class_folders(folder: Path, classes: tuple[str, ...]) -> dict[str, int]:
     for entry in sorted(path for path in folder.iterdir() if path.is_dir()):
         if entry.name.startswith((".", "__")):
             continue
-        name = unicodedata.normalize("NFC", entry.name)
+        name = class_name(entry.name)
         if name not in known:
             named = ", ".join(classes[:20]) + (", ..." if len(classes) > 20 else "")
             raise DataError(
@@ -134,8 +136,14 @@ def with_runs_own(
         channels, side, _ = exported.shape
         known |= {"images.classes": ",".join(exported.classes)}
         known |= {"images.size": side, "images.channels": channels}
+        form = (
+            exported.split.images.model_dump(include={"page", "white", "group"})
+            if exported.split
+            else {}
+        )
+        known |= {f"images.{key}": value for key, value in form.items() if value}
     typed = str(settings.get("set", ""))
-    return {**settings, "seed": seed, "set": join_set({**known, **parse_set(typed)})}
+    return {**settings, "seed": seed, "set": join_set({**known, **parse_set(typed, is_text)})}
 
 
 def split_batches(config: Config, exported: ExportedModel, size: int) -> Iterator[Batch]:

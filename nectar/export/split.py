@@ -7,23 +7,28 @@ known to hold that set and no other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.config.resolved import Config
-from common.data.division.stratify import subset, validation_split
+from common.data.division.partitions import partition
+from common.data.division.stratify import Indices, subset, validation_split
 from common.data.folders.folder import PLAIN, TEST, TRAIN, split_folders
 from common.data.folders.holdout import Holdout, test_split
 from common.data.folders.image_sets import read_folder
 from common.data.published.catalogue import NAMES
 from common.data.store import checksum_of
+from common.division import SITE_VALIDATION
+from common.draws.seeding import derive
 from common.errors import DataError
 from common.samples.dataset import Split
 from common.settings.datasets import kind_of
 from common.settings.images import ImagesSettings
+from common.settings.sections import PartitionSettings
+from common.sites import partition_name
 
 HELD_OUT, VALIDATION, TRAINED = "held out", "validation", "trained"
 
@@ -32,12 +37,16 @@ def split_settings(config: Config) -> dict[str, Any] | None:
     """Return what, beside seed and classes, decides how a run divided its pictures; None of a published set."""
     if config.dataset in NAMES:
         return None
-    data = config.data
+    data, sites = config.data, {}
+    if data.validated_at_sites:
+        sites = {"sites": config.federation.sites, "partition": config.partition.model_dump()}
     return {
         "folder": is_folder(config),
         "test_share": data.test_share,
         "validation": data.validation,
         "images": data.images,
+        "group": config.images.group,
+        **sites,
     }
 
 
@@ -76,6 +85,9 @@ class RunSplit:
             "size": height,
             "channels": channels,
             "bits": 16 if about["input"]["scale"] > 255 else 8,
+            "page": about["input"].get("page", ""),
+            "white": about["input"].get("white", 0),
+            "group": run["split"].get("group", ""),
         }
         return cls(run["data"], run["seed"], run["split"], ImagesSettings.model_validate(images))
 
@@ -94,6 +106,23 @@ class RunSplit:
                 }
         return None
 
+    def _validation(self, learned: Split) -> Indices:
+        """Return the positions that the server held back for tuning, or each site of its own."""
+        share, own = float(self.settings["validation"]), self.settings.get("partition")
+        labels, groups = learned.labels, learned.owners
+        if own is None:
+            return validation_split(labels, share, self.seed, groups, least=1)[1]
+        how, number = PartitionSettings.model_validate(own), int(self.settings["sites"])
+        parts = partition(labels, number, how, self.seed, groups, whole=groups is not None)
+        held = []
+        for index, part in enumerate(parts):
+            seed, theirs = (
+                derive(self.seed, SITE_VALIDATION, partition_name(index)),
+                learned.at(part),
+            )
+            held.append(part[validation_split(theirs.labels, share, seed, theirs.owners)[1]])
+        return np.concatenate(held)
+
     def _parts_below(self, root: Path) -> dict[str, list[tuple[str, str]]] | None:
         """Return of each folder below ``root`` the pictures' paths and parts, if this is the run's set."""
         try:
@@ -108,12 +137,13 @@ class RunSplit:
             if share.share:
                 kept, cut = test_split(train, share)
                 test = Split(train.images[cut], train.labels[cut])
-        learned = Split(train.images[kept], train.labels[kept])
+        learned = train.at(kept)
         if checksum_of(learned, test) != self.checksum:
             return None
         used = subset(learned.labels, int(self.settings["images"]), self.seed)
-        share_held = float(self.settings["validation"])
-        rest, held = validation_split(learned.labels[used], share_held, self.seed)
-        parts[kept[used[rest]]], parts[kept[used[held]]] = TRAINED, VALIDATION
+        parts[kept[used]] = TRAINED
+        parts[
+            kept[used[self._validation(replace(learned, images=np.empty(len(learned))).at(used))]]
+        ] = VALIDATION
         by_place = {places[0]: list(zip(seen, parts.tolist(), strict=True))} if places[0] else {}
         return by_place | ({places[1]: [(path, HELD_OUT) for path in tests]} if places[1] else {})

@@ -6,14 +6,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from common.code.import_closure import Sources
 from common.config.code_fingerprint import code_fingerprint
 from common.config.resolved import Config
-from common.division import Division
+from common.division import Division, require_same_data
+from common.errors import FederationError
 from common.learning.start import start_checksum
-
-#: the source as it lies on the disk now; a file that is saved again is read again
-_ON_DISK = Sources(again=True)
+from server_app.data_of_run import recorded_data
 
 
 @dataclass(frozen=True)
@@ -26,41 +24,49 @@ class Identity:
         The resolved configuration's digest.
     code : str
         The fingerprint of the code that can decide the run's numbers, a user's own modules included.
-    data : str
-        The data set's checksum; empty where the server does not read the data.
+    data : tuple of (str, str)
+        The checksums of the data: of simulated sites' folders by site, of the data set by "".
     start : str
         That of the file that the first round's weights come from; empty where there is none.
+    dataset : str
+        What messages call the data.
     """
 
     configuration: str
     code: str
-    data: str = ""
+    data: tuple[tuple[str, str], ...] = ()
     start: str = ""
+    dataset: str = ""
 
     @classmethod
     def of(cls, config: Config) -> Identity:
         """Return the identity of the run that ``config`` asks for from the source of this process."""
-        on_server = config.evaluation.on in ("server", "both")
-        data = Division(config).dataset.checksum if on_server else ""
-        return cls(config.digest(), code_fingerprint(config), data, start_checksum(config))
+        data = tuple(Division(config).checksums.items())
+        start = start_checksum(config)
+        return cls(config.digest(), code_fingerprint(config), data, start, config.dataset)
 
     @property
     def key(self) -> str:
         """16 hex digits that name the run."""
-        text = " ".join((self.configuration, self.code, self.data, self.start)).rstrip()
+        data = " ".join(checksum for _, checksum in self.data)
+        text = " ".join((self.configuration, self.code, data, self.start)).rstrip()
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def is_of(self, provenance: dict[str, Any]) -> bool:
         """Tell whether a record's provenance is that of this run; a checksum it does not state is not compared."""
-        recorded = provenance.get("data")
-        checksum = recorded.get("sha256", "") if isinstance(recorded, dict) else ""
-        return (
-            provenance.get("configuration") == self.configuration
-            and provenance.get("code") == self.code
-            and (not checksum or not self.data or checksum == self.data)
-            and provenance.get("start", "") == self.start
-        )
+        return not self.why_not(provenance)
+
+    def why_not(self, provenance: dict[str, Any]) -> str:
+        """Return why a record's provenance is not that of this run; nothing if it is."""
+        stated = [provenance.get(key, "") for key in ("configuration", "code", "start")]
+        if stated != [self.configuration, self.code, self.start]:
+            return "its source has changed while it ran"
+        try:
+            require_same_data(self.dataset, dict(self.data), recorded_data(provenance))
+        except FederationError as error:
+            return str(error)
+        return ""
 
     def has_changed(self, config: Config) -> bool:
         """Tell whether the code of a run of ``config`` is another on the disk by now."""
-        return code_fingerprint(config, _ON_DISK) != self.code
+        return code_fingerprint(config, now=True) != self.code

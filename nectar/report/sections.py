@@ -12,6 +12,7 @@ from nectar.report import privacy
 from nectar.report.html import Markup, facts, h, join, scroll, table, words
 from nectar.report.text import MISSING, is_number, number, plural, seconds, share, size, total
 from nectar.report.view import View, accuracy
+from nectar.report.worth import curve_of, network, worth
 
 #: rows of a table of rejections at most; metrics.jsonl has all
 _MAX_ROWS = 200
@@ -25,6 +26,7 @@ def summary(view: View) -> Markup:
     number = len(view.sites) or view.unlisted.get("sites", 0)
     pairs = [("sites", str(number) if number else MISSING)]
     pairs += _best(view)
+    pairs += _worth(view)
     up = sum(total(line.get("bytes", {}).get("up", {})) for line in view.rounds)
     down = sum(total(line.get("bytes", {}).get("down", {})) for line in view.rounds)
     pairs.append(("sent", f"{size(up)} up, {size(down)} down"))
@@ -46,6 +48,16 @@ def _best(view: View) -> list[tuple[str, str]]:
         f"test {share(accuracy(best))}"
     )
     return [("best on validation", said)]
+
+
+def _worth(view: View) -> list[tuple[str, str]]:
+    """Say how many labelled images at the server reach the last round's test accuracy, where that was measured."""
+    last = accuracy(view.lines[-1]) if view.lines and view.config is not None else None
+    if view.config is None or not is_number(last):
+        return []
+    found = worth(number(last), curve_of(view.config.dataset, network(view.config.model)))
+    said = f"{found} labelled images at the server, which asks no site (method=server)"
+    return [("worth", said)] if found else []
 
 
 def rounds(view: View) -> Markup:

@@ -44,19 +44,18 @@ class Evaluation:
         run: Run,
         arrays: ArrayRecord,
         fields: Mapping[str, Any],
-        taken: Mapping[str, int],
+        taken: Mapping[str, int] | None,
     ) -> list[Message]:
         """Return a message for each site; ``fields`` are its configuration.
 
-        Where a site judges with statistics of its own, it is told which round of its memory to take them from: the one
-        in ``taken``.
+        Where sites judge with what they remember, ``taken`` has the round of each one's memory to take it from.
         """
         serialiser = Serialiser(run.config.wire.compression, list(arrays.values()))
         body = serialiser.record(weights_from(run, arrays))
-        local, group = run.config.model.statistics == "local", str(fields["server-round"])
+        group = str(fields["server-round"])
         messages = []
         for site in self.sites:
-            memory = {TAKEN: taken.get(site.name, 0)} if local else {}
+            memory = {} if taken is None else {TAKEN: taken.get(site.name, 0)}
             content = RecordDict({"arrays": body, "config": ConfigRecord({**fields, **memory})})
             message = Message(content, site.node_id, MessageType.EVALUATE, group_id=group)
             messages.append(message)

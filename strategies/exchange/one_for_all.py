@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from common.code.fingerprint import source_fingerprint
 from common.sites import IN_PROCESS, Site, site_name
+from common.specs.names import DATA
 from strategies.exchange.roll_call import Question, absurd
 
 logger = getLogger("flwr")
@@ -44,6 +45,7 @@ def _sites(nodes: Sequence[int], reply: Message, question: Question) -> list[Sit
         name: array.numpy().tolist() for name, array in reply.content.array_records["sizes"].items()
     }
     nothing = [0] * len(nodes)
+    data = str(reply.content.config_records["about"][DATA])
     columns = (
         sizes["num-examples"],
         sizes["class-counts"] if question.classes else [()] * len(nodes),
@@ -59,6 +61,7 @@ def _sites(nodes: Sequence[int], reply: Message, question: Question) -> list[Sit
             class_counts=tuple(counts),
             engine=IN_PROCESS,
             held_out=held,
+            data=data,
         )
         for index, (node_id, examples, counts, held) in enumerate(zip(nodes, *columns, strict=True))
     ]

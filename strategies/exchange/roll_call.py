@@ -15,6 +15,7 @@ from common.errors import FederationError, one_line
 from common.privacy.head import Head
 from common.privacy.told import HEADS, all_written
 from common.sites import ENGINES, SUPERLINK, Site, is_site_name, partition_name
+from common.specs.names import DATA
 from strategies.exchange.naming import misnamed, registered
 from strategies.exchange.replies import reason_of, require_records
 from strategies.exchange.sending import NO_REPLY, NOT_SENT, exchange
@@ -144,6 +145,7 @@ def _site(
         held_out=_whole(sizes["num-held-out"]) if question.held_out else 0,
         drawn_as=partition_name(_whole(about["partition-id"])) if known else "",
         reviewed=engine == SUPERLINK and about.get("reviewed") is True,
+        data=one_line(str(about.get(DATA, ""))[:64]) if held else "",
     )
 
 

@@ -103,6 +103,7 @@ class Round:
         head = self._members.spending.heads.get(site.name)
         said = {} if head is None else {HEAD: written(head)}
         about = {"server-round": self.number, "record": self._strategy.record_id, **said}
+        about |= self._members.began
         config = filled(ConfigRecord(), {**fields, **about, "phase": instruction.phase})
         body = serialiser.record(instruction.payload)
         content = filled(RecordDict(), {"arrays": body, "config": config})

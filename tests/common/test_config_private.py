@@ -57,6 +57,7 @@ def test_every_method_that_claims_it_is_among_these() -> None:
 REFUSED = {
     "no mechanism": ("real", PUBLIC, "method=real does not have: choose one of feddm, fedavg, "),
     "central": ("central", PUBLIC, "method=central does not have"),
+    "server": ("server", PUBLIC, "method=server does not have"),
     "means of images": ("fedmix", PUBLIC, "means of 10 of its images, which no noise is put on"),
     "a raw gradient": ("scaffold", f"{PUBLIC} scaffold.option=I", "set option=II"),
     "inherited by FedPVR": ("fedpvr", f"{PUBLIC} fedpvr.option=I", "set option=II"),

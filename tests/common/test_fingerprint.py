@@ -14,12 +14,12 @@ import pytest
 from places import ROOT
 
 from common.code.fingerprint import PACKAGES, fingerprint_of, source_files, source_fingerprint
-from common.code.import_closure import Sources
-from common.config.code_fingerprint import code_fingerprint, code_modules
+from common.config.code_fingerprint import code_files, code_fingerprint
 from common.config.loading import load
 from common.config.resolved import Config
 from common.methods import METHODS
 
+ROOMS = ("strategies", "client_app", "common/settings", "common/specs")
 FOLDERS = (*PACKAGES, "conf")
 
 
@@ -69,71 +69,87 @@ def configuration(method: str) -> Config:
     return load({"method": method})
 
 
-def codes(sources: Sources) -> dict[str, str]:
-    return {name: code_fingerprint(configuration(name), sources) for name in METHODS}
+def codes(root: Path) -> dict[str, str]:
+    return {name: code_fingerprint(configuration(name), root=root, now=True) for name in METHODS}
 
 
 @pytest.mark.long
 @pytest.mark.extended
 def test_a_change_of_code_makes_new_runs_of_the_methods_that_it_belongs_to(copy: Path) -> None:
-    """One method's files those of that method alone; what writes, shows or sends makes none new."""
-    sources = Sources(copy, again=True)
-    before = codes(sources)
+    """One method's files of those that are built on it; shared files, and a comment in one, of all."""
+    before = codes(copy)
     everywhere = set(METHODS)
     for names, methods in {
-        "strategies/topk.py": {"topk"},
-        "client_app/topk.py": {"topk"},
-        "common/wire/synthetic_batches.py": {"fedsynth"},
-        "common/settings/fedavg.py": everywhere - {"feddm", "fedaf", "real"},
+        "strategies/topk.py": {"topk", "masking"},
+        "client_app/feddm.py": {"feddm", "fedaf", "feddgm"},
         "strategies/scaffold.py": {"scaffold", "fedpvr"},
         "client_app/fedprox.py": {"fedprox", "fednova"},
-        "strategies/surrogate.py": {"feddm", "fedaf", "fedssyn", "real"},
+        "strategies/shuffled_pool.py": {"fedssyn"},
+        "common/settings/fedavg.py": everywhere,
         "client_app/device.py": everywhere,
-        "server_app/evaluation.py": everywhere,
-        "common/data/division/partitions.py": everywhere,
-        "common/models/building.py": everywhere,
-        "common/models/convnet.py": everywhere - {"fedvae", "feddpms"},  # which name a network
-        "common/models/leafcnn.py common/models/registry.py server_app/sending/packing.py "
-        "common/methods.py common/config/problems.py conf/dataset/digits.yaml": set(),
+        "common/models/convnet.py": everywhere,
+        "conf/dataset/digits.yaml": set(),
     }.items():
         for name in names.split():
             with (copy / name).open("a") as file:
-                file.write("\nadded = 1\n")
-        after = codes(sources)
+                file.write("\n# Why.\n")
+        after = codes(copy)
         assert {method for method in METHODS if after[method] != before[method]} == methods, names
         before = after
 
 
-@pytest.mark.long
-@pytest.mark.extended
-def test_a_comment_makes_none_new(copy: Path) -> None:
-    sources = Sources(copy, again=True)
-    before = codes(sources)
-    for path in source_files(copy):
-        with path.open("a") as file:
-            file.write("\n# Why.\n" + ('"""What."""\n' if path.suffix == ".py" else ""))
-    assert codes(sources) == before == codes(Sources())
+def test_a_run_counts_the_methods_inside_it() -> None:
+    plain, inner = (
+        set(code_files(load({"method": "fedssyn", "set": f"fedssyn.inner={name}"})))
+        for name in ("fedavg", "scaffold")
+    )
+    assert inner - plain == {f"{room}/scaffold.py" for room in ROOMS}
+    assert plain < inner
 
 
-def test_what_a_person_uses_is_none_of_it() -> None:
-    everything = {name for method in METHODS for name in code_modules(configuration(method))}
-    assert {name.partition(".")[0] for name in everything} == set(PACKAGES)
+def test_it_is_the_same_before_and_after_what_a_run_imports(tmp_path: Path) -> None:
+    """In a process that has imported nothing else, and at the end of one that has run."""
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from common.config.loading import load\nfrom common.config.code_fingerprint import code_fingerprint\n"
+            "words = {'method': 'fedavg', 'rounds': 1, 'set': 'federation.sites=2 fedavg.epochs=1 model.width=4'}\n"
+            "before = code_fingerprint(load(words), now=True)\nimport nectar\n"
+            "more = {'federation.sites': 2, 'fedavg.epochs': 1, 'model.width': 4}\n"
+            f"run = nectar.run('fedavg', rounds=1, output_dir={str(tmp_path)!r}, progress=False, **more)\n"
+            "assert code_fingerprint(load(words), now=True) == before\n"
+            "import json; print(json.loads((run.directory / 'provenance.json').read_text())['code'] == before)",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.splitlines()[-1] == "True"
 
 
-def test_a_users_own_strategy_counts_with_what_it_imports(
+def test_a_users_own_strategy_counts_with_what_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And with every method, since nobody knows on which it is built; of a package with all below it."""
     (tmp_path / "strategy_of_a_test.py").write_text(
         "from flwr.serverapp.strategy import FedAvg\nimport step_of_a_test\nclass Mine(FedAvg): ...\n"
     )
     (tmp_path / "step_of_a_test.py").write_text("step = 1\n")
+    (tmp_path / "net_of_a_test/inner").mkdir(parents=True)
+    (tmp_path / "net_of_a_test/__init__.py").write_text("def net(shape, classes): ...\n")
+    (tmp_path / "net_of_a_test/inner/part.py").write_text("width = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    config = load({"method": "strategy_of_a_test:Mine"})
-    sources = Sources(again=True)
-    assert {"strategy_of_a_test", "step_of_a_test"} <= set(code_modules(config, sources))
-    before = code_fingerprint(config, sources)
-    (tmp_path / "step_of_a_test.py").write_text("step = 2  # twice\n")
-    assert code_fingerprint(config, sources) != before
+    config = load({"method": "strategy_of_a_test:Mine", "set": "model.name=net_of_a_test:net"})
+    assert {f"{room}/{name}.py" for room in ROOMS[:3] for name in METHODS} <= set(
+        code_files(config)
+    )
+    for changed in ("step_of_a_test.py", "strategy_of_a_test.py", "net_of_a_test/inner/part.py"):
+        before = code_fingerprint(config, now=True)
+        with (tmp_path / changed).open("a") as file:
+            file.write("# twice\n")
+        assert code_fingerprint(config, now=True) != before
 
 
 @pytest.mark.extended

@@ -16,7 +16,7 @@ from data_files import forget_loaded
 from PIL import Image
 from real_data import data_directory
 
-from common.config.code_fingerprint import code_modules
+from common.config.code_fingerprint import code_files
 from common.config.loading import load as load_config
 from common.config.resolved import Config
 from common.data.loading import load
@@ -191,7 +191,7 @@ def test_it_is_read_once_for_all_processes_privately_and_again_when_it_changes(
         ({"test_labels": None}, "lacks test_labels"),
         ({"train_labels": np.zeros(29, int)}, "30 train_images with 29 train_labels"),
         ({"train_labels": np.full(30, -1)}, "holds -1: labels count from 0"),
-        ({"train_labels": np.zeros(30)}, "train_labels is float64 of shape (30,)"),
+        ({"train_labels": np.full(30, np.nan)}, "train_labels is float64 of shape (30,)"),
         ({"train_labels": np.zeros((30, 3), int)}, "train_labels is int64 of shape (30, 3)"),
         ({"train_labels": np.zeros(30, int), "test_labels": np.zeros(6, int)}, "two or more"),
         ({"train_labels": np.full(30, 1 << 40)}, "the largest label is 1099511627776"),
@@ -531,7 +531,9 @@ def test_a_file_and_a_data_set_of_different_layers_the_later_one_counts(tmp_path
 def test_the_code_of_a_run_is_its_functions_module_and_neither_torchvision_nor_the_hub(
     tmp_path: Path,
 ) -> None:
-    plain = set(code_modules(resolve(tmp_path)))
+    plain = set(code_files(resolve(tmp_path)))
     for dataset in ("torchvision:SVHN", "hf:mnist"):
-        assert set(code_modules(resolve(tmp_path, dataset))) == plain
-    assert set(code_modules(resolve(tmp_path, "image_folders:paint"))) - plain == {"image_folders"}
+        assert set(code_files(resolve(tmp_path, dataset))) == plain
+    more = set(code_files(resolve(tmp_path, "image_folders:paint"))) - plain
+    assert "image_folders: image_folders.py" in more
+    assert all(name.startswith("image_folders: ") for name in more)

@@ -270,7 +270,10 @@ def test_natural_skips_an_owner_of_whom_nothing_is_left() -> None:
 
 
 def test_natural_needs_data_with_owners() -> None:
-    with pytest.raises(DataError, match="choose dsprites, femnist, reddit, reddit2k, or another"):
+    with pytest.raises(
+        DataError,
+        match=r"reddit2k, a set of your own with data.group or images.group, or another",
+    ):
         partition(BALANCED, 10, PartitionSettings(kind="natural"), 0)
 
 

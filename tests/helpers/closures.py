@@ -13,7 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from common.code.import_closure import Sources
+from import_closure import Sources
+
 from common.methods import METHODS
 
 

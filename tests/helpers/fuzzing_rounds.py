@@ -121,9 +121,9 @@ CASES: tuple[tuple[str, str], ...] = (
     ("flwr.serverapp.strategy:FedAdam", "fedavg.epochs=1 fedavg.batch=32 "),
     ("flwr.serverapp.strategy:FedAvgM", "fedavg.epochs=1 fedavg.batch=32 "),
 )  # fmt: skip
-"""Methods with settings that make them short; ``{0}`` is the method's section. ``central`` asks no site."""
+"""Methods with settings that make them short; ``{0}`` is the method's section. Two methods ask no site."""
 
-ASKED = {method for method in METHODS if method != "central"}
+ASKED = {method for method in METHODS if method not in ("central", "server")}
 
 # ---- what stays after a round -------------------------------------------------------------------------
 

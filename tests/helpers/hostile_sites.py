@@ -98,6 +98,7 @@ RUNS: dict[str, tuple[str, str]] = {
     ),
     "local": ("local", ""),
     "central": ("central", "central.epochs=2"),
+    "server": ("server", ""),
     "flwr-fedadam": ("flwr.serverapp.strategy:FedAdam", "strategy.eta=0.02"),
     "flwr-fedavg": ("flwr.serverapp.strategy:FedAvg", ""),
 }
@@ -110,6 +111,7 @@ OWN_TRAINING = {
     "feddpms",
     "feddgm",
     "central",
+    "server",
     "local",
 }
 

@@ -113,6 +113,25 @@ ROWS = {
         "run feddm feddm.image_lr=1 feddm.iterations=9 rounds=1 federation.sites=2",
     ),
     "list": row("list", "did you mean `nectar runs`?", "runs"),
+    "a measured target": row(
+        "data data.file={here}/far.csv data.label=a federation.sites=2 partition.kind=iid",
+        "data.classes=labels takes every value as a class all the same",
+        "data data.file={here}/far.csv data.label=a federation.sites=2 partition.kind=iid data.classes=labels",
+        "data.classes=labels",
+    ),
+    "a table without names": row(
+        "data data.file={here}/bare.csv data.label=0 federation.sites=2 partition.kind=iid",
+        "or set data.header=none, with which the columns are called 0 to 1",
+        "data data.file={here}/bare.csv data.label=0 federation.sites=2 partition.kind=iid data.header=none",
+        "data.header=none",
+    ),
+    "two parts held out": row(
+        "config data.validation_at=sites data.site_holdout=0.1",
+        "or set data.validation_at=server",
+        "config data.validation_at=server data.site_holdout=0.1",
+        "data.validation_at=server",
+        "data.validation_at=sites",
+    ),
     "latex": row(
         "compare fedavg --latex",
         "writes table.tex beside table.md",
@@ -321,6 +340,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(place / "own.npz", train_images=images, train_labels=np.arange(80) % 2)
     rows = "".join(f"{i % 2},{10 * i}.5\n" for i in range(80))
     (place / "far.csv").write_text(f"y,a\n{rows}")
+    (place / "bare.csv").write_text("".join(f"{i % 2},{i / 7:.3f}\n" for i in range(5, 85)))
     (place / "advice_of.py").write_text(FUNCTIONS)
     return place
 

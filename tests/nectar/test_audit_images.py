@@ -263,11 +263,11 @@ def test_a_run_without_a_finished_round_is_refused(small: Small) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["images"], "takes one record"),
-        (["images", "a", "b"], "takes one record"),
+        (["images"], "one record or a site's review folder"),
+        (["images", "a", "b"], "one record or a site's review folder"),
         (["images", "nowhere"], "is not a run's record"),
         (["images", "a", "--others", "b"], "--others goes with --data"),
-        (["dp-sgd", "--json"], "--json goes with `nectar audit images`"),
+        (["dp-sgd", "--json"], "takes the word images"),
     ],
 )
 def test_wrong_words_are_refused(

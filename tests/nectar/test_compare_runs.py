@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from places import HELPERS, ROOT
 from small import SMALL, Small
 
 from common.code.fingerprint import PACKAGES
-from common.code.import_closure import Sources
+from common.config.code_fingerprint import code_fingerprint
 from common.errors import ConfigError, FederationError
 from nectar.cli import main
 from nectar.comparison import run_scheduler
@@ -94,13 +95,14 @@ def test_another_source_configuration_or_data_is_another_run(small: Small) -> No
     record = run(small())
     archive = Archive(record.directory.parent)
     provenance = json.loads((record.directory / "provenance.json").read_text())
-    mine = Identity(provenance["configuration"], provenance["code"], provenance["data"]["sha256"])
+    data = (("", provenance["data"]["sha256"]),)
+    mine = Identity(provenance["configuration"], provenance["code"], data)
     assert archive.completed(mine).directory == record.directory  # type: ignore[union-attr]
     assert archive.completed(mine, alone=True) is None
     for other in (
         Identity("0", mine.code, mine.data),
         Identity(mine.configuration, "0", mine.data),
-        Identity(mine.configuration, mine.code, "0"),
+        Identity(mine.configuration, mine.code, (("", "0"),)),
     ):
         assert archive.completed(other) is None
 
@@ -163,18 +165,15 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
 def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a comparison goes on, somebody adds a comment to one method and mends another."""
+    """While a comparison goes on, somebody mends one method."""
     app = tmp_path / "app"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, app / package)
-    monkeypatch.setattr(identities, "_ON_DISK", Sources(app, again=True))
-    words = ["topk", "fedavg", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1"]
+    monkeypatch.setattr(identities, "code_fingerprint", partial(code_fingerprint, root=app))
+    words = ["topk", "scaffold", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1"]
     said: list[str] = []
     comparison = Comparison(parse(asked([*words, *SMALL.split()])), said.append)
     tasks = comparison._tasks
-    assert [task.identity.has_changed(task.config) for task in tasks] == [False, False]
-    with (app / "strategies" / "fedavg.py").open("a") as file:
-        file.write("# Why.\n")
     assert [task.identity.has_changed(task.config) for task in tasks] == [False, False]
     with (app / "strategies" / "topk.py").open("a") as file:
         file.write("mended = 1\n")
@@ -190,11 +189,11 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
     archive = Archive(tmp_path / "runs")
     scheduler = RunScheduler(archive, tmp_path / "runs", tmp_path / "logs", 2, False, said.append)
     scheduler.carry_out(tasks)
-    assert begun == [("fedavg", 2)], "two at a time on five cores"
+    assert begun == [("scaffold", 2)], "two at a time on five cores"
     assert (
         "its source has changed: give the same command again" in scheduler.failures["topk, seed 0"]
     )
-    assert "no such run" in scheduler.failures["fedavg, seed 0"]
+    assert "no such run" in scheduler.failures["scaffold, seed 0"]
 
 
 def test_two_rows_that_are_one_run_are_refused(tmp_path: Path) -> None:

@@ -568,7 +568,7 @@ def test_a_shared_folder_of_images(doctor: Doctor, tmp_path: Path, cache: Path) 
     assert not cache.exists()
     shutil.rmtree(place / "pics" / "test")
     code, said = doctor(*words, "images.folder=pics")
-    assert f"ok data images below {place}: 7 images to learn from, 2 to test" in said
+    assert f"ok data images below {place}: 6 images to learn from, 3 to test" in said
     code, said = doctor(*words, "images.folder=pics", "data.test_share=0")
     assert code == 1
     assert "fail data evaluation.on=server needs test images" in said

@@ -23,7 +23,7 @@ from small import SMALL
 import nectar
 from common.config.text import parse_set
 from common.division import Division
-from common.errors import ConfigError, FederationError, NectarError
+from common.errors import ConfigError, NectarError
 from common.learning.training import evaluate
 from common.samples.inputs import samples
 from nectar import api, cli
@@ -157,7 +157,7 @@ def test_a_run_that_stops_raises_and_leaves_the_same(tmp_path: Path) -> None:
     logger = logging.getLogger("flwr")
     before = logger.handlers[:], logger.propagate
     (tmp_path / "file").write_text("")
-    with pytest.raises(FederationError, match="choose another output-dir"):
+    with pytest.raises(ConfigError, match="choose another output-dir"):
         nectar.run("fedavg", output_dir=tmp_path / "file", **SETTINGS)
     assert (logger.handlers, logger.propagate) == before
 

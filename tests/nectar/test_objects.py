@@ -12,8 +12,7 @@ import pytest
 from small import SMALL
 
 import nectar
-from common.code.import_closure import MADE
-from common.config.code_fingerprint import code_fingerprint, code_modules
+from common.config.code_fingerprint import MADE, code_files, code_fingerprint
 from common.config.loading import load
 from common.config.text import parse_set
 from common.errors import ConfigError
@@ -96,9 +95,9 @@ def test_a_script_s_run_is_known_by_its_file_and_not_by_what_draws_reports(
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.delitem(MADE, "__main__", raising=False)
     named("model.name", main.net)
-    modules = code_modules(load({"set": "model.name=__main__:net"}))
-    assert modules["__main__"] == script
-    assert not [module for module in modules if module.partition(".")[0] == "nectar"]
+    files = code_files(load({"set": "model.name=__main__:net"}))
+    assert files["__main__: script.py"] == script
+    assert not [name for name in files if name.startswith("nectar")]
 
 
 def test_a_prompt_that_keeps_no_text_is_told_so(notebook: Cells) -> None:

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from import_closure import Sources
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from places import ROOT
 
-from common.code.import_closure import Sources
-from common.config.code_fingerprint import APPS
 from common.methods import METHODS, resolve
 from common.models.registry import MODELS
 from nectar.engines.flower.app import copy_bundled
 from nectar.engines.flower.job import scripts_directory
 
+APPS = ("server_app.app", "client_app.app")
 MOST_BYTES = 1_930_000
 #: of a generator's weights, which no person reads
 MOST_WEIGHTS = 300_000

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from closures import closure
+from import_closure import Sources
 from places import ROOT
 
-from common.code.import_closure import Sources
+from common.config.code_fingerprint import built_on, files_of
+from common.methods import FOREIGN_CLIENT, METHODS
 
 PACKAGES = ("client_app", "common", "nectar", "server_app", "strategies", "synth")
 OUTSIDE = {"tests", "benchmarks", "docker", "docs"}
@@ -177,3 +179,35 @@ def test_no_strategy_but_central_reaches_a_reader_of_data_sets() -> None:
         readers = {name for name in found if name.startswith("common.data.")}
         if module != "strategies.fedssyn":  # which trains as central does where it stands around it
             assert readers == set()
+
+
+def _owners() -> dict[str, str]:
+    """Return the method of each module that is one's own."""
+    return {
+        file.removesuffix(".py").replace("/", "."): name
+        for name, method in METHODS.items()
+        for file in files_of(method)
+    }
+
+
+def test_a_run_is_known_by_all_that_it_executes() -> None:
+    """Of a method's files those of the methods that its entry builds on are counted, and shared files reach none."""
+    owners, sources = _owners(), Sources()
+    short = {}
+    for name, method in METHODS.items():
+        used = built_on([name])
+        starts = [
+            module for module, owner in owners.items() if owner == name and sources.path(module)
+        ]
+        reached = sources.closure(starts)
+        if beyond := {m for m in reached if owners.get(m, FOREIGN_CLIENT) not in used}:
+            short[name] = beyond
+        assert all((ROOT / f"{part.replace('.', '/')}.py").is_file() for part in method.parts)
+    assert short == {}
+    shared = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for package in BUNDLED
+        for path in (ROOT / package).rglob("*.py")
+    ]
+    reached = sources.closure([module for module in shared if module not in owners])
+    assert {owners[module] for module in reached if module in owners} == {FOREIGN_CLIENT}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from benchmarks.standings import (
     END,
     Run,
     as_csv,
+    curve_csv,
     draw,
     merged,
     page,
@@ -27,7 +29,10 @@ from benchmarks.standings import (
 from common.config.loading import load
 from common.errors import ConfigError
 from nectar.records.past_run import PastRun
+from nectar.report.worth import FILE, curve_of, worth
 from nectar.words import parse_words
+
+of_cifar10 = partial(worth, curve=curve_of("cifar10", "convnet 3x32"))
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
@@ -85,7 +90,8 @@ def test_the_mean_its_deviation_and_every_seed_stand_in_the_table() -> None:
         for s, a, f in ((3, 0.5, 0.1), (4, 0.7, math.nan))
     ]
     text = page(f"before\n{BEGIN}\nold\n{END}\nafter\n", runs)
-    assert "| a | 0.6000 ± 0.1414 | 0.5000  0.7000 | 2 | – | 10.0 % (2.0) |" in text
+    cells = f"0.6000 ± 0.1414 | {of_cifar10(0.6) or '–'} | – | 0.5000  0.7000"
+    assert f"| a | {cells} | 2 | – | 10.0 % (2.0) |" in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
     assert "old" not in text
@@ -109,6 +115,7 @@ def test_a_leaderboard_has_a_row_a_method_the_best_first_and_its_own_columns(
             epsilon=e,
             method=methods.get(row, row),
             chosen=chosen,
+            labelled="144 †" if chosen else "",
             **about,
         )
         for row, s, a, e, chosen in (
@@ -120,8 +127,10 @@ def test_a_leaderboard_has_a_row_a_method_the_best_first_and_its_own_columns(
     ]
     text = page(f"{BEGIN}{END}", runs)
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
-    assert rows[0] == "| scaffold | – | 0.900 | 0 | 2 | – | 3 | no |"
-    assert rows[1] == "| tuned (`fedavg`) | lr=0.3 | 0.600 ± 0.141 | 0 to 1 | 2 | – | none | no |"
+    of_digits = partial(worth, curve=curve_of("digits", "convnet 2x32"))
+    assert rows[0] == f"| scaffold | 0.900 | {of_digits(0.9)} | – | – | 0 | 2 | – | 3 | no |"
+    cells = f"0.600 ± 0.141 | {of_digits(0.6)} | 144 † | lr=0.3"
+    assert rows[1] == f"| tuned (`fedavg`) | {cells} | 0 to 1 | 2 | – | none | no |"
     assert "Code of c; 2026-01-02; h." in text
     (tmp_path / "leaderboard.csv").write_text(as_csv(runs))
     assert page(text, read(tmp_path / "leaderboard.csv")) == text
@@ -145,6 +154,7 @@ def test_what_a_leaderboard_says_of_a_run_is_its_records(tmp_path: Path) -> None
     assert math.isnan(found.epsilon)
     assert found.date == PastRun.open(record.directory).provenance["started"][:10]
     assert found.commit
+    assert found.labelled == "144"
     assert "cores of" in found.hardware
 
 
@@ -169,6 +179,25 @@ def test_whether_real_data_is_sent_goes_by_what_is_disclosed(words: str, said: s
 def test_a_directory_without_a_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"table\.csv is missing"):
         list(taken_up("once", tmp_path))
+
+
+def test_the_curve_takes_up_a_comparison_of_numbers_of_images(tmp_path: Path) -> None:
+    """What the file has of other places stays; images are in the order of their number."""
+    words = f"{SMALL} partition.min_size=1 data.validation=0.5 data.images="
+    lines = ["variant,seed,completed,accuracy,record"]
+    for images in (100, 20):
+        settings = {"method": "server", "rounds": 1, "output-dir": str(tmp_path)}
+        record = run(settings | {"set": f"{words}{2 * images}"})
+        assert record.metrics()[1]["notes"]["trained_on"] == images
+        lines.append(f"{images},0,true,0.{images},{record.directory}")
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    head, *old = FILE.read_text().splitlines()
+    written = curve_csv([tmp_path]).splitlines()
+    assert written[0] == head
+    assert set(old) <= set(written)
+    new = [line for line in written if line not in old]
+    assert new == [line for line in new if line.startswith("digits,convnet 2x8,")]
+    assert [line.split(",")[2:] for line in new] == [["20", "0", "0.2000"], ["100", "0", "0.1000"]]
 
 
 def test_the_plots_have_the_rows_that_have_the_figure(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from common.wire.weights import Weights
 from nectar.export.bundle import export
 from nectar.records.past_run import PastRun
 from nectar.records.recorded_run import RecordedRun
-from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 
 
@@ -56,12 +55,6 @@ def test_a_local_rounds_figures_are_the_mean_over_the_sites_models(small: Small)
         assert evaluate(model, test, made.task, 256).loss == pytest.approx(
             line["models"][site]["loss"]
         )
-
-
-def test_local_sites_cannot_judge_one_model(small: Small) -> None:
-    config = small(method="local", set="evaluation.on=sites data.site_holdout=0.2")
-    with pytest.raises(ConfigError, match=r"evaluation\.on=sites .* set evaluation\.on=server"):
-        make_strategy(Division(load(config)).run)
 
 
 def test_central_takes_as_many_steps_as_the_sites_together_on_all_their_images(

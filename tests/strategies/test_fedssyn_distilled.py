@@ -126,7 +126,7 @@ def _cut(record: Record) -> list[int]:
 @pytest.mark.parametrize(
     "inner",
     only_these_first(
-        (name for name in METHODS if name not in ("fedssyn", "central")),
+        (name for name in METHODS if name not in ("fedssyn", "central", "server")),
         "feddyn",
         "scaffold",
         long=[name for name in ALIKE if name != "feddyn"],

@@ -11,6 +11,7 @@ from common.samples.dataset import Labels
 
 # Beyond this many classes a column each no longer fits a terminal.
 _MAX_COLUMNS = 20
+_NAMED = 5
 
 
 def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indices:
@@ -30,6 +31,22 @@ def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indi
     int64 [K, classes].
     """
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+
+
+def lacking(labels: Labels, classes: Sequence[str], what: str) -> str:
+    """Return a sentence on the classes without a sample among ``labels``, by which a model is judged; else nothing."""
+    absent = [
+        c
+        for c, n in zip(classes, np.bincount(labels, minlength=len(classes)), strict=True)
+        if not n
+    ]
+    if not absent or not len(labels):
+        return ""
+    named = ", ".join(absent[:_NAMED]) + (
+        f" and {len(absent) - _NAMED} more" if absent[_NAMED:] else ""
+    )
+    judged = len(classes) - len(absent)
+    return f"no {what} of {named}: the accuracy is over {judged} of {len(classes)} classes"
 
 
 def report(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.data.division.draws import dirichlet, divide, draw_until_large_enough
+from common.data.division.groups import Groups
 from common.data.division.parts import Parts
 from common.data.division.stratify import Indices
 from common.data.published.catalogue import NATURAL
@@ -29,6 +30,8 @@ def partition(
     settings: PartitionSettings,
     seed: int,
     owners: Labels | None = None,
+    *,
+    whole: bool = False,
 ) -> Parts:
     """Divide a training set over ``clients``.
 
@@ -42,7 +45,9 @@ def partition(
     seed
         the run's seed; equal arguments give equal parts.
     owners
-        int64 [n], the natural client of each sample, for kind natural.
+        int64 [n], the natural client or the group of each sample, for kind natural.
+    whole
+        whether no owner's samples may be divided, whatever the kind.
 
     Returns
     -------
@@ -63,8 +68,32 @@ def partition(
     if settings.kind == "natural":
         return _natural(owners, clients, rng)
     order, owner = _RULES[settings.kind](labels, clients, settings, rng)
+    if whole and owners is not None:
+        return _whole(labels, order, owner, clients, settings, owners, rng)
     by_client = np.lexsort((order, owner))
     return Parts(order[by_client], np.cumsum(np.bincount(owner, minlength=clients)))
+
+
+def _whole(
+    labels: Labels,
+    order: Indices,
+    owner: Indices,
+    clients: int,
+    settings: PartitionSettings,
+    owners: Labels,
+    rng: np.random.Generator,
+) -> Parts:
+    """Deal whole groups so that each client has about what the rule gives it of each class."""
+    classes = int(labels.max(initial=0)) + 1
+    wanted = np.bincount(owner * classes + labels[order], minlength=clients * classes)
+    parts = Groups(labels, owners).deal(wanted.reshape(clients, classes), rng)
+    smallest = min(len(part) for part in parts)
+    if settings.kind in ("dirichlet", "quantity") and smallest < settings.min_size:
+        raise DataError(
+            f"with groups kept whole a site has {smallest} samples, fewer than partition.min_size="
+            f"{settings.min_size}: set partition.min_size to {smallest} or less, or lower federation.sites"
+        )
+    return parts
 
 
 def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> Parts:
@@ -75,7 +104,7 @@ def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> P
     if owners is None:
         raise DataError(
             "partition.kind=natural needs a data set whose samples have owners, such as a writer or a user: choose "
-            f"{', '.join(NATURAL)}, or another partition.kind"
+            f"{', '.join(NATURAL)}, a set of your own with data.group or images.group, or another partition.kind"
         )
     present, sizes = np.unique(owners, return_counts=True)
     if clients > len(present):

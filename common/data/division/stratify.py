@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from common.data.division.groups import Groups
 from common.draws.seeding import numpy_generator
 from common.errors import DataError
 from common.samples.dataset import Labels
@@ -12,12 +13,14 @@ from common.samples.dataset import Labels
 Indices = NDArray[np.int64]
 
 
-def validation_split(labels: Labels, share: float, seed: int) -> tuple[Indices, Indices]:
+def validation_split(
+    labels: Labels, share: float, seed: int, groups: Labels | None = None, least: int = 0
+) -> tuple[Indices, Indices]:
     """Cut a stratified share off a training set, before it is partitioned.
 
     The share's total is ``round(share * n)``, divided over the classes in proportion (largest
     remainders). No class loses its last image to it, so a set of classes with one image each gives
-    fewer than asked.
+    fewer than asked. Groups stay whole, so that of them it is about that.
 
     Parameters
     ----------
@@ -27,6 +30,10 @@ def validation_split(labels: Labels, share: float, seed: int) -> tuple[Indices, 
         what to hold back, in [0, 0.5].
     seed
         the run's seed; the same labels, share and seed give the same cut.
+    groups
+        int64 [n], which samples belong together; None where each is for itself.
+    least
+        how many of each class are held back at least, where it has more than that and anything is.
 
     Returns
     -------
@@ -39,8 +46,13 @@ def validation_split(labels: Labels, share: float, seed: int) -> tuple[Indices, 
     """
     if not 0 <= share <= 0.5:
         raise DataError(f"a share of {share} cannot be held back: it must lie in [0, 0.5]")
-    priority = numpy_generator(seed, "validation").permutation(len(labels))
-    held = stratified_mask(labels, round(share * len(labels)), priority)
+    rng, count = numpy_generator(seed, "validation"), round(share * len(labels))
+    least = least if share else 0
+    if groups is not None and share:
+        whole = Groups(labels, groups)
+        held = whole.cut(_apportion(np.bincount(labels), count, least), rng)
+    else:
+        held = stratified_mask(labels, count, rng.permutation(len(labels)), least)
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
@@ -87,7 +99,9 @@ def subset(labels: Labels, count: int, seed: int) -> Indices:
     return np.flatnonzero(~stratified_mask(labels, n - count, priority))
 
 
-def stratified_mask(labels: Labels, count: int, priority: NDArray[np.generic]) -> NDArray[np.bool_]:
+def stratified_mask(
+    labels: Labels, count: int, priority: NDArray[np.generic], least: int = 0
+) -> NDArray[np.bool_]:
     """Mark ``count`` of the images, each class in proportion, those of lowest ``priority`` first.
 
     Parameters
@@ -98,13 +112,15 @@ def stratified_mask(labels: Labels, count: int, priority: NDArray[np.generic]) -
         how many to mark, at most half of n.
     priority
         distinct values [n].
+    least
+        how many of each class are marked at least, where it has more than that.
 
     Returns
     -------
-    bool [n] with ``count`` marks, fewer only where each class would lose its last image.
+    bool [n] with ``count`` marks, fewer only where each class would lose its last image, more for ``least``.
     """
     totals = np.bincount(labels)
-    quotas = _apportion(totals, count)
+    quotas = _apportion(totals, count, least)
     order = np.lexsort((priority, labels))
     firsts = np.repeat(np.cumsum(totals) - totals, totals)
     rank = np.arange(len(labels)) - firsts  # place within the class, by priority
@@ -113,8 +129,8 @@ def stratified_mask(labels: Labels, count: int, priority: NDArray[np.generic]) -
     return mask
 
 
-def _apportion(totals: Indices, count: int) -> Indices:
-    """Divide ``count`` over classes by largest remainders, leaving each class one image."""
+def _apportion(totals: Indices, count: int, least: int = 0) -> Indices:
+    """Divide ``count`` over classes by largest remainders, leaving each class one image; ``least`` of it, or more."""
     exact = count * totals / max(1, int(totals.sum()))
     quotas = np.floor(exact).astype(np.int64)
     room = quotas < totals - 1
@@ -123,4 +139,4 @@ def _apportion(totals: Indices, count: int) -> Indices:
     by_remainder = np.lexsort((np.arange(len(totals)), quotas - exact, ~room))
     missing = min(count - int(quotas.sum()), int(room.sum()))
     quotas[by_remainder[:missing]] += 1
-    return quotas
+    return np.maximum(quotas, np.clip(totals - 1, 0, least))

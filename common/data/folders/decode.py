@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import io
+import sys
 import warnings
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from common.settings.images import ImagesSettings
 
@@ -27,6 +28,11 @@ _TOP = {8: 255, 16: 65535}
 FILTER = Image.Resampling.BICUBIC  # Pillow's widens with the reduction, so nothing is aliased
 
 
+#: TIFF's tags: what a page is, its bits a value, whether 0 is white or black
+_SUBFILE, _BITS, _PHOTOMETRIC = 254, 258, 262
+_MOST_PAGES = 4096
+# Pillow reads 16-bit greyscale whose white is zero in one order of bytes alone.
+TiffImagePlugin.OPEN_INFO.setdefault((b"MM", 0, (1,), 1, (16,), ()), ("I;16B", "I;16B"))
 #: what a decoder makes of a JPEG's blocks that are missing, and bytes that would be taken for such blocks
 _GREY, _MORE = 128, bytes(range(1, 255)) * 8
 
@@ -63,8 +69,9 @@ def read_image(
     """Decode a file to [C, size, size], uint8 or (``bits=16``) uint16; of an animation the first frame.
 
     The image is turned as its EXIF orientation says; what is transparent is seen on white. Grey is repeated for
-    three channels, colour becomes ITU-R 601 luma for one. A 16-bit greyscale file is scaled by its range, 65535,
-    whatever values it holds. One that would be decoded to more than ``most_pixels`` is none that can be used.
+    three channels, colour becomes ITU-R 601 luma for one. A 16-bit greyscale file is scaled by ``settings.white``, else
+    by the range of its bits, whatever values it holds. One that would be decoded to more than ``most_pixels`` is not
+    used, nor is a TIFF file of several pages unless ``settings.page`` says which.
 
     Raises
     ------
@@ -84,7 +91,7 @@ def read_image(
                     raise Unreadable(_TOO_LARGE)
                 if image.format == "JPEG" and _is_cut(image, path):
                     raise Unreadable("damaged (truncated)")
-                return _array(ImageOps.exif_transpose(image), image.format or "", settings)
+                return _array(image, settings, most_pixels or sys.maxsize)
     except Unreadable:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -110,27 +117,83 @@ def _is_cut(image: Image.Image, path: Path) -> bool:
         return other.size == image.size and other.tobytes() != image.tobytes()
 
 
-def _array(image: Image.Image, kind: str, settings: ImagesSettings) -> NDArray[np.generic]:
+def _array(image: Image.Image, settings: ImagesSettings, most_pixels: int) -> NDArray[np.generic]:
     side, top = (settings.size, settings.size), _TOP[settings.bits]
-    if image.mode.startswith("I") or image.mode == "F":
-        plane = Image.fromarray(_sixteen_bits(image, kind))
-        resized = np.asarray(ImageOps.fit(plane, side, FILTER), dtype=np.float64)[..., None]
-        values = (resized.clip(0, _TOP[16]) * (top / _TOP[16])).round()
-    else:
-        flat = on_white(image).convert("L" if settings.channels == 1 else "RGB")
-        values = np.asarray(ImageOps.fit(flat, side, FILTER), dtype=np.float64)
-        values = values.reshape(*side, -1) * (top // _TOP[8])
+    seen = _frame(image, settings, most_pixels)
+    values = np.asarray(ImageOps.fit(seen, side, FILTER), dtype=np.float64).reshape(*side, -1)
+    deep = seen.mode == "F"
+    values = (
+        (values.clip(0, _TOP[16]) * (top / _TOP[16])).round() if deep else values * (top // _TOP[8])
+    )
     planes = np.broadcast_to(values, (*side, settings.channels)).transpose(2, 0, 1)
     return np.ascontiguousarray(planes, dtype=dtype_of(settings))
 
 
-def _sixteen_bits(image: Image.Image, kind: str) -> NDArray[np.float32]:
-    """Return a deep greyscale image's values [H, W], 0..65535."""
-    values = np.asarray(image)
+def _frame(image: Image.Image, settings: ImagesSettings, most_pixels: int) -> Image.Image:
+    """Return the first frame, or of a TIFF file's pages the one that ``settings.page`` says, or all as one."""
+    pages = _pages(image) if image.format == "TIFF" else [0]
+    if settings.page.isdigit() and image.format == "TIFF":
+        if int(settings.page) > len(pages):
+            raise Unreadable(f"no page {settings.page}, which images.page asks for")
+        pages = [pages[int(settings.page) - 1]]
+    if len(pages) > 1 and not settings.page:
+        raise Unreadable("a TIFF file of several pages: images.page says which")
+    sums, mode = np.zeros(()), ""
+    for page in pages:
+        image.seek(page)
+        if image.width * image.height > most_pixels:
+            raise Unreadable(_TOO_LARGE)
+        upright = _upright(image, settings)
+        if len(pages) == 1:
+            return upright
+        values = np.asarray(upright, dtype=np.float64)
+        if mode and (mode != upright.mode or sums.shape != values.shape):
+            raise Unreadable("pages of several sizes or kinds: images.page=N chooses one")
+        mode = upright.mode
+        sums = np.maximum(sums, values) if settings.page == "max" else sums + values
+    if settings.page == "mean":
+        sums = sums / len(pages)
+    return Image.fromarray(
+        sums.astype(np.float32) if mode == "F" else sums.round().astype(np.uint8)
+    )
+
+
+def _pages(image: Image.Image) -> list[int]:
+    """Return the places of a TIFF file's full-size pages, without reduced copies and masks (NewSubfileType 1 and 4)."""
+    pages = []
+    for place in range(getattr(image, "n_frames", 1)):
+        if place >= _MOST_PAGES:
+            raise Unreadable(f"more than {_MOST_PAGES:,} pages")
+        image.seek(place)
+        if not _tag(image, _SUBFILE, 0) & 5:
+            pages.append(place)
+    image.seek(pages[0] if pages else 0)
+    return pages or [0]
+
+
+def _tag(image: Image.Image, number: int, default: int) -> int:
+    found = image.tag_v2.get(number, default) if hasattr(image, "tag_v2") else default
+    return int(found[0] if isinstance(found, tuple) else found)
+
+
+def _is_deep(image: Image.Image) -> bool:
+    return image.mode.startswith("I") or image.mode == "F"
+
+
+def _upright(image: Image.Image, settings: ImagesSettings) -> Image.Image:
+    """Return a page turned as its EXIF orientation says: deep grey as floats 0..65535, anything else as L or RGB."""
+    turned = ImageOps.exif_transpose(image)
+    if not _is_deep(image):
+        return on_white(turned).convert("L" if settings.channels == 1 else "RGB")
+    values = np.asarray(turned)
     # Older Pillows open a 16-bit PNG as 32-bit integers. In any other file those, and floats, have no known range.
-    if image.mode.startswith("I;16") or (image.mode == "I" and kind == "PNG"):
-        return values.astype(np.float32)
-    raise Unreadable(f"values of type {values.dtype}, whose range is not known")
+    if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")):
+        raise Unreadable(f"values of type {values.dtype}, whose range is not known")
+    white = settings.white or 2 ** _tag(image, _BITS, 16) - 1
+    values = values.astype(np.float32).clip(0, white)
+    if _tag(image, _PHOTOMETRIC, 1) == 0:  # white is zero, which Pillow turns round at 8 bits alone
+        values = white - values
+    return Image.fromarray(values if white == _TOP[16] else values * np.float32(_TOP[16] / white))
 
 
 def on_white(image: Image.Image) -> Image.Image:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +16,9 @@ from pathlib import Path
 from common.data.folders.decode import ENDINGS, HEIF_ENDINGS, reads_heif
 from common.errors import DataError
 from common.samples.dataset import Skipped
+from common.settings.images import class_name
+
+log = logging.getLogger("flwr")
 
 TRAIN = "train"
 #: the names under which a test split may lie beside train/; the first that is there is taken
@@ -31,6 +36,7 @@ class ImageFile:
     label: int
     size: int
     modified: int
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,9 @@ class Listing:
         lines += [f"{skipped.path}\0{skipped.reason}" for skipped in self.skipped]
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
+
+#: what ``images.group`` says of pictures that lie in a folder a group, below their class's
+FOLDER = "folder"
 
 #: the training split of a folder that holds the classes' folders directly
 PLAIN = "."
@@ -68,7 +77,7 @@ def split_folders(folder: Path, classes: Sequence[str]) -> tuple[str | None, str
         )
     parts = [name for name in (TRAIN, *TEST) if name not in classes and (folder / name).is_dir()]
     if not parts:
-        if not any((folder / name).is_dir() for name in classes):
+        if not {class_name(entry.name) for entry in _entries(folder)} & {*classes}:
             raise DataError(
                 f"{folder} has neither a folder {TRAIN} nor one named {', '.join(TEST[:-1])} or {TEST[-1]}, nor one "
                 f"of a class ({', '.join(classes)}): put the images into {TRAIN}/<class>/ and {TEST[0]}/<class>/, or "
@@ -83,17 +92,13 @@ def class_folders(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     split = next((name for name in (TRAIN, *TEST) if (folder / name).is_dir()), PLAIN)
-    return sorted(
-        unicodedata.normalize("NFC", entry.name)
-        for entry in _entries(folder / split)
-        if entry.is_dir()
-    )
+    return sorted({class_name(entry.name) for entry in _entries(folder / split) if entry.is_dir()})
 
 
-def list_split(folder: Path, split: str, classes: Sequence[str]) -> Listing:
+def list_split(folder: Path, split: str, classes: Sequence[str], group: str = "") -> Listing:
     """List ``<folder>/<split>/<class>/*`` without opening a file; paths are relative to ``folder``.
 
-    Hidden files are passed over. Symbolic links count as what they lead to.
+    Hidden files are passed over. Symbolic links count as what they lead to. ``group`` is ``images.group``.
 
     Raises
     ------
@@ -102,25 +107,31 @@ def list_split(folder: Path, split: str, classes: Sequence[str]) -> Listing:
     """
     files: list[ImageFile] = []
     skipped: list[Skipped] = []
-    found: dict[str, Path] = {}
+    found: dict[str, list[Path]] = {}
     known = frozenset(classes)
     for entry in _entries(folder / split):
         if not entry.is_dir():
             skipped.append(_skip(folder, entry, "lies outside the classes' folders"))
             continue
-        name = unicodedata.normalize("NFC", entry.name)
+        name = class_name(entry.name)
         if name not in known:
             raise _unknown_class(entry, name, classes)
-        found[name] = entry
+        found.setdefault(name, []).append(entry)
     for label, name in enumerate(classes):
-        for entry in _entries(found[name]) if name in found else ():
-            for path, reason in _candidates(entry):
+        folders = found.get(name, [])
+        if len(folders) > 1:
+            log.warning(
+                "%s: %d folders are called %s, in other Unicode or with blanks: they are read as one class",
+                *(folder / split, len(folders), name),
+            )
+        for entry in (entry for each in folders for entry in _entries(each)):
+            for path, reason in _candidates(entry, nested=group == FOLDER):
+                named, reason = ("", reason) if reason else _group_of(entry, path, group)
                 if reason:
                     skipped.append(_skip(folder, path, reason))
-                else:
-                    seen = path.stat()
-                    place = path.relative_to(folder).as_posix()
-                    files.append(ImageFile(place, label, seen.st_size, seen.st_mtime_ns))
+                    continue
+                seen, place = path.stat(), path.relative_to(folder).as_posix()
+                files.append(ImageFile(place, label, seen.st_size, seen.st_mtime_ns, named))
     return Listing(tuple(files), tuple(skipped))
 
 
@@ -133,12 +144,31 @@ def _entries(folder: Path) -> list[Path]:
     return [p for p in found if not p.name.startswith(".") and p.name.lower() not in _HIDDEN]
 
 
-def _candidates(entry: Path) -> Iterator[tuple[Path, str]]:
+def _group_of(entry: Path, path: Path, rule: str) -> tuple[str, str]:
+    """Return the name of the group of a file behind ``entry`` of a class's folder, and why there is none."""
+    if not rule:
+        return "", ""
+    if rule == FOLDER:
+        name = unicodedata.normalize("NFC", entry.name)
+        return (
+            (name, "")
+            if entry.is_dir()
+            else ("", "lies in no group's folder (images.group=folder)")
+        )
+    parts = [re.escape(part) for part in re.split(r"(\*|\{group\})", rule)]
+    wild = {r"\*": ".*?", r"\{group\}": "(.+?)"}
+    found = re.fullmatch("".join(wild.get(part, part) for part in parts), path.name, re.DOTALL)
+    if found is None:
+        return "", "its name has no group (images.group)"
+    return unicodedata.normalize("NFC", found[1]), ""
+
+
+def _candidates(entry: Path, *, nested: bool = False) -> Iterator[tuple[Path, str]]:
     """Yield the files behind an entry of a class's folder, each with why it is none to be read (or nothing)."""
     if entry.is_dir():
         for inner in _entries(entry) if not entry.is_symlink() else ():
-            for path, _ in _candidates(inner):
-                yield path, "lies in a folder below its class's"
+            for path, reason in _candidates(inner, nested=nested):
+                yield path, reason if nested else "lies in a folder below its class's"
         return
     if not entry.is_file():
         yield entry, "no file that can be read"

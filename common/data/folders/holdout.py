@@ -39,10 +39,8 @@ def with_test(
     source = digest_of([stored.checksum, holdout.share, holdout.seed])
 
     def cut() -> Contents:
-        kept, held = test_split(stored.train, holdout)
-        learned, held_out = (
-            Split(stored.train.images[part], stored.train.labels[part]) for part in (kept, held)
-        )
+        learned, held_out = (stored.train.at(part) for part in test_split(stored.train, holdout))
+        held_out = Split(held_out.images, held_out.labels)  # whose groups are nobody's
         return Contents(learned, held_out, stored.skipped, stored.about)
 
     return shared(f"{name}-test-{source[:8]}", roots, source, cut, mode)
@@ -50,4 +48,5 @@ def with_test(
 
 def test_split(train: Split, holdout: Holdout) -> tuple[Indices, Indices]:
     """Return the sorted positions of what stays to learn from and of what becomes the test split."""
-    return validation_split(train.labels, holdout.share, derive(holdout.seed, "test"))
+    seed = derive(holdout.seed, "test")
+    return validation_split(train.labels, holdout.share, seed, train.owners, least=1)

@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from common.data.bounds import ANYWHERE, Bounds
+from common.data.division.groups import group_ids, on_both_sides, warn_of_shared
 from common.data.folders.decode import Unreadable, dtype_of, read_image
 from common.data.folders.folder import (
+    PLAIN,
     TRAIN,
     Listing,
     account,
@@ -32,7 +34,7 @@ from common.settings.images import ImagesSettings
 
 log = logging.getLogger("flwr")
 
-_DECODER = 1  # another number makes every store be built again
+_DECODER = 2  # another number makes every store be built again
 
 
 def read_central(
@@ -61,8 +63,11 @@ def read_central(
     bounds.links_inside(folder, "images.folder")
     train, test = split_folders(folder, settings.names)
     listings = [
-        list_split(folder, split, settings.names) if split else Listing() for split in (train, test)
+        list_split(folder, split, settings.names, settings.group) if split else Listing()
+        for split in (train, test)
     ]
+    shared_groups = on_both_sides(*((file.group for file in one.files) for one in listings))
+    warn_of_shared(*shared_groups, folder)
     name, roots = (
         _store_name(folder, "central", settings),
         store_roots(data_dir, bounds=bounds),
@@ -91,7 +96,7 @@ def read_folder(
     """
     found = []
     for place in places:
-        listing = list_split(folder, place, settings.names) if place else Listing()
+        listing = list_split(folder, place, settings.names, settings.group) if place else Listing()
         split, unreadable = _decode(folder, listing, settings, None)
         left = {skipped.path for skipped in unreadable}
         found.append((split, [f.path for f in listing.files if printable(f.path) not in left]))
@@ -123,14 +128,19 @@ def read_site(
             f"there is no folder {folder}: name the one that holds <class>/*",
             told="the folder of images that this site's node config names is not there",
         )
-    nested = TRAIN not in settings.names and (folder / TRAIN).is_dir()
-    listing = list_split(folder, TRAIN if nested else ".", settings.names)
+    listing = list_split(folder, site_split(folder, settings), settings.names, settings.group)
     roots = store_roots(keep) if keep else store_roots()
     name = _store_name(folder, "site", settings)
     stored = _stored(folder, name, [listing, Listing()], settings, roots)
     if not len(stored.train):
         raise _no_images(folder)
     return _dataset(info, stored)
+
+
+def site_split(folder: Path, settings: ImagesSettings) -> str:
+    """Return where in a site's own folder the classes' folders lie."""
+    nested = TRAIN not in settings.names and (folder / TRAIN).is_dir()
+    return TRAIN if nested else PLAIN
 
 
 def _dataset(info: DatasetInfo, stored: Stored) -> Dataset:
@@ -147,7 +157,10 @@ def _no_images(folder: Path) -> DataError:
 
 
 def _form(settings: ImagesSettings) -> dict[str, object]:
-    return settings.model_dump(include={"classes", "size", "channels", "bits"})
+    form = settings.model_dump(include={"classes", "size", "channels", "bits"})
+    return form | {
+        key: found for key in ("page", "white", "group") if (found := getattr(settings, key))
+    }
 
 
 def _store_name(folder: Path, role: str, settings: ImagesSettings) -> str:
@@ -202,6 +215,7 @@ def _decode(
     """Decode every file of a listing, one at a time, into a temporary file below ``scratch`` that is then mapped."""
     shape, dtype = (settings.channels, settings.size, settings.size), dtype_of(settings)
     labels: list[int] = []
+    groups: list[str] = []
     skipped: list[Skipped] = []
     with tempfile.TemporaryFile(dir=scratch) as spool:
         for file in listing.files:
@@ -209,12 +223,14 @@ def _decode(
             try:
                 spool.write(read_image(folder / file.path, settings, most_pixels()).tobytes())
                 labels.append(file.label)
+                groups.append(file.group)
             except Unreadable as error:
                 skipped.append(Skipped(printable(file.path), str(error)))
         spool.flush()
         whole = (len(labels), *shape)
         images = np.memmap(spool, dtype, "r", shape=whole) if labels else np.empty(whole, dtype)
-    return Split(images, np.array(labels, dtype=np.int64)), skipped
+    owners = group_ids(groups) if settings.group else None
+    return Split(images, np.array(labels, dtype=np.int64), owners), skipped
 
 
 def _tolerate(folder: Path, stored: Stored, max_bad: float) -> None:

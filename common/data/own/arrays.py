@@ -11,15 +11,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from common.data.division.groups import group_ids, on_both_sides
 from common.data.own.rows import check_printed, columns_of, rows_of
 from common.data.store import Contents
 from common.errors import DataError
 from common.samples.dataset import Images, Labels, Split
+from common.settings.images import class_name
 
 log = logging.getLogger("flwr")
 
 IMAGES, LABELS = ("train_images", "test_images"), ("train_labels", "test_labels")
 NAMED = ("classes", "mean", "std")
+GROUPS = ("train_groups", "test_groups")
+"""What samples belong to, text or whole numbers [n]: a patient, a device."""
+
+ON_BOTH_SIDES = "groups on both sides"
+"""Under which a store notes how many groups are in training and in test, and how many there are."""
+
 #: of rows and series
 _NAMED_BESIDE = ("low", "high", "columns")
 
@@ -39,7 +47,10 @@ _FORM = "[n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels"
 
 
 def contents_of(
-    found: Mapping[str, Any], what: str, kind: Literal["images", "table", "series"] = "images"
+    found: Mapping[str, Any],
+    what: str,
+    kind: Literal["images", "table", "series"] = "images",
+    axes: str = "auto",
 ) -> Contents:
     """Return the splits that ``found`` holds, with its classes and constants noted beside them.
 
@@ -48,24 +59,26 @@ def contents_of(
     found : mapping
         ``train_images`` and ``train_labels``, or Keras' ``x_train`` and ``y_train``; ``test_images`` and
         ``test_labels`` likewise, or neither; possibly ``classes``, ``mean`` and ``std``, and of rows and series
-        ``low``, ``high`` and ``columns``. Arrays of NumPy or torch: images uint8, uint16 or float in 0..1; rows and
+        ``low``, ``high`` and ``columns``; of any ``train_groups`` and
+        ``test_groups``. Arrays of NumPy or torch: images uint8, uint16 or float in 0..1; rows and
         series any finite numbers; labels whole numbers from 0, or the classes' names as text.
     what : str
         What a message calls the set.
-    kind : str
-        What the arrays are, ``data.kind``.
+    kind, axes : str
+        What the arrays are, ``data.kind``, and in which order those of series have their axes, ``data.axes``.
 
     Raises
     ------
     DataError
         If something is missing, of the wrong kind or does not fit: what, and what is allowed.
     """
-    named = _coded(_by_name(found, what, () if kind == "images" else _NAMED_BESIDE), what)
-    train, scale = _split("train", named, what, kind)
+    brought = _by_name(found, what, () if kind == "images" else _NAMED_BESIDE)
+    named, stated = _coded(brought, what), "classes" in brought
+    train, scale = _split("train", named, what, kind, axes)
     shape, dtype = train.images.shape[1:], train.images.dtype
     test = Split(np.empty((0, *shape), dtype), np.empty(0, np.int64))
     if "test_images" in named:
-        test, other = _split("test", named, what, kind)
+        test, other = _split("test", named, what, kind, axes)
         if test.images.shape[1:] != shape or test.images.dtype != dtype or other != scale:
             raise DataError(
                 f"{what}: the test images ({_said(test.images)}) are not of the training images' form "
@@ -73,15 +86,38 @@ def contents_of(
             )
     if not len(train):
         raise DataError(f"{what} has no training image")
+    groups = [
+        _groups(named, key, len(part), what)
+        for key, part in zip(GROUPS, (train, test), strict=True)
+    ]
+    if groups[0]:
+        train = Split(train.images, train.labels, group_ids(groups[0]))
     about: dict[str, Any] = {"scale": scale, "classes": _classes(named, train, test, what)}
     for key in ("mean", "std", "low", "high"):
         if key in named:
             about[key] = _constants(named[key], key, what)
     if _CODED in named:
         about["named"] = True
+    if groups[0] and groups[1]:
+        about[ON_BOTH_SIDES] = on_both_sides(*groups)
+    if stated:
+        about["stated"] = True
     if kind != "images":
         about["columns"] = columns_of(named, shape[0], what)
     return Contents(train, test, (), about)
+
+
+def _groups(named: Mapping[str, Any], key: str, number: int, what: str) -> list[str]:
+    """Return the names of the groups of a split's samples; none where the set brings none."""
+    if key not in named:
+        return []
+    names = np.asarray(named[key])
+    if names.shape != (number,) or names.dtype.kind not in "UOiu":
+        raise DataError(
+            f"{what}: {key} is {names.dtype} of shape {names.shape}: it must be text or whole numbers [{number}], one "
+            "a sample"
+        )
+    return [str(name).strip() for name in names]
 
 
 def _said(images: Images) -> str:
@@ -94,7 +130,7 @@ def _by_name(found: Mapping[str, Any], what: str, beside: Sequence[str]) -> dict
         name = _ALSO.get(key, key)
         if name in named:
             raise DataError(f"{what} has {name} twice, once by Keras' name: leave one out")
-        if name in (*IMAGES, *LABELS, *NAMED, *beside):
+        if name in (*IMAGES, *LABELS, *GROUPS, *NAMED, *beside):
             named[name] = found[key]
     named = {key: value for key, value in named.items() if value is not None}
     missing = [key for key in ("train_images", "train_labels") if key not in named]
@@ -134,7 +170,7 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
         there.sort(key=int)
     names = there
     if "classes" in named:
-        names = [str(name).strip() for name in np.asarray(named["classes"], dtype=str).ravel()]
+        names = [class_name(name) for name in np.asarray(named["classes"], dtype=str).ravel()]
         missing = next((name for name in there if name not in names), None)
         if missing is not None:
             raise DataError(f"{what}: a label is {missing!r}, which its classes do not name")
@@ -150,22 +186,33 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
 def _texts(labels: Any) -> list[str] | None:
     """Return labels that are text, one a sample; None where they are something else."""
     array = np.asarray(labels) if not isinstance(labels, torch.Tensor) else None
+    if array is not None and array.ndim == 1 and _is_measured(array):
+        return [repr(float(value)) for value in array]
     if array is None or array.ndim != 1 or array.dtype.kind not in "UO":
         return None
     if array.dtype.kind == "O" and not all(isinstance(name, str) for name in array):
         return None
-    return [str(name).strip() for name in array]
+    return [class_name(name) for name in array]
+
+
+def _is_measured(array: NDArray[Any]) -> bool:
+    """Whether labels are numbers with a fraction, each of which is then a name."""
+    return array.dtype.kind == "f" and bool(np.isfinite(array).all() and (array % 1).any())
 
 
 def _split(
-    part: str, named: Mapping[str, Any], what: str, kind: Literal["images", "table", "series"]
+    part: str,
+    named: Mapping[str, Any],
+    what: str,
+    kind: Literal["images", "table", "series"],
+    axes: str,
 ) -> tuple[Split, float]:
     said = f"{what}: {part}_images"
     images: Images
     if kind == "images":
         images, scale = _pixels(named[f"{part}_images"], said)
     else:
-        images, scale = rows_of(numbers(named[f"{part}_images"], said), kind, said), 1.0
+        images, scale = rows_of(numbers(named[f"{part}_images"], said), kind, said, axes), 1.0
     labels = _labels(named[f"{part}_labels"], f"{what}: {part}_labels")
     if len(images) != len(labels):
         raise DataError(f"{what}: {len(images)} {part}_images with {len(labels)} {part}_labels")
@@ -237,6 +284,8 @@ def _labels(value: Any, what: str) -> Labels:
     array = numbers(value, what)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
+    if array.dtype.kind == "f" and np.isfinite(array).all() and not (array % 1).any():
+        array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind == "f":
         raise DataError(
             f"{what} is {array.dtype} of shape {array.shape}: it must be whole numbers [n], from 0, one an image"
@@ -254,7 +303,7 @@ def _classes(named: Mapping[str, Any], train: Split, test: Split, what: str) -> 
             raise DataError(f"{what}: the largest label is {largest}: labels count classes from 0")
         names = [str(label) for label in range(largest + 1)]
     else:
-        names = [str(name).strip() for name in np.asarray(named["classes"], dtype=str).ravel()]
+        names = [class_name(name) for name in np.asarray(named["classes"], dtype=str).ravel()]
     check_classes(names, largest, f"{what}: classes")
     return names
 

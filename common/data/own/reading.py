@@ -11,23 +11,33 @@ from typing import Any
 import numpy as np
 
 from common.data.bounds import ANYWHERE, Bounds
+from common.data.division.groups import warn_of_shared
 from common.data.folders.holdout import Holdout, with_test
 from common.data.folders.pictures import bounded
-from common.data.own.arrays import check_classes, contents_of
+from common.data.own.arrays import ON_BOTH_SIDES, check_classes, contents_of
 from common.data.own.function import read_function
 from common.data.own.hub import read_hub
 from common.data.own.npz import file_digest, read_npz
 from common.data.own.rows import info_of_rows
 from common.data.own.table_file import read_table
+from common.data.own.targets import as_classes
 from common.data.own.torchvision_sets import read_torchvision
-from common.data.store import Contents, Stored, digest_of, open_store, shared, store_roots
+from common.data.store import (
+    Contents,
+    Stored,
+    checksum_of,
+    digest_of,
+    open_store,
+    shared,
+    store_roots,
+)
 from common.errors import DataError
-from common.samples.dataset import Dataset, DatasetInfo, array_digest
+from common.samples.dataset import Dataset, DatasetInfo
 from common.settings.datasets import FILE, FUNCTION, HUB, TABLE_ENDING, TORCHVISION, kind_of
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings
 
-_READER = 1  # another number makes every store be built again
+_READER = 2  # another number makes every store be built again
 _PRIVATE = 0o700
 
 _PUBLISHED: Mapping[str, tuple[str, Callable[[str, Path, int, Bounds], dict[str, Any]]]] = {
@@ -77,9 +87,15 @@ def read_own(
             f"data.size={size} is for sets of pictures; {spoken} brings arrays of "
             f"{' x '.join(map(str, stored.train.images.shape[1:]))}: leave it out"
         )
+    both, number = stored.about.get(ON_BOTH_SIDES, (0, 0))
+    warn_of_shared(both, number, spoken)
     stored = with_test(stored, store, roots, holdout, _PRIVATE)
+    if kind_of(name) not in _PUBLISHED and not images.names:
+        stored = as_classes(stored, spoken, measured=data.classes == "labels")
     info = _info(spoken, stored, images, data)
-    return Dataset(info, stored.train, stored.test, stored.checksum, store=stored.folder)
+    brought = [stored.about.get(key) for key in ("mean", "std", "low", "high")]
+    checksum = digest_of([stored.checksum, brought]) if any(brought) else stored.checksum
+    return Dataset(info, stored.train, stored.test, checksum, store=stored.folder)
 
 
 def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
@@ -102,7 +118,9 @@ def _source(
     """Return what messages call the set, its store's name, what tells the store from another, and how it is read."""
     kind, size = kind_of(name) or "", data.size
     # what else than the source says what its arrays are; of images nothing does
-    form = () if data.kind == "images" else (data.kind, data.label)
+    form: tuple[str, ...] = ()
+    if data.kind != "images":
+        form = (data.kind, data.label, data.group, data.header, data.axes)
     if kind == FILE:
         path = Path(data.file)
         spoken, source = path.name, digest_of([_READER, file_digest(path), *form])
@@ -110,7 +128,7 @@ def _source(
             spoken,
             _store_name(path.stem, data.file, *form),
             source,
-            lambda: contents_of(_read_file(path, data.label), data.file, data.kind),
+            lambda: contents_of(_read_file(path, data), data.file, data.kind, data.axes),
         )
     if kind in _PUBLISHED:
         package, reader = _PUBLISHED[kind]
@@ -122,14 +140,16 @@ def _source(
             lambda: contents_of(reader(name, data_dir, size, bounds), name),
         )
     if kind == FUNCTION:
-        contents = contents_of(read_function(name, data_dir, size), name, data.kind)
+        contents = contents_of(read_function(name, data_dir, size), name, data.kind, data.axes)
         place = _store_name(name, name, size, *form)
         return name, place, _content_digest(contents), lambda: contents
     raise DataError(f"dataset={name} is no set of your own")
 
 
-def _read_file(path: Path, label: str) -> dict[str, Any]:
-    return read_table(path, label) if path.suffix == TABLE_ENDING else read_npz(path)
+def _read_file(path: Path, data: DataSettings) -> dict[str, Any]:
+    if path.suffix == TABLE_ENDING:
+        return read_table(path, data.label, data.group, named=data.header == "first")
+    return read_npz(path)
 
 
 def _store_name(stem: str, *place: object) -> str:
@@ -144,9 +164,7 @@ def _version(package: str) -> str:
 
 
 def _content_digest(contents: Contents) -> str:
-    train, test = contents.train, contents.test
-    arrays = (train.images, train.labels, test.images, test.labels)
-    return digest_of([_READER, *map(array_digest, arrays), dict(contents.about)])
+    return digest_of([_READER, checksum_of(contents.train, contents.test), dict(contents.about)])
 
 
 def _info(name: str, stored: Stored, images: ImagesSettings, data: DataSettings) -> DatasetInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +15,8 @@ from common.samples.dataset import REACH, Dataset, DatasetInfo, Split
 from common.samples.row_text import column_names
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings
+
+log = logging.getLogger("flwr")
 
 Rows = Literal["table", "series"]
 
@@ -29,8 +32,10 @@ _MISSING = (
 _LARGEST = 1e15
 
 
-def rows_of(array: NDArray[np.generic], kind: Rows, what: str) -> NDArray[np.float64]:
-    """Return rows [n, d] as [n, d, 1, 1], or series [n, c, t] as [n, c, 1, t].
+def rows_of(
+    array: NDArray[np.generic], kind: Rows, what: str, axes: str = "auto"
+) -> NDArray[np.float64]:
+    """Return rows [n, d] as [n, d, 1, 1], or series [n, c, t] as [n, c, 1, t]; by ``axes`` they may be [n, t, c].
 
     Raises
     ------
@@ -41,6 +46,8 @@ def rows_of(array: NDArray[np.generic], kind: Rows, what: str) -> NDArray[np.flo
         raise DataError(
             f"{what} has shape {array.shape}: it must be {FORMS[kind]} for data.kind={kind}"
         )
+    if axes == "channels_last":
+        array = array.swapaxes(1, 2)
     if 0 in array.shape[1:] or array.shape[1] > MOST_COLUMNS:
         parts = "columns" if kind == "table" else "channels"
         raise DataError(
@@ -100,7 +107,13 @@ def info_of_rows(
         If the scale lacks its constants, or these do not fit; or values lie beyond what a model learns from.
     """
     assert data.kind != "images"
-    channels = stored.train.images.shape[1]
+    channels, steps = stored.train.images.shape[1], stored.train.images.shape[3]
+    if data.kind == "series" and data.axes == "auto" and channels > steps:
+        log.warning(
+            "%d channels of %d steps: are the axes [n, steps, channels]? Then set data.axes=channels_last, else "
+            "data.axes=steps_last",
+            *(channels, steps),
+        )
     low, high = (
         _stated(key, stored.about, images, data, channels, name) for key in ("low", "high")
     )

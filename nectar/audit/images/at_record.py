@@ -102,7 +102,7 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
 
 def _learned(division: Division, site: str, part: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the positions that a site learns from."""
-    if division.config.private or not division.config.data.site_holdout:
+    if division.config.private or not division.config.data.held_by_sites:
         return part
     return division.share(site, division.dataset, part)[0]
 

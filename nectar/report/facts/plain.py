@@ -122,6 +122,15 @@ PLAIN: dict[str, Facts] = {
         ),
         carries="weights and control variates",
     ),
+    "server": Facts(
+        "training on the server's own images",
+        (
+            "This is not federated learning: the server trained on its own labelled images, those of the validation "
+            "split, and asked no site for anything.",
+        ),
+        ("Nothing left a site.",),
+        carries="nothing",
+    ),
     "topk": Facts(
         "top-k",
         ("No training example left a device: a part of an update travelled.",),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from nectar.audit.attack import Releases
-from nectar.audit.gradients import GradientReleases
-from nectar.audit.latents import LatentReleases
-from nectar.audit.matching import MatchingReleases
-from nectar.audit.published import PublishedReleases
+from tests.mechanisms.attack import Releases
+from tests.mechanisms.gradients import GradientReleases
+from tests.mechanisms.latents import LatentReleases
+from tests.mechanisms.matching import MatchingReleases
+from tests.mechanisms.published import PublishedReleases
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common.privacy.accounting import epsilon
 from common.privacy.events import Adjacency, Event
-from nectar.audit.bound import Bound, lower_bound
+from tests.mechanisms.bound import Bound, lower_bound
 
 STATISTICS = ("itself", "less a neighbour's", "less an earlier one", "its spread")
 """What of a release the attacker looks at.

@@ -21,17 +21,17 @@ from scipy.stats import norm
 from torch import Tensor
 
 from common.privacy.accounting import epsilon
-from nectar.audit.attack import STATISTICS, Audit, Releases, audit
-from nectar.audit.bound import lower_bound
-from nectar.audit.gradients import GradientReleases
-from nectar.audit.latents import LatentReleases
-from nectar.audit.matching import MatchingReleases
-from nectar.audit.published import PublishedReleases
-from nectar.audit.targets import TARGETS
-from nectar.cli import main
 from synth.poisson_classes import PoissonClasses
 from synth.private_matching import Mechanism
 from synth.private_release import Contributions, Gaussian
+from tests.mechanisms.attack import STATISTICS, Audit, Releases, audit
+from tests.mechanisms.bound import lower_bound
+from tests.mechanisms.gradients import GradientReleases
+from tests.mechanisms.latents import LatentReleases
+from tests.mechanisms.matching import MatchingReleases
+from tests.mechanisms.published import PublishedReleases
+from tests.mechanisms.run import main
+from tests.mechanisms.targets import TARGETS
 
 DELTA = 1e-5
 MECHANISMS: tuple[Mechanism, ...] = ("gradient", "feature")
@@ -296,26 +296,11 @@ def test_what_cannot_be_compared_is_refused() -> None:
         lower_bound(torch.ones(3, 1), torch.ones(4, 1), DELTA)
 
 
-# ---- the command --------------------------------------------------------------------------------------
+# ---- the program --------------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", "feddpms-means", "--repeats", "20000"]) == 0
+def test_the_program_says_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["feddpms-means", "--repeats", "20000"]) == 0
     assert "feddpms-means" in capsys.readouterr().out
-    assert main(["audit", "feddm-published", "--repeats", "2000"]) == 1
+    assert main(["feddm-published", "--repeats", "2000"]) == 1
     assert "More is shown than is claimed" in capsys.readouterr().out
-    assert main(["audit", "--help"]) == 0
-    assert "feddm-gradient-sampled " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nothing"], "`nectar audit --help` lists all"),
-        (["--repeats", "3"], "'--repeats': 3 is not in the range 1000<=x"),
-        (["--noise", "much"], "'--noise': 'much' is not a valid float"),
-    ],
-)
-def test_a_slip_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", *words]) == 2
-    assert said in capsys.readouterr().err

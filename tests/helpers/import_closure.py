@@ -8,20 +8,11 @@ states for type checkers what stands behind its names, and is read by that.
 from __future__ import annotations
 
 import ast
-import hashlib
-import importlib.util
-import site
-import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from common.code.fingerprint import PACKAGES, ROOT
-
-MADE: dict[str, Path] = {}
-"""Files of source by module, of what Python finds without a file of that name: the running program."""
 
 
 @dataclass(frozen=True)
@@ -42,56 +33,38 @@ class Source:
         What it imports, inside functions too, but not for a type checker alone.
     handed_on : mapping of str to Import
         Of an ``__init__.py`` that only imports: where each of its names comes from. None of any other file.
-    digest : str
-        The SHA-256 of its statements, without comments, docstrings and layout.
     """
 
     imports: tuple[Import, ...]
     handed_on: Mapping[str, Import] | None
-    digest: str
 
 
 @dataclass
 class Sources:
-    """The source of the app and of a user's own modules, found by module; installed packages are none of it.
-
-    A file is read once, as a process imports it once; with ``again`` it is read again when it has changed.
-    """
+    """The app's source, found by module and read once."""
 
     root: Path = ROOT
-    again: bool = False
-    _read: dict[Path, tuple[tuple[int, int], Source]] = field(default_factory=dict)
+    _read: dict[Path, Source] = field(default_factory=dict)
     _found: dict[str, Path | None] = field(default_factory=dict)
 
     def path(self, module: str) -> Path | None:
-        """Return a module's file; None for what is installed, built in or not there."""
+        """Return a module's file; None for what is not the app's."""
         if module not in self._found:
             self._found[module] = self._sought(module)
         return self._found[module]
 
     def _sought(self, module: str) -> Path | None:
-        if module in MADE:
-            return MADE[module]
-        top, _, rest = module.partition(".")
-        home = self.root if top in PACKAGES else _home(top)
-        if home is None:
+        if module.partition(".")[0] not in PACKAGES:
             return None
-        stem = home.joinpath(top, *rest.split(".") if rest else ())
-        for path in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
-            if path.is_file():
-                return path
-        return None
+        stem = self.root.joinpath(*module.split("."))
+        places = (stem / "__init__.py", stem.with_name(f"{stem.name}.py"))
+        return next((path for path in places if path.is_file()), None)
 
     def of(self, module: str, path: Path) -> Source:
         """Return what the file of ``module`` says."""
-        known = self._read.get(path)
-        if known is not None and not self.again:
-            return known[1]
-        stat = path.stat()
-        stamp = (stat.st_mtime_ns, stat.st_size)
-        if known is None or known[0] != stamp:
-            known = self._read[path] = (stamp, parse(path.read_bytes(), module, path.stem))
-        return known[1]
+        if path not in self._read:
+            self._read[path] = parse(path.read_bytes(), module, path.stem)
+        return self._read[path]
 
     def closure(
         self,
@@ -109,7 +82,6 @@ class Sources:
         windows : bool
             Whether all is followed that an import executes: every ``__init__.py``, with all that it hands on.
         """
-        self._found = {}  # a file may have come or gone since; within one closure it is asked for many times
         found: dict[str, Path] = {}
         followed: set[Import] = set()
         queue = [target for start in starts for target in self._targets(Import(start), windows)]
@@ -163,10 +135,7 @@ class Sources:
 
 def parse(content: bytes, module: str, stem: str) -> Source:
     """Read a file of source."""
-    try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError):  # half written, or no Python: what it says is all that it is
-        return Source((), None, hashlib.sha256(content).hexdigest())
+    tree = ast.parse(content)
     package = module if stem == "__init__" else module.rpartition(".")[0]
     body = [node for node in tree.body if not _is_text(node)]
     lazy = stem == "__init__" and any(map(_is_getattr, body))
@@ -174,7 +143,7 @@ def parse(content: bytes, module: str, stem: str) -> Source:
     imports = tuple(found for node in seen for found in _imports(node, package))
     only = stem == "__init__" and all(_hands_on(node, lazy) for node in body)
     names = {name: one for node in seen for name, one in _bound(node, package)} if only else None
-    return Source(imports, names, hashlib.sha256(_plain(tree).encode()).hexdigest())
+    return Source(imports, names)
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
@@ -239,43 +208,3 @@ def _is_text(node: ast.stmt) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-def _plain(tree: ast.Module) -> str:
-    """Write a tree without its texts that stand for themselves."""
-    for node in ast.walk(tree):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list):
-                kept = [statement for statement in block if not _is_text(statement)]
-                setattr(node, name, kept or ([ast.Pass()] if block and name == "body" else kept))
-    return ast.unparse(tree)
-
-
-@cache
-def _home(top: str) -> Path | None:
-    """Return the folder in which a user's own top-level module or package lies; None for what is installed."""
-    if top in sys.stdlib_module_names:
-        return None
-    try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    packages = list(spec.submodule_search_locations or ())
-    place = packages[0] if packages else spec.origin
-    path = Path(place or "").resolve()
-    if not path.exists() or any(path.is_relative_to(installed) for installed in _installed()):
-        return None
-    return path.parent
-
-
-@cache
-def _installed() -> tuple[Path, ...]:
-    names = ("purelib", "platlib", "stdlib")
-    places = [sysconfig.get_path(name) for name in names]
-    places += [*site.getsitepackages(), site.getusersitepackages()]
-    # those of another environment, which a .pth file or PYTHONPATH adds
-    places += [one for one in sys.path if Path(one).name in ("site-packages", "dist-packages")]
-    return tuple(Path(place).resolve() for place in places)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from common.draws.entropy import KeyStream
 from common.privacy.events import Adjacency, Event
-from nectar.audit.matching import MatchingReleases
+from tests.mechanisms.matching import MatchingReleases
 
 #: releases in a call
 _BLOCK = 1000

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from client_app.draws import Draws
 from common.methods import METHODS
-from nectar.audit.phases import PHASES, PLACES, audit_phase, exact_epsilon
-from nectar.cli import main
+from tests.mechanisms.phases import PHASES, PLACES, audit_phase, exact_epsilon
+from tests.mechanisms.run import main
 
 DELTA = 1e-5
 
@@ -100,7 +100,7 @@ def test_the_epsilon_of_a_moved_sum_is_the_gaussians() -> None:
 def test_the_command_says_what_moved_and_fails_where_it_is_too_much(
     capsys: pytest.CaptureFixture[str], old_order: None
 ) -> None:
-    assert main(["audit", "phase-fedavg-plain"]) == 0
+    assert main(["phase-fedavg-plain"]) == 0
     assert "1.000          1.000          1.000     4.38     4.39" in capsys.readouterr().out
-    assert main(["audit", "phase-fedavg"]) == 1
+    assert main(["phase-fedavg"]) == 1
     assert "More is shown than is claimed." in capsys.readouterr().out

@@ -1,0 +1,68 @@
+"""Training on the server's own labelled images alone: what a server reaches that asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from common.division import Division
+from common.errors import ConfigError
+from common.learning.run import Run
+from common.learning.training import plain
+from common.samples.inputs import Samples, samples
+from common.sites import Site
+from common.wire.weights import Weights
+from strategies.base import Instruction, Strategy
+from strategies.bounds import Bound
+from strategies.exchange.replies import Upload
+from strategies.image_training import learned_from
+
+
+class Server(Strategy):
+    """Trains the model on the validation images, as ``image_training`` says, from the last round's weights.
+
+    Raises
+    ------
+    ConfigError
+        If the server has no validation images.
+    """
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        if run.config.data.validated_at_sites:
+            raise ConfigError(_refused("data.validation_at=sites leaves it none"))
+        self._images = self._validation()
+
+    def _validation(self) -> Samples:
+        division = Division(self.run.config)
+        if not len(held := division.validation):
+            share = f"data.validation={self.run.config.data.validation:g}"
+            raise ConfigError(_refused(f"{share} of {len(division.dataset.train)} is none"))
+        return samples(division.dataset.train, self.run.info, held).to(self.run.device)
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Ask nobody."""
+        return {}
+
+    def bounds(self) -> Mapping[str, Bound]:
+        """Nothing is sent."""
+        return {}
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Return the weights after the round's training."""
+        for _ in uploads:
+            raise RuntimeError("nobody was asked")
+        objective = plain(self.run.task)
+        return learned_from(self.run, server_round, weights, self._images, objective)
+
+    def notes(self) -> Mapping[str, int]:
+        """Say on how many labelled images the server trained."""
+        return {"trained_on": len(self._images)}
+
+
+def _refused(why: str) -> str:
+    return (
+        f"method=server trains on the validation images that the server holds back, and {why}: set data.validation "
+        "above 0, such as 0.1, with data.validation_at=server"
+    )

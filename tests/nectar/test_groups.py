@@ -1,0 +1,262 @@
+"""Rows and pictures that belong together, as those of one patient, are on one side of every division."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data_files import forget_loaded
+from PIL import Image
+
+from client_app.membership import divided
+from common.config.loading import load
+from common.division import Division
+from nectar.cli import main
+
+PATIENTS, ROWS = 40, 10
+PRIVATE = "evaluation.on=none privacy.noise_multiplier=1 privacy.counts=public"
+RUN = ("run", "fedavg", "federation.sites=4", "rounds=10", "fedavg.epochs=30", "fedavg.lr=0.1")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    forget_loaded(monkeypatch)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "runs"))
+
+
+def table(path: Path, *, patients: int = PATIENTS) -> str:
+    """Write ten nearly equal rows of each patient, whose class is drawn by lot: nothing can be learned of others."""
+    draw = random.Random(3)
+    lines = ["a,patient,b,c,d,e,f,class"]
+    for patient in range(patients):
+        centre = [draw.gauss(0, 1) for _ in range(6)]
+        label = "sick" if patient % 2 else "well"
+        for _ in range(ROWS):
+            first, *rest = (f"{value + draw.gauss(0, 0.02):.4f}" for value in centre)
+            lines.append(",".join([first, f"p{patient}", *rest, label]))
+    path.write_text("\n".join(lines) + "\n")
+    return f"data.file={path}"
+
+
+def division_of(*words: str) -> Division:
+    return Division(load({"method": "fedavg", "set": " ".join(words)}))
+
+
+def last(words: list[str], tmp_path: Path) -> dict[str, Any]:
+    assert main([*words, "--note-record", str(tmp_path / "note")]) == 0
+    lines = (Path((tmp_path / "note").read_text().strip()) / "metrics.jsonl").read_text()
+    found: dict[str, Any] = json.loads(lines.splitlines()[-1])
+    return found
+
+
+def test_a_class_drawn_by_lot_is_learned_by_rows_and_not_by_patients(tmp_path: Path) -> None:
+    """On test, on the server's validation rows and on those that sites hold out."""
+    file = table(tmp_path / "t.csv")
+    judged = ["data.validation=0.25", "data.site_holdout=0.25", "evaluation.on=both", "seed=1"]
+    words = [*RUN, "data.label=class", "partition.alpha=100", *judged]
+    bare = tmp_path / "bare.csv"
+    bare.write_text(re.sub(r",(p\d+|patient),", ",", (tmp_path / "t.csv").read_text()))
+    by_rows = last([*words, f"data.file={bare}"], tmp_path)
+    by_patient = last([*words, file, "data.group=patient"], tmp_path)
+    for part in ("test", "validation", "sites"):
+        assert by_rows[part]["accuracy"] > 0.9
+        assert by_patient[part]["accuracy"] < 0.8
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "iid", "quantity", "by_class", "shards", "natural"])
+def test_every_division_keeps_patients_whole(tmp_path: Path, kind: str) -> None:
+    file = table(tmp_path / "t.csv")
+    words = (
+        f"data.label=class data.group=patient partition.kind={kind} data.site_holdout=0.3".split()
+    )
+    division = division_of(file, *words, "federation.sites=4 data.validation=0.2")
+    groups = division.dataset.train.owners
+    assert groups is not None
+    sides = [division.validation]
+    for site, part in enumerate(division.partition(4)):
+        sides += division.share(f"partition-{site}", division.dataset, part)
+    held = [set(groups[side].tolist()) for side in sides]
+    assert all(len(side) == ROWS * len(these) for side, these in zip(sides, held, strict=True))
+    assert sum(map(len, held)) == len(set.union(*held))
+    if kind != "natural":
+        assert len(set.union(*held)) == PATIENTS * 0.8
+    assert len(held[0]) == pytest.approx(PATIENTS * 0.8 * 0.2, abs=1)
+    assert len(division.dataset.test) == PATIENTS * ROWS * 0.2
+    assert division.dataset.info.columns == tuple("abcdef")
+
+
+def test_in_a_private_run_one_more_row_or_patient_moves_no_other(tmp_path: Path) -> None:
+    """Membership is the keyed hash of a patient's name."""
+    held = []
+    for number, patients in enumerate((PATIENTS, PATIENTS + 1)):
+        file = table(tmp_path / f"{number}.csv", patients=patients)
+        if number:  # and one more row of a patient that is there
+            with (tmp_path / "1.csv").open("a") as more:
+                more.write("9,p0,9,9,9,9,9,well\n")
+        words = "data.label=class data.group=patient data.site_holdout=0.3 data.test_share=0"
+        division = division_of(file, words, PRIVATE)
+        groups = division.dataset.train.owners
+        assert groups is not None
+        kept, out = divided(division, "north", division.dataset, np.arange(len(groups)), b"key")
+        assert not set(groups[kept]) & set(groups[out])
+        held.append((set(groups[out].tolist()), set(groups.tolist())))
+    (before, known), (after, _) = held
+    assert 0 < len(before) < PATIENTS
+    assert after & known == before
+
+
+def pictures(folder: Path, nested: bool) -> None:
+    rng = np.random.default_rng(0)
+    for kind in ("cat", "dog"):
+        for patient in range(8):
+            for view in range(3):
+                name = f"p{patient}/v{view}.png" if nested else f"p{patient}_v{view}.png"
+                path = folder / kind / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(rng.integers(0, 255, (8, 8), np.uint8)).save(path)
+
+
+@pytest.mark.parametrize(
+    ("nested", "group"), [(True, "folder"), (False, "{group}_*"), (False, "p{group}_v*.png")]
+)
+def test_pictures_of_a_patient(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], nested: bool, group: str
+) -> None:
+    """A patient has pictures of both classes here, and 6 in all."""
+    pictures(tmp_path / "set", nested)
+    words = [f"images.folder={tmp_path / 'set'}", "dataset=images", f"images.group={group}"]
+    words += ["images.size=8", "partition.kind=iid", "federation.sites=3", "partition.min_size=1"]
+    assert main(["data", *words]) == 0
+    said = capfd.readouterr().out
+    assert re.search(r"training +\d+ images of \d groups, which are kept whole", said)
+    assert "not used  no file" in said
+    counts = re.findall(r"^(?:partition-\d|test) +(\d+)", said, re.MULTILINE)
+    assert len(counts) == 4
+    assert all(int(number) % 6 == 0 for number in counts)
+
+
+def test_what_it_cannot_group_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pictures(tmp_path / "set", nested=False)
+    shutil.copy(tmp_path / "set/cat/p0_v0.png", tmp_path / "set/cat/stray.png")
+    words = ["data", "dataset=images", f"images.folder={tmp_path / 'set'}", "images.size=8"]
+    words += ["partition.kind=iid", "federation.sites=2"]
+    assert main([*words, "images.group={group}_*"]) == 0
+    assert "cat/stray.png: its name has no group (images.group)" in capfd.readouterr().out
+    assert main([*words, "images.group=folder"]) == 2
+    assert "lies in no group's folder (images.group=folder)" in capfd.readouterr().err
+    for wrong in ("patient", "{group}*{group}", "*", "*a*b*c{group}", "a/{group}"):
+        assert main([*words, f"images.group={wrong}"]) == 2
+        assert "folder, or a pattern with {group} once" in capfd.readouterr().err
+    file = table(tmp_path / "t.csv")
+    for group, line in (("patints", "data.group=patient"), ("class", "name another column")):
+        assert main(["data", file, "data.label=class", f"data.group={group}"]) == 2
+        assert line in capfd.readouterr().err
+    assert main(["data", "dataset=digits", "data.group=patient"]) == 2
+    assert "images.group" in capfd.readouterr().err
+
+
+def test_more_sites_than_groups_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = table(tmp_path / "t.csv", patients=6)
+    words = [file, "data.label=class", "data.group=patient", "partition.kind=iid"]
+    assert main(["data", *words, "federation.sites=6"]) == 2
+    number = re.search(r"set federation.sites to (\d) or less", capfd.readouterr().err)
+    assert number is not None
+    assert main(["data", *words, f"federation.sites={number[1]}"]) == 0
+
+
+def test_groups_on_both_sides_are_said_loudly(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a folder that brings test/, and of an .npz with train_groups and test_groups."""
+    pictures(tmp_path / "set/train", nested=True)
+    shutil.copytree(tmp_path / "set/train/cat/p1", tmp_path / "set/test/cat/p1")
+    shutil.copytree(tmp_path / "set/train/dog/p7", tmp_path / "set/test/dog/p9")
+    words = ["dataset=images", f"images.folder={tmp_path / 'set'}", "images.size=8"]
+    words += ["partition.kind=iid", "federation.sites=2"]
+    assert main(["data", *words, "images.group=folder"]) == 0
+    captured = capfd.readouterr()
+    assert "1 of 9 groups are in training and in test" in caplog.text
+    # the pictures that were copied are named, whatever the groups are called
+    assert "6 test pictures are in training too" in captured.out
+    assert (
+        f"{tmp_path}/set/test/dog/p9/v0.png is {tmp_path}/set/train/dog/p7/v0.png" in captured.out
+    )
+    arrays: dict[str, Any] = {
+        "train_images": np.zeros((8, 4, 4), np.uint8), "train_labels": np.arange(8) % 2,
+        "test_images": np.zeros((2, 4, 4), np.uint8), "test_labels": np.arange(2),
+        "train_groups": np.arange(8), "test_groups": np.array([7, 8]),
+    }  # fmt: skip
+    np.savez(tmp_path / "x.npz", **arrays)
+    words = ["data", f"data.file={tmp_path / 'x.npz'}", "federation.sites=2", "partition.kind=iid"]
+    for _ in range(2):  # of the file, and of its store
+        caplog.clear()
+        forget_loaded(monkeypatch)
+        assert main([*words, "data.validation=0"]) == 0
+        assert "1 of 9 groups are in training and in test" in caplog.text
+
+
+def test_the_same_pictures_in_training_and_test_are_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By their files; saved again as another format and size; and not where they are but alike."""
+    rng = np.random.default_rng(1)
+    for kind in ("a", "b"):
+        for number in range(12):
+            smooth = Image.fromarray(rng.integers(0, 255, (6, 6), np.uint8)).resize((64, 64))
+            for part in ("train", "test") if number < 2 else ("train",):
+                path = tmp_path / "set" / part / kind / f"{part}{number}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if part == "test" and number == 1:
+                    smooth.save(path.with_suffix(".jpg"), quality=100)
+                else:
+                    smooth.save(path)
+        other = Image.fromarray(rng.integers(0, 255, (6, 6), np.uint8)).resize((64, 64))
+        other.save(tmp_path / "set/test" / kind / "other.png")
+    words = ["data", "dataset=images", f"images.folder={tmp_path / 'set'}", "images.channels=1"]
+    words += ["partition.kind=iid", "federation.sites=2"]
+    assert main([*words, "images.size=16"]) == 0
+    said = capfd.readouterr().out
+    assert "4 test pictures are in training too" in said
+    assert f"{tmp_path}/set/test/a/test1.jpg is {tmp_path}/set/train/a/train1.png" in said
+    assert "other.png is" not in said
+    for at, site in enumerate(("north", "south")):
+        for kind in ("a", "b"):
+            (tmp_path / site / kind).mkdir(parents=True)
+            for number in range(at, 12, 2):
+                name = f"{kind}/train{number}.png"
+                shutil.move(tmp_path / "set/train" / name, tmp_path / site / name)
+    words += [f"images.sites={tmp_path}/north,{tmp_path}/south", "images.classes=a,b"]
+    shutil.rmtree(tmp_path / "set/train")
+    assert main([*words, "images.size=16"]) == 0
+    said = capfd.readouterr().out
+    assert "4 test pictures are in training too" in said
+    assert f"{tmp_path}/set/test/a/test1.jpg is {tmp_path}/south/a/train1.png" in said
+
+
+def test_a_score_of_the_pictures_finds_the_same_division(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures(tmp_path / "set", nested=True)
+    words = [f"images.folder={tmp_path / 'set'}", "dataset=images", "images.group=folder"]
+    words += ["images.size=8", "model.width=4", "federation.sites=2", "rounds=1"]
+    line = last(["run", "fedavg", "fedavg.epochs=1", "partition.min_size=1", *words], tmp_path)
+    record = (tmp_path / "note").read_text().strip()
+    assert main(["export", record, "--output", str(tmp_path / "out")]) == 0
+    score = ["score", str(tmp_path / "out"), str(tmp_path / "set")]
+    assert main([*score, "--json", str(tmp_path / "s.json")]) == 0
+    found = json.loads((tmp_path / "s.json").read_text())
+    assert found["parts"]["held out"]["accuracy"] == pytest.approx(line["test"]["accuracy"])
+    assert sum(part["images"] for part in found["parts"].values()) == 48
