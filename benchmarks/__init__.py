@@ -13,6 +13,5 @@ ENTRIES = {
     "diffusion_step": "benchmarks.diffusion_step",
     "trajectory_step": "benchmarks.trajectory_step",
     "private_step": "benchmarks.private_step",
-    "comparison_runs": "benchmarks.comparison_runs",
 }
 """Entries by name: modules with ``rows(pairs: int) -> Iterator[Row]``, imported when asked for."""

@@ -100,13 +100,7 @@ class Config:
     round: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse settings that are each allowed but cannot hold together.
-
-        Raises
-        ------
-        ConfigError
-            What one of the checks refuses, each in the sentence of its own.
-        """
+        """Refuse settings that are each allowed but cannot hold together, with a ConfigError."""
         check_images(self.images)
         check_own_data(self.dataset, self.data, self.images)
         check_arrays(self.dataset, self.data, self.images)
@@ -202,13 +196,7 @@ class Config:
         return not self.private or self.privacy.counts == "public"
 
     def of(self, method: str) -> Config:
-        """Return the configuration as a method inside this run's has it: as if it had been chosen.
-
-        Raises
-        ------
-        ConfigError
-            If the run's method does not use it, or its settings cannot hold together with the run's.
-        """
+        """Return the configuration as if a method inside this run's had been chosen; ConfigError if it cannot be."""
         name = section(method)
         if name not in self.inner:
             raise ConfigError(f"method={self.method} does not use {method}.")
@@ -309,13 +297,7 @@ class Config:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def with_sites(self, sites: int) -> Config:
-        """Return the configuration for another number of sites, at least one: the nodes there are.
-
-        Raises
-        ------
-        ConfigError
-            If so few cannot meet another setting, such as ``federation.min_replies``.
-        """
+        """Return the configuration for another number of sites; ConfigError if they cannot meet ``min_replies``."""
         federation = FederationSettings.model_validate(
             self.federation.model_dump() | {"sites": sites}
         )

@@ -67,6 +67,7 @@ WIRE = {
     ("rounds", "methods"),
     [
         (2, {"scaffold": "scaffold.option=I"}),
+        (2, {"server": "", "local": "data.validation_at=sites"}),
         pytest.param(2, WIRE, marks=pytest.mark.long),
         pytest.param(3, {"local": "", "fedmix": "fedmix.mean_of=5"}, marks=pytest.mark.long),
         pytest.param(3, {"feddpms": PAPERS_DPMS}, marks=pytest.mark.long),
@@ -77,7 +78,10 @@ WIRE = {
 def test_the_numbers_are_those_of_this_process(
     small: Small, tmp_path: Path, rounds: int, methods: dict[str, str]
 ) -> None:
-    """SCAFFOLD's bundles and control variates; the wire's codecs; local's models, FedMix's parcels."""
+    """SCAFFOLD's bundles and control variates; the wire's codecs; local's models, FedMix's parcels.
+
+    A server that asks nobody, and a validation split that the sites judge, each by its own model.
+    """
     with Deployment(tmp_path, nodes=3) as federation:
         for method, settings in methods.items():
             config = small(method=method, rounds=rounds, set=f"{settings} evaluation.on=server")

@@ -77,6 +77,23 @@ def test_the_line_that_export_prints_gives_the_figures_of_what_was_held_out(
     assert "36 images that the run learned from, which say nothing about others: accuracy" in said
 
 
+def test_pictures_that_sites_held_for_validation_are_told_from_those_they_learned_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The figure on them is the run's own, which the sites made."""
+    for name in COLOURS:
+        paint(tmp_path / "set", name, 20)
+    words = ["dataset=images", f"images.folder={tmp_path / 'set'}", "images.size=8"]
+    export, line = exported(tmp_path, capsys, *words, "data.validation_at=sites")
+    parts = figures(tmp_path, shlex.split(line))["parts"]
+    told = json.loads((export / "model.json").read_text())["figures"]["validation"]
+    assert parts["validation"]["images"] + parts["trained"]["images"] == 48
+    assert parts["validation"]["images"] == pytest.approx(12, abs=1)
+    assert parts["validation"]["accuracy"] == pytest.approx(told["accuracy"])
+    assert parts["validation"]["loss"] == pytest.approx(told["loss"], rel=1e-5)
+    assert parts["trained"]["loss"] != pytest.approx(told["loss"], rel=1e-5)
+
+
 @pytest.mark.extended
 def test_folders_of_a_set_with_a_test_part_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

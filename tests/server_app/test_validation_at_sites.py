@@ -156,6 +156,14 @@ def test_a_private_run_may_have_none(tmp_path: Path) -> None:
     assert run.rounds[-1]["validation"] is None
 
 
+def test_a_server_without_any_data_has_a_best_round_by_it(tmp_path: Path) -> None:
+    asked = {"rounds": 1, "output_dir": tmp_path, "progress": False}
+    run = nectar.run("fedavg", **asked, **AT_SITES | {"evaluation.on": "none"})
+    assert run.rounds[-1]["test"] is None
+    best = Checkpoint.load(run.directory / "checkpoint" / "best.safetensors")
+    assert best.validation_accuracy == run.rounds[-1]["validation"]["accuracy"]
+
+
 def test_data_says_who_holds_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["data", "data.validation_at=sites", "data.validation=0.2"]) == 0
     assert "each site holds back 0.2 of its images for validation" in capsys.readouterr().out
