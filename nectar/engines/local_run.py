@@ -45,9 +45,9 @@ def run_here(
     """
     config = load(run_config)
     app = client_app()
-    check(config)
-    note_parts(config)
     try:
+        check(config)
+        note_parts(config)
         with local_federation(app, config, progress) as grid:
             return serve(grid, config, begun, members, on_round=on_round)
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,13 +89,15 @@ def test_a_line_is_written_whole_or_not_at_all(
 
 @contextmanager
 def no_file_larger_than(size: int) -> Iterator[None]:
-    """Let the kernel itself refuse to write more into a file."""
+    """Let the kernel itself refuse to write more into a file, but not bytecode, which Python would leave cut short."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = before
 
 
 @pytest.mark.parametrize("size", [200, 3_000, 6_000])
