@@ -14,7 +14,6 @@ from common.draws.row_draws import SystemRows
 from common.draws.seeding import process_wide
 from common.errors import ConfigError, one_line
 from common.learning.run import Run
-from common.settings.training import TrainingSettings
 from synth.private_gradients import example_gradients
 from synth.private_matching import rows_see_each_other
 from synth.row_draws import LayerDraws
@@ -28,8 +27,10 @@ def require_private_step(run: Run) -> None:
     Batch norm is looked for in every model; a step is taken by one of the user's own.
     """
     config = run.config
-    settings = [each for each in config.methods.values() if not each.uses()]
-    matching = any(not isinstance(each, TrainingSettings) for each in settings)  # images, as FedDM
+    mechanisms = {getattr(each, "mechanism", "none") for each in config.methods.values()}
+    matching = bool(
+        mechanisms & {"feature", "gradient"}
+    )  # sites match images then, and train nothing
     if not config.privacy.active or (config.model.train == "head" and not matching):
         return
     model, own = run.build_model().train(), is_import_path(config.model.name)
