@@ -73,7 +73,7 @@ def test_its_step_is_of_the_loss_by_the_real_images_that_each_stands_for() -> No
 def test_sites_that_are_to_judge_another_model_are_refused_and_the_sites_own_is_not() -> None:
     judged = "evaluation.on=sites data.site_holdout=0.2"
     with pytest.raises(
-        ConfigError, match=r"method=feddm learns others .* set evaluation\.on=server"
+        ConfigError, match=r"method=feddm learns another .* set evaluation\.on=server"
     ):
         FedDM(Division(load({"set": f"{judged} {TWO}"})).run)
     FedDM(Division(load({"set": judged})).run)
