@@ -113,6 +113,43 @@ def test_in_a_private_run_one_more_row_or_patient_moves_no_other(tmp_path: Path)
     assert after & known == before
 
 
+def shares(capsys: pytest.CaptureFixture[str], path: Path, rows: list[str], *words: str) -> Any:
+    """Return what `nectar data` says of a table of groups: its rows to learn from and to judge by, and of each site."""
+    path.write_text("x,g,class\n" + "\n".join(rows) + "\n")
+    given = [f"data.file={path}", "data.label=class", "data.group=g", "data.validation=0", *words]
+    assert main(["data", *given]) == 0
+    said = capsys.readouterr().out
+    parts = [int(re.search(rf"{part} +(\d+) rows", said)[1]) for part in ("training", "test")]  # type: ignore[index]
+    return *parts, [int(size) for size in re.findall(r"partition-\d+ +(\d+)", said)]
+
+
+def test_groups_with_all_classes_are_cut_and_dealt_as_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though no class has most of any, as where each patient does each of four tasks as often."""
+    rows = [f"{row % 7},s{row // 24},{row % 4}" for row in range(40 * 24)]
+    train, test, sites = shares(
+        capsys, tmp_path / "t.csv", rows, "federation.sites=4", "partition.kind=shards"
+    )
+    assert (train, test, sites) == (768, 192, [192] * 4)
+    *_, drawn = shares(capsys, tmp_path / "t.csv", rows, "federation.sites=5")
+    assert sum(drawn) == 768
+    assert (
+        sorted(drawn)[1] > 24
+    )  # four sites of one group each, and one of all others, no draw gave
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_group_of_most_of_its_class_is_learned_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    sizes = {"big": 90, "s": 3, "t": 3, "u": 4}
+    rows = [f"{row % 7},{name},sick" for name, size in sizes.items() for row in range(size)]
+    rows += [f"{row % 7},w{row // 10},well" for row in range(100)]
+    _, test, _ = shares(capsys, tmp_path / "t.csv", rows, "federation.sites=2", f"seed={seed}")
+    assert 23 <= test <= 30  # of 200 a fifth is asked
+
+
 def pictures(folder: Path, nested: bool) -> None:
     rng = np.random.default_rng(0)
     for kind in ("cat", "dog"):

@@ -66,11 +66,13 @@ class Groups:
         self.strata: Labels = self.counts.argmax(1)
 
     def cut(self, quotas: Indices, rng: np.random.Generator) -> NDArray[np.bool_]:
-        """Mark whole groups with about ``quotas`` [classes] samples of each class, drawn by ``rng``: bool [n].
+        """Mark whole groups with about ``quotas`` [classes] samples of each stratum, drawn by ``rng``: bool [n].
 
-        A class of which something is wanted gets one group at least, and keeps one.
+        A stratum of which something is wanted gets one group at least, and keeps one; a group of more than twice what
+        is wanted is taken last.
         """
-        order = np.lexsort((rng.permutation(len(self.sizes)), self.strata))
+        large = np.where(self.sizes > 2 * quotas[self.strata], self.sizes, 0)
+        order = np.lexsort((rng.permutation(len(self.sizes)), large, self.strata))
         sizes, strata = self.sizes[order], self.strata[order]
         starts = np.searchsorted(strata, np.arange(len(quotas)))
         ends = np.searchsorted(strata, np.arange(len(quotas)), side="right")
@@ -102,8 +104,7 @@ class Groups:
                 f"{len(self.sizes)} groups that are kept whole cannot be divided over {clients} sites: set "
                 f"federation.sites to {len(self.sizes)} or less"
             )
-        # a client that is to have none of a class gets some only where nobody lacks any
-        lacks = np.where(wanted > 0, wanted, -self.counts.sum()).astype(np.float64)
+        lacks = wanted.astype(np.float64)
         given = np.zeros(len(self.sizes), dtype=np.int64)
         number = np.zeros(clients, dtype=np.int64)
         for group in np.lexsort((rng.permutation(len(self.sizes)), -self.sizes)):

@@ -50,7 +50,7 @@ def validation_split(
     least = least if share else 0
     if groups is not None and share:
         whole = Groups(labels, groups)
-        held = whole.cut(_apportion(np.bincount(labels), count, least), rng)
+        held = whole.cut(_apportion(np.bincount(whole.strata[whole.of]), count, least), rng)
     else:
         held = stratified_mask(labels, count, rng.permutation(len(labels)), least)
     return np.flatnonzero(~held), np.flatnonzero(held)
