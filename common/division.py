@@ -86,9 +86,12 @@ class Division:
         if self.judged and not len(dataset.test):
             where = config.images.folder or dataset.info.name
             put = "put some into test/<class>/ there or " if config.images.folder else ""
+            hold = "hold some out by data.test_share=0.2"
+            if config.data.test_share:  # and each class has one example, or one group
+                hold = "bring two of a class at least, or two groups, so that data.test_share can hold one out"
             raise DataError(
-                f"evaluation.on={config.evaluation.on} needs test images, of which {where} has none: {put}hold some "
-                "out by data.test_share=0.2, or set evaluation.on=none"
+                f"evaluation.on={config.evaluation.on} needs test images, of which {where} has none: {put}{hold}, or "
+                "set evaluation.on=none"
             )
         return dataset
 

@@ -196,6 +196,9 @@ def test_what_it_cannot_group_is_said(tmp_path: Path, capfd: pytest.CaptureFixtu
     for group, line in (("patints", "data.group=patient"), ("class", "name another column")):
         assert main(["data", file, "data.label=class", f"data.group={group}"]) == 2
         assert line in capfd.readouterr().err
+    alone = table(tmp_path / "alone.csv", patients=2)
+    assert main(["data", alone, "data.label=class", "data.group=patient"]) == 2
+    assert "bring two of a class at least, or two groups" in capfd.readouterr().err
     assert main(["data", "dataset=digits", "data.group=patient"]) == 2
     assert "images.group" in capfd.readouterr().err
 
