@@ -58,7 +58,7 @@ def same_pictures(division: Division) -> SamePictures:
     """Return which test pictures of a run's folder are among those that its sites learn from, too."""
     looked = _Looks(division.config.images, time.monotonic() + _SECONDS)
     train, test = (looked.at(files) for files in _parts(division))
-    pairs = _nearly(test, train)
+    pairs = _nearly(test, train, looked)
     pairs |= {p: train.digests[d] for d, p in test.digests.items() if d in train.digests}
     whole = sorted((str(one), str(other)) for one, other in pairs.items())
     return SamePictures(tuple(whole), looked.unseen)
@@ -118,9 +118,9 @@ class _Looks:
             if time.monotonic() > self.ends:
                 self.unseen += len(files) - number
                 break
-            with path.open("rb") as file:
-                digests.setdefault(hashlib.file_digest(file, "sha256").hexdigest(), path)
-            with suppress(Unreadable):
+            with suppress(Unreadable, OSError):  # one may be gone by now
+                with path.open("rb") as file:
+                    digests.setdefault(hashlib.file_digest(file, "sha256").hexdigest(), path)
                 values = read_image(path, form, most_pixels()).ravel()
                 if np.ptp(values) >= _FLAT:
                     places.append(path)
@@ -128,14 +128,20 @@ class _Looks:
         return _Looked(digests, places, np.concatenate(small).reshape(-1, _SIDE**2))
 
 
-def _nearly(test: _Looked, train: _Looked) -> dict[Path, Path]:
-    """Return the training picture that a test picture nearly is, by place: of those of nearly its mean."""
+def _nearly(test: _Looked, train: _Looked, looked: _Looks) -> dict[Path, Path]:
+    """Return the training picture that a test picture nearly is, by place: of those of nearly its mean.
+
+    Those that there is no time for count as not looked at.
+    """
     means = train.small.mean(1)
     order = np.argsort(means)
     firsts = np.searchsorted(means[order], test.small.mean(1) - _APART, "left")
     lasts = np.searchsorted(means[order], test.small.mean(1) + _APART, "right")
     pairs = {}
     for place, values, first, last in zip(test.places, test.small, firsts, lasts, strict=True):
+        if time.monotonic() > looked.ends:
+            looked.unseen += 1
+            continue
         near = order[first:last]
         for some in (slice(None, None, _SIDE + 1), slice(None)):  # the diagonal first
             apart = np.abs(train.small[near, some].astype(np.int16) - values[some])

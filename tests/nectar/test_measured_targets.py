@@ -53,8 +53,13 @@ def spread(values: int, rows: int) -> list[int]:
         ([*"ab" * 20, "0.25"], "numbers with a fraction"),
         ([f"2024-01-{1 + i % 9:02d}" for i in range(60)], "dates"),
         ([f"{1 + i % 9}.3.2024 12:30" for i in range(60)], "dates"),
+        (["unknown", *(f"2024-01-{1 + i % 9:02d}" for i in range(59))], "dates"),
+        ([f"{i % 40}%" for i in range(60)], "40 different values in 60 rows"),
     ],
-    ids=["diabetes", "zip codes", "fractions", "one fraction", "dates", "times"],
+    ids=[
+        *("diabetes", "zip codes", "fractions", "one fraction", "dates", "times"),
+        *("dates and unknown", "percentages"),
+    ],
 )
 def test_a_measured_target_is_refused_and_taken_where_that_is_typed(
     labels: Sequence[object], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -49,11 +49,13 @@ def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
 
 def _looks_measured(names: Sequence[str], rows: int) -> str:
     """Return what the values of labels look like, where that is not classes."""
-    if all(map(_DATE.fullmatch, names)):
+    if 2 * sum(map(bool, map(_DATE.fullmatch, names))) > len(names):
         return "dates"
     numbers = [number for number in map(number_of, names) if number is not None]
     if any(number % 1 for number in numbers):
         return "numbers with a fraction"
     if len(numbers) == len(names) > _FEW and rows < _ROWS * len(names):
         return f"{len(names)} different numbers in {rows:,} rows"
+    if len(names) > _FEW and rows < 2 * len(names):  # prices, times, percentages
+        return f"{len(names)} different values in {rows:,} rows"
     return ""
