@@ -11,7 +11,7 @@ from image_folders import CLASSES, COLOURS, paint, paint_split
 
 from common.config.loading import load as load_config
 from common.division import Division
-from common.errors import DataError
+from common.errors import ConfigError, DataError
 from common.samples.dataset import Dataset
 from nectar import cli
 from nectar.class_list import with_class_list
@@ -95,5 +95,5 @@ def test_the_class_list_is_the_names_of_the_folders_where_none_is_given(
     assert "classes: blue,green,red" in capsys.readouterr().out
     stated = with_class_list(parse_words([*words, "images.classes=green,red,blue"]))
     assert load_config(stated).images.names == ("green", "red", "blue")
-    other = with_class_list(parse_words(["dataset=images", "images.folder=nowhere"]))
-    assert load_config(other).images.classes == ""
+    with pytest.raises(ConfigError, match="nowhere is not there"):
+        with_class_list(parse_words(["dataset=images", "images.folder=nowhere"]))
