@@ -232,7 +232,10 @@ def test_the_union_has_ipc_images_of_all_classes_or_of_those_a_site_holds(
         ("model.norm=batch", "running statistics"),
         ("feddgm.generator=digits dataset=mnist", "makes images of 1x8x8"),
         ("feddgm.generator=digits feddgm.space=99", "feddgm.space=99 is not there"),
-        ("evaluation.on=sites data.site_holdout=0.2", "set evaluation.on=server"),
+        (
+            "evaluation.on=sites data.site_holdout=0.2 feddgm.global_models=mlp",
+            "set evaluation.on=server",
+        ),
         ("feddgm.global_models=mlp,mlp", "repeated architecture"),
         ("feddgm.global_models=oracle", "unknown or repeated architecture"),
         ("feddgm.depths=partition-1", "site:depth"),
