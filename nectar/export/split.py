@@ -37,16 +37,17 @@ def split_settings(config: Config) -> dict[str, Any] | None:
     """Return what, beside seed and classes, decides how a run divided its pictures; None of a published set."""
     if config.dataset in NAMES:
         return None
-    data, sites = config.data, {}
+    data, more = config.data, dict[str, Any]()
     if data.validated_at_sites:
-        sites = {"sites": config.federation.sites, "partition": config.partition.model_dump()}
+        more = {"sites": config.federation.sites, "partition": config.partition.model_dump()}
+    if config.images.group:
+        more["group"] = config.images.group
     return {
         "folder": is_folder(config),
         "test_share": data.test_share,
         "validation": data.validation,
         "images": data.images,
-        "group": config.images.group,
-        **sites,
+        **more,
     }
 
 
