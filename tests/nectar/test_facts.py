@@ -17,8 +17,7 @@ from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.disclosure import Disclosure
 from nectar.records.past_run import PastRun
-from nectar.report.facts import Facts, Given, facts_of
-from nectar.report.facts.plain import PLAIN
+from nectar.report.facts import PLAIN, Facts, Given, facts_of
 from nectar.report.view import View
 
 ADAM = "flwr.serverapp.strategy:FedAdam"
