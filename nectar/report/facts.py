@@ -77,8 +77,8 @@ def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:
     name = FOREIGN_CLIENT if parts.strategy == method else method
     if name in PLAIN:
         return PLAIN[name]
-    if name in _BY_SETTINGS:
-        return _BY_SETTINGS[name](disclosed, given)
+    if name in BY_SETTINGS:
+        return BY_SETTINGS[name](disclosed, given)
     if not parts.facts:
         return None
     found = load(parts.facts)(disclosed, given)
@@ -486,7 +486,7 @@ def _batch_labels(disclosed: Disclosure, given: Given) -> str:
     return "Each was sent with a trained label, from which the device's classes can be read."
 
 
-_BY_SETTINGS: Mapping[str, Callable[[Disclosure, Given], Facts]] = {
+BY_SETTINGS: Mapping[str, Callable[[Disclosure, Given], Facts]] = {
     "feddm": _feddm,
     "fedaf": _fedaf,
     "real": _real,

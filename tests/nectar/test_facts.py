@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from documents import written
 from federation import run
-from places import ROOT
 from small import Small
 
 from common.config.loading import load
@@ -17,7 +16,7 @@ from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.disclosure import Disclosure
 from nectar.records.past_run import PastRun
-from nectar.report.facts import PLAIN, Facts, Given, facts_of
+from nectar.report.facts import BY_SETTINGS, PLAIN, Facts, Given, facts_of
 from nectar.report.view import View
 
 ADAM = "flwr.serverapp.strategy:FedAdam"
@@ -43,8 +42,7 @@ def no_facts(stated: Disclosure, given: Given) -> str:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_states_what_leaves_a_device_and_has_its_facts(method: str) -> None:
-    own = (ROOT / "nectar" / "report" / "facts" / f"{method}.py").is_file()
-    assert own != (method in PLAIN)
+    assert (method in BY_SETTINGS) != (method in PLAIN)
     stated = disclosed(method=method)
     assert not stated.differentially_private
     facts = facts_of(method, stated, load({"method": method}).settings.model_dump().get)
