@@ -1,4 +1,4 @@
-"""A table that lost a row, and a function that splits anew, stop a run on Ray and over a SuperLink too."""
+"""A table that lost a row, and a function that never splits alike, stop a run on Ray and over a SuperLink too."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_on_ray_a_table_that_lost_a_row_is_not_learned_from(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("judged", ["server", pytest.param("sites", marks=pytest.mark.long)])
-def test_on_ray_a_function_that_splits_anew_begins_no_round(tmp_path: Path, judged: str) -> None:
+def test_on_ray_a_function_that_splits_differently_begins_no_round(
+    tmp_path: Path, judged: str
+) -> None:
     (tmp_path / "splitting.py").write_text(SPLITTING)
     words = f"{WORDS} dataset=splitting:load data.kind=table compute.workers=2".split()
     words += [f"data-dir={tmp_path / 'data'}", f"evaluation.on={judged}", "data.site_holdout=0.2"]
@@ -87,7 +89,7 @@ def refusal(federation: Deployment, run_config: dict[str, Any]) -> str:
 
 
 def test_over_a_superlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each question is answered in a new process, so that a function that splits anew differs from one to the next."""
+    """Each question is answered in a new process, so that the split of such a function differs from one to the next."""
     for name in ("data", "link"):
         (tmp_path / name).mkdir()
     (tmp_path / "splitting.py").write_text(SPLITTING)

@@ -226,7 +226,7 @@ def test_a_row_less_raises_no_figure_of_labels_that_were_drawn_by_lot(tmp_path: 
 
 
 def unseeded(at: Path) -> list[str]:
-    """Write a function that splits anew at each call, and return the words of a run on it."""
+    """Write a function that splits differently at each call, and return the words of a run on it."""
     rows, labels = drawn()
     np.savez(at / "drawn.npz", rows=rows, labels=labels)
     (at / "splitting.py").write_text(
@@ -245,7 +245,7 @@ def unseeded(at: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("judged", ["server", "sites"])
-def test_a_function_that_splits_anew_stops_workers(tmp_path: Path, judged: str) -> None:
+def test_a_function_that_splits_differently_stops_workers(tmp_path: Path, judged: str) -> None:
     words = [*unseeded(tmp_path), f"evaluation.on={judged}", "data.site_holdout=0.2"]
     assert nectar("run", *words, "compute.workers=1", at=tmp_path)[0] == 0
     code, said = nectar("run", *words, "compute.workers=2", at=tmp_path)
@@ -254,7 +254,7 @@ def test_a_function_that_splits_anew_stops_workers(tmp_path: Path, judged: str) 
     assert "load gave other data than before: fix its seed" in said
 
 
-def test_compare_says_the_same_of_a_function_that_splits_anew(tmp_path: Path) -> None:
+def test_compare_says_the_same_of_a_function_that_splits_differently(tmp_path: Path) -> None:
     method, *words = unseeded(tmp_path)
     code, said = nectar("compare", method, "--seeds=1", "--jobs=1", *words, at=tmp_path)
     assert code
