@@ -117,11 +117,11 @@ def divided(
     share = config.data.site_holdout
     if not (config.private and share):
         return division.share(site, dataset, indices)
-    groups = division.groups(dataset)
+    groups = division.groups(dataset, indices)
     if groups is None:
         pool = samples(dataset.train, division.run.info, indices)
         held = chosen(pool, key, "site-holdout", share)
     else:  # all of a group or nothing of it, as its own name says
-        names = (group.tobytes() for group in groups[indices])
+        names = (group.tobytes() for group in groups)
         held = _below(keyed_digests(names, key + b"site-holdout"), share)
     return np.delete(indices, held), indices[held]

@@ -60,7 +60,7 @@ def sizes_of_all(
     run = division.run
     parts, split = division.partition(number), division.dataset.train
     strata, share = run.task.strata(split), run.config.data.held_by_sites
-    grouped = division.groups(division.dataset) is not None
+    grouped = division.groups(division.dataset, parts[0]) is not None
     if share and (run.config.private or grouped):  # which are held out is the examples' own matter
         pairs = [_divided(division, index, part) for index, part in enumerate(parts)]
         parts, held = [kept for kept, _ in pairs], []

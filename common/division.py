@@ -136,19 +136,20 @@ class Division:
         config, dataset = self.config, self.dataset
         check_reach(dataset, config.data.scale)
         strata = self.run.task.strata(dataset.train)
-        used, groups = subset(strata, config.data.images, config.seed), self.groups(dataset)
-        groups = None if groups is None else groups[used]
+        used = subset(strata, config.data.images, config.seed)
+        groups = self.groups(dataset, used)
         least = 1 if self.run.task.by_class else 0
         share = 0.0 if config.data.validated_at_sites else config.data.validation
         rest, held = validation_split(strata[used], share, config.seed, groups, least)
         return used[rest], used[held]
 
-    def groups(self, dataset: Dataset) -> Labels | None:
-        """Return which samples of ``dataset``'s training split are never divided, int64 [n]; None where any may be.
+    def groups(self, dataset: Dataset, positions: Indices) -> Labels | None:
+        """Return the groups of samples of ``dataset``'s training split, which no cut divides; None where any may.
 
         A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``.
         """
-        return None if self.config.dataset in NAMES else dataset.train.owners
+        owners = None if self.config.dataset in NAMES else dataset.train.owners
+        return None if owners is None else owners[positions]
 
     @property
     def validation(self) -> Indices:
@@ -173,8 +174,7 @@ class Division:
         purpose = SITE_VALIDATION if data.validated_at_sites else "site-holdout"
         seed = derive(self.config.seed, purpose, site)
         strata = self.run.task.strata(dataset.train)[indices]
-        groups = self.groups(dataset)
-        groups = None if groups is None else groups[indices]
+        groups = self.groups(dataset, indices)
         kept, held = validation_split(strata, data.held_by_sites, seed, groups)
         return indices[kept], indices[held]
 
@@ -198,7 +198,7 @@ def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str
 def _partition(division: Division, clients: int) -> Parts:
     positions, _ = division._cut
     split, config = division.dataset.train, division.config
-    groups = division.groups(division.dataset)
+    groups = division.groups(division.dataset, positions)
     parts = partition(
         division.run.task.strata(split)[positions],
         clients,

@@ -169,7 +169,7 @@ METHODS: dict[str, Method] = {
             parts=tuple(f"strategies.{one}" for one in _SURROGATES),
         ),
         _own("central", "Central"),
-        _own("server", "Server"),
+        _own("server", "Server", on=("central",)),
         _own("local", "Local", private=True),
         _own("fedsynth", "FedSynth", private=True, averages=True),
         _own(

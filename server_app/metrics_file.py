@@ -42,6 +42,25 @@ class _Content:
     damaged: bool
 
 
+class _Sum:
+    """The checksum of lines, to which more are added."""
+
+    def __init__(self) -> None:
+        self._digest, self._lines = hashlib.sha256(), 0
+
+    def over(self, lines: Iterable[Line]) -> _Sum:
+        """Add ``lines`` and return itself."""
+        for line in lines:
+            told = {key: value for key, value in line.items() if key != "seconds"}
+            self._digest.update(json.dumps(told, sort_keys=True).encode())
+            self._lines += 1
+        return self
+
+    @property
+    def value(self) -> Checksum:
+        return self._lines, self._digest.hexdigest()
+
+
 class MetricsFile:
     """The figures of a run's rounds.
 
@@ -53,8 +72,7 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._digest = hashlib.sha256()
-        self._summed: int | None = None
+        self._sum: _Sum | None = None
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line, on disk whole or not at all, NaN and infinity as null; OSError if there is no room."""
@@ -70,28 +88,18 @@ class MetricsFile:
                 with suppress(OSError):
                     file.truncate(before)
                 raise
-        if self._summed is not None:
-            self._sum_up([json.loads(text)])
+        if self._sum is not None:
+            self._sum.over([json.loads(text)])
 
     def checksum(self) -> Checksum:
         """Return how many lines there are, and the SHA-256 of what they say but what a clock decided."""
-        if self._summed is None:
-            self._summed = 0
-            self._sum_up(self._read().lines)
-        return self._summed or 0, self._digest.hexdigest()
-
-    def _sum_up(self, lines: Iterable[Line]) -> None:
-        for line in lines:
-            told = {key: value for key, value in line.items() if key != "seconds"}
-            self._digest.update(json.dumps(told, sort_keys=True).encode())
-            self._summed = (self._summed or 0) + 1
+        if self._sum is None:
+            self._sum = _Sum().over(self._read().lines)
+        return self._sum.value
 
     def require_unchanged(self, checksum: Checksum) -> None:
         """Refuse a file whose first lines do not have this checksum; FederationError."""
-        first = MetricsFile(self.path)
-        first._summed = 0
-        first._sum_up(self._read().lines[: checksum[0]])
-        if first.checksum() != checksum:
+        if _Sum().over(self._read().lines[: checksum[0]]).value != checksum:
             raise FederationError(
                 f"the figures in {self.path} are not those with which the checkpoint was written: {_MEND}"
             )
@@ -161,7 +169,7 @@ class MetricsFile:
         """Let go of every line after that of ``last_round``, and of what is left of one."""
         if not self.path.exists():
             return
-        self._digest, self._summed = hashlib.sha256(), None
+        self._sum = None
         kept = self.path.read_bytes().split(b"\n")[: last_round + 1]
         write_atomically(self.path, lambda to: to.write_bytes(b"".join(k + b"\n" for k in kept)))
 

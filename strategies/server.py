@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from common.division import Division
 from common.errors import ConfigError
@@ -11,14 +11,13 @@ from common.learning.training import plain
 from common.samples.inputs import Samples, samples
 from common.sites import Site
 from common.wire.weights import Weights
-from strategies.base import Instruction, Strategy
-from strategies.bounds import Bound
-from strategies.exchange.replies import Upload
+from strategies.base import Instruction
+from strategies.central import Central
 from strategies.image_training import learned_from
 
 
-class Server(Strategy):
-    """Trains the model on the validation images, as ``image_training`` says, from the last round's weights.
+class Server(Central):
+    """Trains as central training does, but on the validation images, and as ``image_training`` says.
 
     Raises
     ------
@@ -42,19 +41,15 @@ class Server(Strategy):
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Ask nobody."""
+        """Ask nobody, whosever the sites' data are."""
         return {}
 
-    def bounds(self) -> Mapping[str, Bound]:
-        """Nothing is sent."""
-        return {}
+    def _union(self) -> Samples:
+        return self._images
 
-    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
-        """Return the weights after the round's training."""
-        for _ in uploads:
-            raise RuntimeError("nobody was asked")
-        objective = plain(self.run.task)
-        return learned_from(self.run, server_round, weights, self._images, objective)
+    def trained_on(self, samples: Samples, server_round: int, weights: Weights) -> Weights:
+        """Return the weights after the round's training on ``samples``."""
+        return learned_from(self.run, server_round, weights, samples, plain(self.run.task))
 
     def notes(self) -> Mapping[str, int]:
         """Say on how many labelled images the server trained."""

@@ -78,20 +78,7 @@ def load(
             return read_central(info, images, data_dir, holdout, bounds)
         return _load(info, data_dir, bounds)
 
-    form = (
-        data.file,
-        data.size,
-        data.kind,
-        data.label,
-        data.group,
-        data.classes,
-        data.header,
-        data.axes,
-        data.scale,
-        data.low,
-        data.high,
-    )
-    own = () if name in NAMES else (*form, holdout)
+    own = () if name in NAMES else (data, holdout)
     return _once((name, data_dir, images, bounds, *own), read)
 
 

@@ -136,12 +136,11 @@ def with_runs_own(
         channels, side, _ = exported.shape
         known |= {"images.classes": ",".join(exported.classes)}
         known |= {"images.size": side, "images.channels": channels}
-        form = (
-            exported.split.images.model_dump(include={"page", "white", "group"})
-            if exported.split
-            else {}
-        )
-        known |= {f"images.{key}": value for key, value in form.items() if value}
+        if exported.split:
+            form = exported.split.images.model_dump(
+                include={"page", "white", "group"}, exclude_defaults=True
+            )
+            known |= {f"images.{key}": value for key, value in form.items()}
     typed = str(settings.get("set", ""))
     return {**settings, "seed": seed, "set": join_set({**known, **parse_set(typed, is_text)})}
 

@@ -117,10 +117,8 @@ class RunSplit:
         parts = partition(labels, number, how, self.seed, groups, whole=groups is not None)
         held = []
         for index, part in enumerate(parts):
-            seed, theirs = (
-                derive(self.seed, SITE_VALIDATION, partition_name(index)),
-                learned.at(part),
-            )
+            seed = derive(self.seed, SITE_VALIDATION, partition_name(index))
+            theirs = learned.at(part)
             held.append(part[validation_split(theirs.labels, share, seed, theirs.owners)[1]])
         return np.concatenate(held)
 
@@ -143,8 +141,7 @@ class RunSplit:
             return None
         used = subset(learned.labels, int(self.settings["images"]), self.seed)
         parts[kept[used]] = TRAINED
-        parts[
-            kept[used[self._validation(replace(learned, images=np.empty(len(learned))).at(used))]]
-        ] = VALIDATION
+        bare = replace(learned, images=np.empty(len(learned)))  # a cut goes by labels and groups
+        parts[kept[used[self._validation(bare.at(used))]]] = VALIDATION
         by_place = {places[0]: list(zip(seen, parts.tolist(), strict=True))} if places[0] else {}
         return by_place | ({places[1]: [(path, HELD_OUT) for path in tests]} if places[1] else {})

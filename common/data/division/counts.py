@@ -35,16 +35,12 @@ def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indi
 
 def lacking(labels: Labels, classes: Sequence[str], what: str) -> str:
     """Return a sentence on the classes without a sample among ``labels``, by which a model is judged; else nothing."""
-    absent = [
-        c
-        for c, n in zip(classes, np.bincount(labels, minlength=len(classes)), strict=True)
-        if not n
-    ]
+    counts = np.bincount(labels, minlength=len(classes))
+    absent = [classes[label] for label in np.flatnonzero(counts == 0).tolist()]
     if not absent or not len(labels):
         return ""
-    named = ", ".join(absent[:_NAMED]) + (
-        f" and {len(absent) - _NAMED} more" if absent[_NAMED:] else ""
-    )
+    more = f" and {len(absent) - _NAMED} more" if absent[_NAMED:] else ""
+    named = ", ".join(absent[:_NAMED]) + more
     judged = len(classes) - len(absent)
     return f"no {what} of {named}: the accuracy is over {judged} of {len(classes)} classes"
 

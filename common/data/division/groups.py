@@ -9,23 +9,18 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.division.parts import Parts
+from common.data.division.parts import Indices, Parts
 from common.errors import DataError
 from common.samples.dataset import Labels
 
 log = logging.getLogger("flwr")
 
-Indices = NDArray[np.int64]
-
 
 def group_ids(names: Iterable[str]) -> Labels:
     """Return a number for each name, int64: 63 bits of its SHA-256, which no other name in the data changes."""
-    known: dict[str, int] = {}
-    for name in (names := list(names)):
-        if name not in known:
-            digest = hashlib.sha256(b"group " + name.encode(errors="surrogateescape")).digest()
-            known[name] = int.from_bytes(digest[:8], "big") >> 1
-    return np.array([known[name] for name in names], dtype=np.int64)
+    words = (b"group " + name.encode(errors="surrogateescape") for name in names)
+    digests = (hashlib.sha256(word).digest() for word in words)
+    return np.array([int.from_bytes(one[:8], "big") >> 1 for one in digests], dtype=np.int64)
 
 
 def on_both_sides(train: Iterable[str], test: Iterable[str]) -> tuple[int, int]:

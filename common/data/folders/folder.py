@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 from common.data.folders.decode import ENDINGS, HEIF_ENDINGS, reads_heif
@@ -149,18 +150,21 @@ def _group_of(entry: Path, path: Path, rule: str) -> tuple[str, str]:
     if not rule:
         return "", ""
     if rule == FOLDER:
-        name = unicodedata.normalize("NFC", entry.name)
-        return (
-            (name, "")
-            if entry.is_dir()
-            else ("", "lies in no group's folder (images.group=folder)")
-        )
-    parts = [re.escape(part) for part in re.split(r"(\*|\{group\})", rule)]
-    wild = {r"\*": ".*?", r"\{group\}": "(.+?)"}
-    found = re.fullmatch("".join(wild.get(part, part) for part in parts), path.name, re.DOTALL)
+        if not entry.is_dir():
+            return "", "lies in no group's folder (images.group=folder)"
+        return unicodedata.normalize("NFC", entry.name), ""
+    found = _named_by(rule).fullmatch(path.name)
     if found is None:
         return "", "its name has no group (images.group)"
     return unicodedata.normalize("NFC", found[1]), ""
+
+
+@cache
+def _named_by(rule: str) -> re.Pattern[str]:
+    """Return what matches the files' names that ``images.group`` describes, the group's in parentheses."""
+    parts = [re.escape(part) for part in re.split(r"(\*|\{group\})", rule)]
+    wild = {r"\*": ".*?", r"\{group\}": "(.+?)"}
+    return re.compile("".join(wild.get(part, part) for part in parts), re.DOTALL)
 
 
 def _candidates(entry: Path, *, nested: bool = False) -> Iterator[tuple[Path, str]]:

@@ -158,9 +158,7 @@ def _no_images(folder: Path) -> DataError:
 
 def _form(settings: ImagesSettings) -> dict[str, object]:
     form = settings.model_dump(include={"classes", "size", "channels", "bits"})
-    return form | {
-        key: found for key in ("page", "white", "group") if (found := getattr(settings, key))
-    }
+    return form | settings.model_dump(include={"page", "white", "group"}, exclude_defaults=True)
 
 
 def _store_name(folder: Path, role: str, settings: ImagesSettings) -> str:

@@ -101,7 +101,8 @@ class _Table:
         )
         if self.group and beside == place:
             raise DataError(f"data.group={self.group} is data.label too: name another column")
-        columns = [name for at, name in enumerate(head) if at not in (place, beside)]
+        apart = sorted({place, beside}, reverse=True)
+        columns = [name for at, name in enumerate(head) if at not in apart]
         if not columns:
             raise DataError(
                 f"{self.path} has no column of numbers beside data.label and data.group"
@@ -120,7 +121,8 @@ class _Table:
             classes.append(_class(cells[place], where, self.label))
             if self.group:
                 groups.append(_class(cells[beside], where, self.group, "group"))
-            cells = [cell for at, cell in enumerate(cells) if at not in (place, beside)]
+            for at in apart:
+                del cells[at]
             values.extend(_numbers(cells, columns, where))
         if not classes:
             raise DataError(f"{self.path} has no row below the names of its columns")
