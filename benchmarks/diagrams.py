@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 
 from common.methods import METHODS, settings_class
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure
 from common.storage.files import write_text
 
 PLACE = Path(__file__).parents[1] / "docs" / "images" / "leaves.svg"

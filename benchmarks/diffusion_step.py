@@ -20,11 +20,9 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Claim, Row, agreeing, compare, threads
 from common.draws.seeding import generator
-from synth.diffusion import Schedule, denoising_loss
-from synth.diffusion_samplers import SAMPLERS, sample
+from synth.diffusion import SAMPLERS, Schedule, denoising_loss, sample
 from synth.diffusion_training import Plan, Training
-from synth.unet import UNet
-from synth.unet_blocks import Attention
+from synth.unet import Attention, UNet
 
 SHAPE, CLASSES, BATCH, THREADS = (3, 32, 32), 10, 32, 2
 PLAN = Plan(batch=BATCH)

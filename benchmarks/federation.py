@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from nectar.engines.flower.job import scripts_directory
+from nectar.engines.flower.client import scripts_directory
 from nectar.operate.keys.authority import make_authority, make_server
 from nectar.operate.keys.nodes import make_nodes
 from nectar.words import to_flwr

@@ -6,11 +6,10 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from client_app.device import DeviceClient
+from client_app.device import DeviceClient, refuse_small_classes
 from client_app.draws import Draws
 from client_app.feddm import FedDMClient
 from client_app.local_training import train_locally
-from client_app.small_classes import refuse_small_classes
 from common.settings.base import Settings
 from strategies.averaging import share_of
 from strategies.base import Strategy

@@ -19,10 +19,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from benchmarks.measure import Claim, Row, agreeing, compare, threads
 from common.draws.seeding import generator
 from common.models import Classifier, build
-from synth.ball import sample_ball
-from synth.class_batches import ClassBatches
-from synth.distribution_matching import distil
-from synth.matching_parts import Matching
+from synth.distribution_matching import Matching, distil
+from synth.starts import ClassBatches, sample_ball
 
 CLASSES, IPC, REAL_BATCH, RHO, THREADS = 10, 10, 256, 5.0, 2
 AGREEMENT = 1e-5

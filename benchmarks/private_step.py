@@ -25,8 +25,7 @@ from common.learning.private_training import dp_sgd
 from common.learning.training import plain_gradient
 from common.models import build
 from synth.descent import SGD
-from synth.private_gradients import clipped_sum
-from synth.private_release import Gaussian
+from synth.private_release import Gaussian, clipped_sum
 
 SHAPE, CLASSES, BATCH, THREADS = (1, 28, 28), 10, 64, 2
 CLIP, NOISE, LR = 1.0, 1.0, 0.01

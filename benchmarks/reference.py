@@ -28,15 +28,13 @@ from common.config.yaml_file import read_yaml
 from common.data.published.catalogue import NATURAL, describe
 from common.methods import METHODS, settings_class
 from common.models.registry import KINDS
-from common.settings.datasets import FORMS, PUBLIC
-from common.settings.describe import Description
-from common.settings.describe import describe as described
-from common.settings.disclosure import Disclosure
-from common.settings.section import Section
-from common.settings.sections import RunSettings
+from common.settings.base import Disclosure
+from common.settings.section import Description, Section
+from common.settings.section import describe as described
+from common.settings.sections import FORMS, PUBLIC, RunSettings
 from common.storage.files import write_text
 from nectar import cli
-from nectar.command_line import COMMANDS, GROUPS, SUMMARIES
+from nectar.cli import COMMANDS, GROUPS, SUMMARIES
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
 
 ROOT = Path(__file__).parents[1]

@@ -30,7 +30,7 @@ from common.settings.training import TrainingSettings
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.base import Strategy
-from strategies.exchange.sending import exchange
+from strategies.exchange.inbox import exchange
 
 IMAGES, CLIENTS = 4, (2, 10)
 

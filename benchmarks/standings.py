@@ -29,8 +29,7 @@ from typing import Any
 from benchmarks.named_points import Point, chart
 from common.config.resolved import Config
 from common.errors import ConfigError
-from common.storage.csv_text import csv_text
-from common.storage.files import write_text
+from common.storage.files import csv_text, write_text
 from nectar.charts import inline_svg
 from nectar.comparison.paper_table import read_paper_table
 from nectar.records.past_run import PastRun

@@ -20,9 +20,16 @@ from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memor
 from common.draws.seeding import generator
 from common.models import build
 from synth import augmentation
-from synth.inner_steps import InnerTraining
 from synth.synthetic_updates import Loss, loss_of
-from synth.trajectory_matching import Form, Segment, SyntheticSet, exact, released, unrolled
+from synth.trajectory_matching import (
+    Form,
+    InnerTraining,
+    Segment,
+    SyntheticSet,
+    exact,
+    released,
+    unrolled,
+)
 
 SHAPE, CLASSES, IPC, STEPS, THREADS = (3, 32, 32), 10, 10, 20, 2
 WIDTH = 128

@@ -1,36 +1,30 @@
-"""The ClientApp: from a message to the method's client and back. It knows no method."""
+"""The ClientApp: from a message to the method's client and back, refusals in words included. It knows no method."""
 
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from logging import getLogger
 from typing import Any
 
-from flwr.app import (
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from client_app.arrivals import ARRIVALS
 from client_app.deadline import Deadline
 from client_app.device import DeviceClient, Metrics, client_class
+from client_app.draws import divided, key_of
 from client_app.owner.node_config import NodeConfig
 from client_app.owner.private_files import for_the_owner_alone, is_reserved
 from client_app.owner.review import Review
 from client_app.owner.vetoes import check_instruction
-from client_app.partitions import require_one_for_all, sizes_of_all
-from client_app.reasons import reason_of
-from client_app.releases import ReleaseLog, payload_line, refusal_line
 from client_app.site import (
+    PARTITION,
     account_of,
     data_here,
     division_of,
@@ -46,17 +40,19 @@ from client_app.site import (
     state_directory,
     state_of,
 )
+from client_app.state import ReleaseLog, payload_line, refusal_line
 from common.code.fingerprint import source_fingerprint
+from common.data.division.partitions import class_counts
+from common.data.division.stratify import Indices, held_back
 from common.division import Division
-from common.errors import FederationError, one_line
-from common.learning.compute import use_threads
-from common.learning.patience import checked_by
+from common.errors import FederationError, NectarError, one_line, reason
+from common.learning.compute import checked_by, use_threads
 from common.learning.run import Run
-from common.privacy.head import Head
-from common.privacy.told import HEAD, HEADS, RECORD, own_of, read_head
+from common.privacy.ledger import HEAD, HEADS, RECORD, Head, own_of, read_head
 from common.samples.inputs import Samples
-from common.specs.names import DATA, EVALUATION, REASON, TRAINING_FAILED
-from common.wire.flower_arrays import array_of, filled, record_of
+from common.sites import IN_PROCESS, site_name
+from common.specs.updates import DATA, EVALUATION, REASON, TRAINING_FAILED
+from common.wire.codec import array_of, filled, record_of
 
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
@@ -357,3 +353,128 @@ def roll_call(message: Message, context: Context) -> Message:
 def partitions(message: Message, context: Context) -> Message:
     """Say of each node of a simulation in this process what it would answer to the roll call."""
     return reply(message, context, _partitions)
+
+
+# ---- partitions ----------------------------------------------------------------------------------
+# What the roll call says of every node of a simulation at once: counts of a division, for which no image is read.
+
+Counts = NDArray[np.int64]
+
+_SAID_ALIKE = {*PARTITION, "simulated"}
+"""The keys of a node config with which a node differs from the others in its partition alone."""
+
+
+def require_one_for_all(run: Run, context: Context) -> None:
+    """Refuse to speak for other nodes, but for those of one process whose data is this process's to divide.
+
+    Raises
+    ------
+    FederationError
+        If this is a site of its own, or its nodes differ in more than their partitions.
+    """
+    own = set(context.node_config) - _SAID_ALIKE or run.config.images.sites
+    if engine_of(context) != IN_PROCESS or own:
+        raise FederationError("this site speaks for itself alone: ask each by itself")
+
+
+def sizes_of_all(
+    division: Division, number: int, *, by_class: bool, held_out: bool
+) -> dict[str, NDArray[np.int64]]:
+    """Return what each of ``number`` nodes would answer to the roll call, by the names it has there.
+
+    Parameters
+    ----------
+    number : int
+        Partitions (K).
+    by_class, held_out : bool
+        Whether counts of classes are asked, and numbers of what is held out.
+
+    Returns
+    -------
+    dict of str to int64 array
+        ``num-examples`` [K]; where asked ``class-counts`` [K, classes] and ``num-held-out`` [K].
+
+    Raises
+    ------
+    FederationError
+        If the data has no classes to count.
+    """
+    run = division.run
+    parts, split = division.partition(number), division.dataset.train
+    strata, share = run.task.strata(split), run.config.data.held_by_sites
+    grouped = division.groups(division.dataset, parts[0]) is not None
+    if share and (run.config.private or grouped):  # which are held out is the examples' own matter
+        pairs = [_divided(division, index, part) for index, part in enumerate(parts)]
+        parts, held = [kept for kept, _ in pairs], []
+        gone = np.array([len(out) for _, out in pairs])
+    else:
+        held = [held_back(strata[part], share) for part in parts] if share else []
+        gone = _sums(held, number)
+    there = np.array([len(part) for part in parts]) - _sums(held, number)
+    sizes = {"num-examples": there if run.config.tells_counts else np.minimum(1, there)}
+    if by_class:
+        if not run.task.by_class:
+            raise FederationError(f"{run.config.dataset} has no classes to count")
+        counts = class_counts(strata, parts, len(run.info.classes))
+        for row, out in zip(counts, held, strict=False):
+            row[: len(out)] -= out
+        sizes["class-counts"] = counts
+    if held_out:
+        sizes["num-held-out"] = gone if run.task.by_class else _counted(division, number)
+    return sizes
+
+
+def _divided(division: Division, index: int, part: Indices) -> tuple[Indices, Indices]:
+    """Return a node's positions to learn from, and those that it holds out."""
+    site = site_name({"partition-id": index})
+    key = key_of(division.run, site, None, seeded=True)
+    return divided(division, site, division.dataset, part, key)
+
+
+def _sums(held: list[Counts], number: int) -> Counts:
+    return np.array([int(each.sum()) for each in held] or [0] * number, dtype=np.int64)
+
+
+def _counted(division: Division, number: int) -> Counts:
+    """Return how many targets of what each node holds out count: those of these very texts."""
+    dataset, counts = division.dataset, np.zeros(number, dtype=np.int64)
+    for index, part in enumerate(division.partition(number)):
+        _, held = _divided(division, index, part)
+        labels = torch.from_numpy(np.array(dataset.train.labels[held]))
+        counts[index] = len(division.run.task.counted(labels))
+    return counts
+
+
+# ---- reasons -------------------------------------------------------------------------------------
+# What a server is told when a site refuses or fails: a sentence that names no place on the site's machine.
+
+#: an absolute path, also behind a quote, a bracket or an equals sign; none is the /abs/folder of our own hints
+_PLACE = re.compile(r"(?<![\w/.<>])(?:~|\.{1,2})?/(?!abs/)[^\s/]")
+
+
+def reason_of(error: Exception, *, owner: bool) -> str:
+    """Return what the server is told of ``error``, and note in this process's log what it is not told.
+
+    An error of Nectar's own says so itself, unless its sentence names a place of the site's. Of any other, the
+    traceback stays in the log under an incident number, and the server gets the number: an exception's text may quote
+    private data.
+
+    Parameters
+    ----------
+    owner : bool
+        Whether the machine is another one's than the server's user's; in a simulation nothing is withheld.
+    """
+    if isinstance(error, NectarError):
+        logger.error("%s", error)
+        told = error.told if owner and error.told else str(error)
+        if not owner or not _PLACE.search(told):
+            return reason(told)
+    incident = uuid.uuid4().hex[:8]
+    if isinstance(error, NectarError):
+        logger.error("the server is told incident %s of this", incident)
+        return (
+            f"this site cannot do what the run asks, and its log says why ({type(error).__name__}, incident "
+            f"{incident})"
+        )
+    logger.error("incident %s", incident, exc_info=error)
+    return f"the device raised {type(error).__name__} (incident {incident} in its log)"

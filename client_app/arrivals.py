@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from common.wire import npy
+from common.wire import codec as npy
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import Payload, Spec
 from common.wire.weights import Weights, WeightsSpec

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.errors import FederationError
-from common.specs.names import SECONDS_LEFT
+from common.specs.updates import SECONDS_LEFT
 
 
 class Deadline:

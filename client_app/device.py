@@ -6,40 +6,47 @@ place from which anything computed from private data leaves.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, TypeVar
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
+from flwr.app import RecordDict
 from flwr.client import NumPyClient
 from flwr.common import Scalar
+from torch import Tensor
 
 from client_app.arrivals import ARRIVALS
-from client_app.counted_copies import count_copies
 from client_app.deadline import Deadline
-from client_app.draws import Draws
-from client_app.memory import Memory
+from client_app.draws import Charged, Draws, SiteRound
 from client_app.owner.ledger import Account
 from client_app.owner.review import Look, Review
-from client_app.phases import phase, phases_of
-from client_app.releases import payload_line
-from client_app.site_round import Charged, SiteRound
-from client_app.state import DeviceState, Tensors
-from client_app.time_estimate import estimated_seconds
-from client_app.travelling import received, travelling
-from common.draws.seeding import generator
+from client_app.state import ContextState, DeviceState, Memory, Tensors, payload_line
+from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.learning.training import evaluate
 from common.methods import is_import_path, load, resolve
 from common.models import Classifier
+from common.privacy.ledger import Told
+from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
 from common.settings.base import Settings
-from common.specs.names import TAKEN
-from common.wire.codec import Payload, Spec
-from common.wire.weights import Weights
+from common.settings.sections import is_somebodys_own
+from common.specs.updates import TAKEN, covers, is_model, model_in, sends_updates
+from common.wire.bundle import Bundle, leaves
+from common.wire.codec import CarriesExamples, Payload, Spec
+from common.wire.int8_update import Int8Update
+from common.wire.synthetic_images import EQUAL, NEAR, Copies, Pixels
+from common.wire.weights import Weights, WeightsSpec
+from synth.copies import nearest_distances
+from synth.distribution_matching import full_size
 from synth.private_release import Gaussian
 
 __all__ = ["DeviceClient", "Metrics", "NDArrays", "client_class", "phase", "phases_of"]
@@ -367,3 +374,251 @@ def _loaded_client(name: str) -> type[DeviceClient]:
             f"{method.client} cannot be the client of {method.name}: it must inherit client_app.device.DeviceClient"
         )
     return cls
+
+
+# ---- phases --------------------------------------------------------------------------------------
+# How a client's method becomes a phase that the server can ask for by name.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of a client: its name, what comes with it, and the method that runs it."""
+
+    name: str
+    takes: Callable[[Run], Spec]
+    method: str
+
+
+def the_weights(run: Run) -> Spec:
+    """Say that a phase takes the weights of the run's model."""
+    return run.spec
+
+
+def phase(name: str, takes: Callable[[Run], Spec] = the_weights) -> Callable[[F], F]:
+    """Mark a method of a DeviceClient as the phase ``name``: from a decoded payload to the payload that leaves.
+
+    ``takes`` says what comes with the instruction, the weights of the run's model where nothing else is said.
+    """
+
+    def mark(function: F) -> F:
+        function.__dict__["nectar_phase"] = Phase(name, takes, function.__name__)
+        return function
+
+    return mark
+
+
+@cache
+def phases_of(cls: type) -> Mapping[str, Phase]:
+    """Return the phases of a client class by name; a subclass's method of the same phase takes its parent's place."""
+    phases: dict[str, Phase] = {}
+    for base in reversed(cls.__mro__):
+        for value in vars(base).values():
+            marked = getattr(value, "nectar_phase", None)
+            if isinstance(marked, Phase):
+                phases[marked.name] = marked
+    return phases
+
+
+# ---- travelling ----------------------------------------------------------------------------------
+# What becomes of a phase's result on its way out: statistics stay, a model leaves as its update, pixels as a picture.
+#
+# All of it is the run's ``wire`` and no method's.
+
+_OWED = "owed"
+"""The slot of what a site's updates have fallen short by."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """The model that a site was sent, as it was before the phase, and the names of its parameters."""
+
+    weights: Weights
+    parameters: tuple[str, ...]
+
+
+def received(client: DeviceClient, given: Payload, takes: Spec) -> Received | None:
+    """Return the model in what came, where the site is to answer with an update of it."""
+    weights = model_in(given) if sends_updates(client.run.config) else None
+    if weights is None:
+        return None
+    forms = (f for path, f in leaves(takes) if is_model(path) and isinstance(f, WeightsSpec))
+    return Received(weights.lent(), next(forms).trained)
+
+
+def travelling(client: DeviceClient, payload: Payload, sent: Received | None) -> Payload:
+    """Return ``payload`` as it leaves, and remember what it falls short by; PayloadError if a change is not finite."""
+    return _part(client, "", payload, sent)
+
+
+def _part(client: DeviceClient, path: str, part: Payload, sent: Received | None) -> Payload:
+    if isinstance(part, Bundle):
+        parts = {n: _part(client, f"{path}/{n}", each, sent) for n, each in part.parts.items()}
+        return Bundle(parts)
+    if isinstance(part, Pixels):
+        return replace(part, codec=client.run.config.wire.pixels)
+    if not isinstance(part, Weights):
+        return part
+    if client.run.config.model.statistics == "local":
+        part = _without_statistics(client, part)
+    if sent is None or not is_model(path) or not covers(sent.weights, tuple(part.read_only)):
+        return part
+    return _update(client, part, sent)
+
+
+def _without_statistics(client: DeviceClient, weights: Weights) -> Weights:
+    """Return ``weights`` without the statistics that are the site's own."""
+    names = [name for name in weights.read_only if name in client.run.spec.names]
+    return weights.only(client.run.spec.only(names))
+
+
+def _update(client: DeviceClient, ended: Weights, sent: Received) -> Int8Update:
+    if not client.run.config.wire.error_feedback:
+        return Int8Update.of(ended, sent.weights, sent.parameters)[0]
+    owed = client.recall(_OWED)
+    update, left = Int8Update.of(ended, sent.weights, sent.parameters, owed)
+    client.remember(left, _OWED)
+    return update
+
+
+# ---- counted copies ------------------------------------------------------------------------------
+# A site's count, before images leave it, of those that equal or nearly equal one of its own.
+
+#: kinds of payload that were seen, and whether each carries examples: a look at one is as long as a small device's step
+_CARRYING: dict[type[Payload], bool] = {}
+
+
+def _carries_examples(part: Payload) -> TypeGuard[CarriesExamples]:
+    kind = type(part)
+    if kind not in _CARRYING:
+        _CARRYING[kind] = isinstance(part, CarriesExamples)
+    return _CARRYING[kind]
+
+
+def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copies | None:
+    """Count the copies among the images of ``payload``; None where it carries none.
+
+    Images are compared as a screen shows them, values from 0 to 1 and none beyond, as they are before a codec rounds
+    them, with all images that the site trains on. Those of half the size are blown up first, as their receiver does.
+
+    Parameters
+    ----------
+    info : DatasetInfo
+        Whose mean and std undo the normalisation.
+    """
+    parts = payload.leaves() if isinstance(payload, Bundle) else [payload]
+    carried = [part.examples for part in parts if _carries_examples(part)]
+    if not (carried and info.has_images):
+        return None
+    images = torch.cat([full_size(each, info.shape) for each in carried])
+    device = samples.labels.device
+    mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
+
+    def shown(normalised: Tensor) -> Tensor:
+        return (normalised.to(device).float() * std + mean).clamp(0, 1)
+
+    distances = nearest_distances(shown(images), lambda at: shown(samples.inputs(at)), len(samples))
+    equal = int((distances <= EQUAL).sum())
+    return Copies(len(images), equal, int((distances <= NEAR).sum()) - equal)
+
+
+# ---- small classes -------------------------------------------------------------------------------
+# Whether a site has enough images of a class to let real ones of it be what it sends begins with.
+
+#: images of a class that a site must have at the least, where the run sets no number
+LEAST = 20
+
+
+def refuse_small_classes(client: DeviceClient, sent: int) -> None:
+    """Refuse to begin with real images of a class of which the site has few, where they may be somebody's own.
+
+    The start of a small class is most of the class, its mean hardly moves, and so its images leave nearly as they
+    are; means of a few of few images can be taken apart again. Of a public data set nobody's picture is given away.
+
+    Parameters
+    ----------
+    sent : int
+        What the site sends of a class, or how many images one of these is the mean of if that is more.
+
+    Raises
+    ------
+    FederationError
+        If it has fewer than ``data.smallest_class`` images of a class that it holds.
+    """
+    config = client.run.config
+    counts = client.run.task.class_counts(client.samples.labels)
+    if counts is None or not is_somebodys_own(config.dataset):
+        return
+    least = config.data.smallest_class or max(LEAST, 2 * sent)
+    if any(0 < count < least for count in counts):
+        raise FederationError(
+            f"this site has a class of fewer than {least} images, which would leave nearly as they are where they "
+            f"are the start ({config.section}.start): choose start=noise, or lower data.smallest_class if they may"
+        )
+
+
+# ---- time estimate -------------------------------------------------------------------------------
+# How long a private phase would take, by its own steps on made-up rows: asked before it is charged.
+
+
+class _Enough(BaseException):
+    """What an estimate ends with, in the middle of the phase."""
+
+
+class _Watch(Deadline):
+    """A deadline at which a phase looks between two steps: two of them, once it is charged, are enough."""
+
+    def __init__(self, seconds: float, charged: Charged) -> None:
+        super().__init__(seconds)
+        self._charged, self._last, self._times = charged, 0.0, list[float]()
+
+    @property
+    def seconds(self) -> float:
+        """How long all steps take, by the shortest: a process's first may be far longer than the others."""
+        return self._charged.steps * min(self._times, default=0.0)
+
+    @property
+    def left(self) -> float:
+        self.check()
+        return math.inf
+
+    def check(self) -> None:
+        super().check()
+        if self._last:
+            self._times.append(time.monotonic() - self._last)
+        if self._charged.steps:
+            self._last = time.monotonic()
+        if len(self._times) == 2 or 0 < self.seconds <= super().left:
+            raise _Enough
+
+
+def estimated_seconds(client: DeviceClient, given: Payload) -> float:
+    """Return how long the private steps of the client's phase would take; 0 where it never looks at its deadline.
+
+    A copy of the client carries the phase out until its second step is done. It has as many examples as are publicly
+    known, made up, and charges, remembers, tells and sends nothing.
+    """
+    charged, at = Charged(told=Told()), client.round
+    watch = _Watch(client.deadline.left, charged)
+    tried = copy(client)
+    tried.samples = tried.holdout = _made_up(client)
+    tried.state = ContextState(RecordDict())
+    tried.round = replace(at, memory=at.memory.apart(), charged=charged, deadline=watch, figures={})
+    with process_wide(0, "made-up"), suppress(_Enough):
+        tried.phase_named(at.phase)[0](given)
+        watch.check()  # the end of the only step
+    return watch.seconds
+
+
+def _made_up(client: DeviceClient) -> Samples:
+    """Return random examples of the run's form, all the same, with labels of the classes that are known to be held."""
+    config, info, labels = client.run.config, client.run.info, client.samples.labels
+    public, classes = config.tells_counts, len(info.classes)
+    held = torch.unique(labels).cpu() if public else torch.arange(classes)
+    at = torch.arange(len(labels) if public else max(1, config.privacy.examples)) % len(held)
+    if not info.has_values:
+        at = torch.zeros(len(at), *info.target_shape, dtype=torch.int64)
+        return Samples.of(at.new_zeros(len(at), *info.shape), at).to(labels.device)
+    raw = torch.randn(1, *info.shape, generator=torch.Generator().manual_seed(0))
+    return Samples.of(raw.to(labels.device).expand(len(at), -1, -1, -1), held[at].to(labels.device))

@@ -1,4 +1,4 @@
-"""What a phase draws for privacy, noise and samples, and the charge that comes before.
+"""What one instruction at a site may draw, remember and be charged: draws for privacy, the charge before them.
 
 Of the system's entropy at a site whose data are somebody's; of the run's seed where a known data set is divided, which
 guarantees nothing and is said to be so.
@@ -7,28 +7,129 @@ guarantees nothing and is said to be so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from client_app import membership
-from client_app.noise import is_seeded
-from client_app.site_round import SiteRound
-from common.draws.row_draws import SeededRows, SystemRows, example_hashes
+from client_app.deadline import Deadline
+from client_app.owner.ledger import Account
+from client_app.state import Memory, Tensors
+from common.config.resolved import Config
+from common.data.division.stratify import Indices
+from common.division import Division
+from common.draws.entropy import KeyStream
+from common.draws.row_draws import (
+    SeededRows,
+    SystemRows,
+    Words,
+    example_hashes,
+    keyed_digests,
+    keyed_hashes,
+)
 from common.draws.seeding import derive
 from common.errors import FederationError
 from common.learning.run import Run
 from common.privacy.events import Event
-from common.privacy.told import Told
-from common.samples.inputs import Samples
+from common.privacy.ledger import Told
+from common.samples.dataset import Dataset
+from common.samples.inputs import Samples, samples
+from common.settings.sections import is_somebodys_own
 from synth.private_release import Gaussian
 from synth.row_draws import RowDraws
 
 Rows = Callable[[int, Tensor], RowDraws]
 """(step, positions of examples in a pool) -> what these draw in the step, each example by itself."""
+
+
+@dataclass
+class Charged:
+    """What a site was charged in a round: one for the client that the server asked and those inside it.
+
+    Attributes
+    ----------
+    account : Account or None
+        A real site's ledger and budget; None in a simulation.
+    told : Told or None
+        What the server is told of the phase's charges; None while there are none.
+    steps : int
+        How many steps the phase takes, as far as is known before the first.
+    estimate : callable, optional
+        Returns how long the phase would take, in seconds.
+    """
+
+    account: Account | None = None
+    told: Told | None = None
+    steps: int = 0
+    estimate: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True)
+class SiteRound:
+    """What a client knows of the instruction that it works on, and the clients inside it too.
+
+    Attributes
+    ----------
+    memory : Memory
+        What the site remembers, as of its round that the server last took.
+    private : bool
+        Whether what is computed from private data stays, unless it went through a mechanism.
+    number : int
+        The round; 0 before any instruction.
+    figures : dict of str to float
+        What goes along with the reply.
+    stream : KeyStream
+        Where the round's noise comes from, unless it is the seed's.
+    after_review : list of callable
+        Each is told the positions of those images that the site's owner lets leave.
+    slots : str
+        What the names of this client's slots of memory begin with; empty for the method that the server asked.
+    """
+
+    memory: Memory
+    charged: Charged
+    private: bool
+    number: int = 0
+    phase: str = ""
+    deadline: Deadline = field(default_factory=Deadline)
+    figures: dict[str, float] = field(default_factory=dict)
+    stream: KeyStream = field(default_factory=KeyStream)
+    after_review: list[Callable[[Tensor], None]] = field(default_factory=list)
+    slots: str = ""
+
+    def within(self, method: str) -> SiteRound:
+        """Return the round as the client of a method inside sees it: the same, with slots of its own."""
+        return replace(self, slots=f"{self.slots}{method}.")
+
+    def recall(self, slot: str) -> Tensors | None:
+        """Return what stands in a slot; see `DeviceClient.recall`."""
+        return self.memory.read(self.slots + slot)
+
+    def remember(self, tensors: Tensors, slot: str) -> None:
+        """Keep ``tensors`` in a slot; see `DeviceClient.remember`."""
+        self.memory.write(self.slots + slot, tensors)
+
+    def sent(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
+        """Let what is remembered of images that were made be what leaves of them."""
+        self.memory.replace(made, shown, kept)
+        for told in self.after_review if len(kept) < len(made) else ():
+            told(kept)
+
+    def end(self) -> None:
+        """Write what is remembered, and let what the memory says of itself go along with the reply."""
+        self.memory.save(self.number)
+        self.figures.update(self.memory.figures)
+
+    def tell(self, figures: Mapping[str, float]) -> None:
+        """Send figures along; underscores become dashes."""
+        self.figures.update({key.replace("_", "-"): float(v) for key, v in figures.items()})
 
 
 @dataclass(frozen=True)
@@ -207,10 +308,8 @@ class Draws:
         """
         account = self.round.charged.account
         directory = None if account is None else account.directory
-        key = membership.key_of(
-            self.run, self.site, directory, seeded=account is None or self.seeded
-        )
-        positions = membership.chosen(self.samples, key, purpose, share)
+        key = key_of(self.run, self.site, directory, seeded=account is None or self.seeded)
+        positions = chosen(self.samples, key, purpose, share)
         return torch.from_numpy(positions).to(self.run.device)
 
     def _seeded_and_charged(self) -> bool:
@@ -223,3 +322,152 @@ class Draws:
         if self.seeded:
             self.round.tell({"seeded_noise": 1})
         return self.seeded
+
+
+# ---- membership ----------------------------------------------------------------------------------
+# Which examples a private run uses for what: a keyed hash of each one's own bytes says so, for itself alone.
+#
+# A random order of a site's examples would not do: one more changes which of the others are chosen, and with that
+# what each of them contributes. So how many are chosen is a matter of chance too, and a class can lose its last
+# example.
+
+KEY = "membership-key"
+"""The file in a site's state directory; whoever has it and an example knows what it is chosen for."""
+
+_BYTES = 32
+
+
+def key_of(run: Run, site: str, directory: Path | None, *, seeded: bool) -> bytes:
+    """Return the key of a site, made once, so that the next round and other processes choose alike.
+
+    Parameters
+    ----------
+    seeded : bool
+        Whether the site is simulated, where the run's seed gives the key.
+
+    Raises
+    ------
+    FederationError
+        If the site has no state directory, or the key cannot be kept there.
+    """
+    if seeded:
+        return derive(run.config.seed, "membership", site).to_bytes(8, "big")
+    if directory is None:
+        raise FederationError(
+            "a private run chooses examples by a key that the site keeps, and this site's node config names no "
+            "state-dir: name one"
+        )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return _kept(directory / KEY)
+    except OSError as error:
+        raise FederationError(
+            f"the site's {KEY} cannot be kept in its state-dir ({error.strerror}): make room for it there"
+        ) from None
+
+
+def _kept(path: Path) -> bytes:
+    """Return the key in ``path``; the first to come writes it, whole before it has its name."""
+    if not path.exists():
+        descriptor, name = tempfile.mkstemp(prefix=f".{KEY}-", dir=path.parent)  # of mode 600
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(name, path)  # unlike a rename it leaves the key of whoever was first
+        except FileExistsError:
+            pass
+        finally:
+            Path(name).unlink()
+    key = path.read_bytes()
+    if len(key) != _BYTES:
+        raise FederationError(
+            f"the site's {KEY} has {len(key)} bytes and not {_BYTES}: put back a copy of it, or delete it, and other "
+            "examples are chosen from then on"
+        )
+    return key
+
+
+def chosen(pool: Samples, key: bytes, purpose: str, share: float) -> Indices:
+    """Return the positions of those of the examples that ``share`` of all there could be are chosen like, ascending.
+
+    Parameters
+    ----------
+    purpose : str
+        What they are chosen for; each purpose chooses by itself.
+    share : float
+        The chance of each, from 0 to 1.
+    """
+    if share >= 1:
+        return np.arange(len(pool))
+    return _below(keyed_hashes(pool, key + purpose.encode()), share)
+
+
+def _below(hashes: Words, share: float) -> Indices:
+    return np.flatnonzero((hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share)
+
+
+def divided(
+    division: Division, site: str, dataset: Dataset, indices: Indices, key: bytes
+) -> tuple[Indices, Indices]:
+    """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out.
+
+    Parameters
+    ----------
+    division : Division
+        The run's; one that is not private draws them by its seed, the classes in proportion.
+    indices : int64 array
+        Which of them are its.
+    key : bytes
+        The site's, for a private run.
+    """
+    config = division.config
+    share = config.data.site_holdout
+    if not (config.private and share):
+        return division.share(site, dataset, indices)
+    groups = division.groups(dataset, indices)
+    if groups is None:
+        pool = samples(dataset.train, division.run.info, indices)
+        held = chosen(pool, key, "site-holdout", share)
+    else:  # all of a group or nothing of it, as its own name says
+        names = (group.tobytes() for group in groups)
+        held = _below(keyed_digests(names, key + b"site-holdout"), share)
+    return np.delete(indices, held), indices[held]
+
+
+# ---- noise ---------------------------------------------------------------------------------------
+# Whether a site draws its noise from the run's seed: where nobody's privacy rests on it, and nowhere else.
+
+
+def refuse_seeded(config: Config, own_data: bool) -> None:
+    """Refuse, with a FederationError, noise that whoever knows the seed can take off, at a site with its own data."""
+    if own_data and config.privacy.noise == "seeded":
+        raise FederationError(
+            "this site has data of its own and draws noise from its system's entropy alone, and the run asks for "
+            "privacy.noise=seeded: choose auto or system, or run without this site"
+        )
+
+
+def is_seeded(config: Config, own_data: bool) -> bool:
+    """Return whether a site's noise comes from the run's seed.
+
+    Parameters
+    ----------
+    own_data : bool
+        Whether the site has data of its own; if not, it holds a partition of the run's data set.
+
+    Raises
+    ------
+    FederationError
+        If the run asks a site with data of its own for it.
+    """
+    refuse_seeded(config, own_data)
+    asked = config.privacy.noise
+    return asked == "seeded" or (
+        asked == "auto" and not own_data and not is_somebodys_own(config.dataset)
+    )
+
+
+# ---- site round ----------------------------------------------------------------------------------
+# One instruction at a site: of which round it is, until when, what the site remembers and says beside its reply.

@@ -19,10 +19,10 @@ from common.settings.feddm import FedDMSettings
 from common.settings.training import TrainingSettings
 from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, sent_spec
 from common.wire.bundle import Bundle
-from common.wire.latent_means import LatentMeans
+from common.wire.tensors import LatentMeans
 from common.wire.weights import Weights
 from synth.aggregation_free import class_means, directions, mixed_weights, softened, towards_others
-from synth.matching_parts import Extra, Matching, Shown
+from synth.distribution_matching import Extra, Matching, Shown
 
 
 class FedAFClient(FedDMClient):

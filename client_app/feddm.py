@@ -7,22 +7,18 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from client_app.device import DeviceClient, phase
-from client_app.small_classes import refuse_small_classes
+from client_app.device import DeviceClient, phase, refuse_small_classes
 from common.draws.seeding import process_wide
 from common.errors import FederationError
-from common.learning.steps import counted
+from common.learning.compute import counted
 from common.models import Classifier
 from common.privacy.events import Event
 from common.settings.feddm import FedDMSettings
 from common.specs.images import half_shape, sent_images
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from synth.distribution_matching import distil
-from synth.half_size import OfHalfSize, halved
-from synth.matching_parts import Extra, Matching
-from synth.poisson_classes import PoissonClasses
-from synth.private_matching import distil_privately, rows_see_each_other
+from synth.distribution_matching import Extra, Matching, OfHalfSize, distil, halved
+from synth.private_matching import PoissonClasses, distil_privately, rows_see_each_other
 from synth.starts import mean_start, mix_start, noise_start, real_start, smooth_start
 
 _COUNTS = "counts"

@@ -13,8 +13,8 @@ from client_app.local_training import train_locally
 from client_app.state import Tensors
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
+from common.privacy.accounting import latent_sensitivity
 from common.privacy.events import Event, parallel
-from common.privacy.sensitivity import latent_sensitivity
 from common.samples.inputs import Samples
 from common.settings.feddpms import FedDPMSSettings
 from common.specs.feddpms import (
@@ -29,9 +29,8 @@ from common.specs.feddpms import (
 )
 from common.specs.fedvae import SECONDARY, shared_spec
 from common.wire.bundle import Bundle
-from common.wire.class_list import ClassList
 from common.wire.codec import Payload
-from common.wire.latent_means import LatentMeans
+from common.wire.tensors import ClassList, LatentMeans
 from common.wire.weights import Weights
 from synth.latent_sharing import (
     accepted_copies,

@@ -15,7 +15,7 @@ from common.models import Classifier
 from common.settings.fedgen import FedGENSettings
 from common.specs.fedgen import CLASSES, GENERATOR, WEIGHTS, new_generator, sent_spec
 from common.wire.bundle import Bundle
-from common.wire.class_list import ClassList
+from common.wire.tensors import ClassList
 from common.wire.weights import Weights
 from synth.feature_generator import FeatureGenerator, device_loss, device_weight, latents_of
 from synth.row_draws import RowDraws, integers

@@ -10,22 +10,26 @@ from logging import getLogger
 import torch
 from torch import Tensor, nn
 
-from client_app.device import DeviceClient, phase
-from client_app.fidelity import fidelity
-from client_app.local_training import train_locally
-from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
-from client_app.small_classes import refuse_small_classes
+from client_app.device import DeviceClient, phase, refuse_small_classes
+from client_app.local_training import (
+    charge,
+    fidelity,
+    refuse_coupled,
+    rule_of,
+    samples_of,
+    train_locally,
+)
 from common.draws.seeding import generator
-from common.learning.planned_steps import PrivateSteps
-from common.learning.steps import counted
-from common.learning.updates import difference
+from common.learning.compute import counted
+from common.learning.private_training import PrivateSteps
+from common.learning.task import difference
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
 from common.specs.fedsynth import as_batches, spec_of, step_loss
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.weights import Weights
-from synth.batch_starts import class_means, draw_labels, even_labels, label_logits, noise
 from synth.descent import SGD, Adam, Mover
+from synth.starts import class_means, draw_labels, even_labels, label_logits, noise
 from synth.synthetic_updates import (
     Batches,
     Loss,

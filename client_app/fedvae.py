@@ -13,8 +13,8 @@ from common.models.encoder import VAE, Decoder, VAEEncoder
 from common.settings.fedvae import FedVAESettings
 from common.specs.fedvae import PRELIMINARY, SECONDARY, shared_spec, start_decoder
 from common.wire.weights import Weights
+from synth.beta_vae import auto_encoding_loss, sampled
 from synth.row_draws import RowDraws
-from synth.vae import auto_encoding_loss, sampled
 
 _DECODER = "decoder"
 

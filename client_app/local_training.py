@@ -1,19 +1,19 @@
-"""FedAvg's local training (McMahan et al., 2017, ClientUpdate), which other methods start from or are held against."""
+"""FedAvg's local training (McMahan et al., 2017), plain or private, which other methods start from."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient
-from client_app.private_steps import charge, refuse_coupled, rule_of, samples_of
 from common.errors import FederationError
-from common.learning.planned_steps import PrivateSteps, planned
-from common.learning.training import Gradients, Local, Trained, train
-from common.models import Classifier
+from common.learning.private_training import PrivateSteps, dp_sgd, planned
+from common.learning.training import Gradients, Local, Rule, Trained, train
+from common.models import Classifier, couples_samples
+from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings
 from common.wire.weights import Weights
@@ -121,3 +121,68 @@ def pulled(client: DeviceClient, w: Weights, mu: float) -> Local:
         return mu / 2 * torch.stack([(p - c).square().sum() for p, c in moved]).sum()
 
     return Local(penalty=penalty)
+
+
+# ---- private steps -------------------------------------------------------------------------------
+# A site's private local training: what is public of it, what the ledger is charged, and where its draws come from.
+
+MECHANISM = "dp-sgd"
+"""What the ledger calls it. Neighbouring data sets have one example more or less, and say the same of their counts."""
+
+
+def charge(client: DeviceClient, steps: PrivateSteps) -> None:
+    """Charge what ``steps`` cost, before the first of them."""
+    noise = client.run.config.privacy.noise_multiplier
+    client.draws.charge(Event(MECHANISM, noise, steps.rate, steps.steps))
+
+
+def refuse_coupled(model: nn.Module) -> None:
+    """Refuse a model whose examples change each other's gradients, as batch norm has them: FederationError."""
+    model.train()
+    if couples_samples(model):
+        raise FederationError(
+            "the model normalises over its batch, so that an example changes the gradients of others, and to clip each "
+            "by itself bounds nothing: choose model.norm=group or instance, or a model without batch norm, or set "
+            "privacy.noise_multiplier=0"
+        )
+
+
+def rule_of(client: DeviceClient, purpose: str, steps: PrivateSteps) -> Rule:
+    """Return how gradients come about, by the run's clip and noise; ``purpose`` names the training they are for."""
+    privacy = client.run.config.privacy
+    gaussian = client.draws.gaussian(f"{purpose} noise", privacy.noise_multiplier, privacy.clip)
+    return dp_sgd(gaussian, steps.expected)
+
+
+def samples_of(
+    client: DeviceClient, purpose: str, steps: PrivateSteps, pool: Samples
+) -> Iterator[Tensor]:
+    """Yield the positions in the pool that each step draws, int64 [m], each by itself with the steps' rate."""
+    for step in range(steps.steps):
+        yield client.draws.sample(f"{purpose} sample {step}", steps.rate, pool)
+
+
+# ---- fidelity ------------------------------------------------------------------------------------
+# How near what a device sends comes to the update that FedAvg's local training would have given.
+
+
+def fidelity(sent: Tensor, reference: Tensor) -> dict[str, float]:
+    """Compare the update the server will decode with the one it stands for.
+
+    Parameters
+    ----------
+    sent, reference : Tensor
+        Updates w' - w_r, float [P].
+
+    Returns
+    -------
+    dict of str to float
+        ``cosine`` of the two, and ``norm_error`` = |sent - reference| / |reference|. Where one of the two is
+        zero the cosine is 0; where the reference is, the error is 0 for a zero update, else 1.
+    """
+    a, b = sent.double(), reference.double()
+    length, other = float(a.norm()), float(b.norm())
+    if not other:
+        return {"cosine": 0.0, "norm_error": float(length > 0)}
+    cosine = float(a @ b) / (length * other) if length else 0.0
+    return {"cosine": cosine, "norm_error": float((a - b).norm()) / other}

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from client_app.device import DeviceClient, phase
-from client_app.fidelity import fidelity
-from client_app.local_training import train_locally
+from client_app.local_training import fidelity, train_locally
 from common.draws.seeding import generator
 from common.settings.lowrank import LowRankSettings
 from common.specs.lowrank import LEFT, RIGHT, factors_spec, ranks_of, update_of
 from common.wire.weights import Weights
-from synth.low_rank import factors
+from synth.sparse_updates import factors
 
 #: what the names of what is remembered of a tensor begin with: what was left out of it, and its Q
 _LEFT_OUT, _LAST = "left-out.", "last."

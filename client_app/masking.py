@@ -7,7 +7,7 @@ from client_app.sparse import SparseClient
 from common.draws.seeding import derive
 from common.settings.masking import MaskingSettings
 from common.specs.sparse import masked_spec
-from common.wire.masked_update import MaskedUpdate
+from common.wire.top_k_update import MaskedUpdate
 from common.wire.weights import Weights
 
 

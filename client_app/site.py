@@ -12,18 +12,16 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from client_app.membership import divided, key_of
-from client_app.noise import is_seeded, refuse_seeded
-from client_app.owner.allowed_imports import judge_of
+from client_app.draws import divided, is_seeded, key_of, refuse_seeded
 from client_app.owner.ledger import Account, Budget
 from client_app.owner.node_config import NodeConfig, absolute
 from client_app.owner.review import Review
-from client_app.owner.vetoes import Vetoes, check_size
+from client_app.owner.vetoes import Vetoes, check_size, judge_of
 from client_app.state import SHELF, ContextState, DeviceState, DirectoryState, kind_of
+from common.config.keys import COMMAND_LINE
 from common.config.loading import load
-from common.config.problems import COMMAND_LINE
-from common.data.bounds import Bounds
 from common.data.loading import times_forgotten
+from common.data.store import Bounds
 from common.division import Division, require_same_data
 from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from client_app.device import DeviceClient
-from client_app.fidelity import fidelity
-from client_app.local_training import train_locally
-from common.learning.updates import difference
+from client_app.local_training import fidelity, train_locally
+from common.learning.task import difference
 from common.wire.weights import Weights
 
 

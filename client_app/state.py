@@ -14,23 +14,28 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase as fnmatch
 from functools import cached_property
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
+from torch import Tensor
 
-from client_app.releases import ReleaseLog
 from common.config.resolved import Config
 from common.errors import FederationError
 from common.settings.section import operational
 from common.sites import site_slug
-from common.storage import tensor_file, tensors_apart
+from common.specs.updates import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
+from common.storage import tensor_file
+from common.storage import tensor_file as tensors_apart
 from common.storage.files import collect_leftovers, write_text
 from common.storage.tensor_file import TensorFileError
 
@@ -337,3 +342,165 @@ def _surplus(rounds: list[int], newest: int, taken: int) -> list[int]:
     """Return the versions that no run goes on from: beside the newest ones the server's own stays."""
     older, later = [r for r in rounds if r < newest], [r for r in rounds if r > newest]
     return [*(r for r in older[: 1 - KEPT] if r != taken), *later]
+
+
+# ---- memory --------------------------------------------------------------------------------------
+# What a site remembers, within one round: read as of the round that the server last took, written once at its end.
+
+
+class Memory:
+    """One round's view of a site's state, shared by a method's client and the clients inside it.
+
+    Parameters
+    ----------
+    taken : int
+        The round of the site's work that the server last took; 0 for none.
+
+    Attributes
+    ----------
+    figures : dict of str to float
+        What is said beside the reply: that a version was lost, or that the server went back.
+    """
+
+    def __init__(self, state: DeviceState, site: str, taken: int) -> None:
+        self._state, self._site, self._taken = state, site, taken
+        self._written: dict[str, Tensors] = {}
+        self.figures: dict[str, float] = {}
+
+    def read(self, slot: str) -> Tensors | None:
+        """Return what stands in ``slot`` as of the round that the server last took; None if nothing.
+
+        Raises
+        ------
+        FederationError
+            If the site remembers other rounds: the record or its memory is of another time.
+        """
+        return self._remembered.get(slot)
+
+    def write(self, slot: str, tensors: Tensors) -> None:
+        """Let ``slot`` hold ``tensors`` from this round on; one that is not written stays as it was."""
+        self._written[slot] = tensors
+
+    def apart(self) -> Memory:
+        """Return the same round's view, of which nothing is written."""
+        return Memory(self._state, self._site, self._taken)
+
+    def replace(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
+        """Let a slot that was given the images ``made`` have ``shown`` in their place, at the positions ``kept``."""
+        for slot, tensors in self._written.items():
+            own = {name for name, tensor in tensors.items() if _holds(tensor, made)}
+            new = {n: shown.reshape(t.shape) if n in own else t for n, t in tensors.items()}
+            if own and len(kept) < len(made):
+                alike = made.shape[:1]
+                new = {n: t.cpu()[kept] if t.shape[:1] == alike else t for n, t in new.items()}
+            self._written[slot] = new
+
+    def save(self, server_round: int) -> None:
+        """Write version ``server_round`` where there is anything to remember, also where nothing is new.
+
+        The next instruction names this round.
+        """
+        if self._written or "_remembered" in self.__dict__ or self._state.rounds(self._taken):
+            kept = {**self._remembered, **self._written}
+            self._state.save(server_round, names_of(kept), self._taken)
+
+    @cached_property
+    def _remembered(self) -> Slots:
+        rounds = self._state.rounds(self._taken)
+        if self._taken in rounds or not self._taken:
+            self._say_if_gone_back(rounds)
+        if self._taken in rounds:
+            return slots_of(self._state.load(self._taken))
+        if self._taken and rounds:
+            raise FederationError(
+                f"{OTHER_ROUNDS}{', '.join(map(str, rounds))}, and the server goes on from its round "
+                f"{self._taken}: put back the record or the site's state of the same time, or delete this run's state "
+                "at the site to let it begin afresh"
+            )
+        if self._taken:
+            logger.info("%s no longer has what it remembered and begins afresh", self._site)
+            self.figures[MEMORY_LOST] = 1.0
+        return {}
+
+    def _say_if_gone_back(self, rounds: list[int]) -> None:
+        """Note that the server goes on from an earlier round than one that it has named before: an older record."""
+        before = 0
+        # The version asked for may be whole where a later one is not.
+        with suppress(FederationError):
+            newest = rounds[-1] if rounds else 0
+            before = self._state.base_of(newest) if newest > self._taken else 0
+        if before > self._taken:
+            logger.info("%s goes back from round %d to %d", self._site, before, self._taken)
+            self.figures[WENT_BACK] = float(before)
+
+
+def _holds(tensor: Tensor, made: Tensor) -> bool:
+    return tensor.numel() == made.numel() and torch.equal(
+        tensor.detach().cpu().reshape(made.shape), made
+    )
+
+
+# ---- releases ------------------------------------------------------------------------------------
+# The site's own append-only log of what left it, at a place that no server has a word in.
+
+LOG = "released.jsonl"
+"""The log's name in the state directory."""
+
+Line = Mapping[str, str | int | float]
+
+
+class ReleaseLog:
+    """Lines about what left, each written whole, before it leaves.
+
+    Parameters
+    ----------
+    directory : Path
+        The site's state directory; a simulated site's is its run's record.
+    about : mapping
+        What every line says: the run's number at the SuperLink, the record, the site. A server has a word in the first
+        two, so that they are fields of a line and no part of a path.
+    """
+
+    def __init__(self, directory: Path, about: Line) -> None:
+        self._directory = directory
+        self._path = os.path.join(directory, LOG)  # noqa: PTH118 - made for each reply
+        self._about = about
+
+    def append(self, line: Line) -> None:
+        """Add a line with the time; OSError if it cannot be written, and then nothing may leave."""
+        now = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+        content = json.dumps({**now, **self._about, **line}) + "\n"
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        try:
+            file = os.open(self._path, flags, 0o600)
+        except (FileNotFoundError, NotADirectoryError):  # the latter is told by mkdir, in its words
+            self._directory.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._path, flags, 0o600)
+        try:
+            os.write(
+                file, content.encode()
+            )  # at once, since other processes of the site append as well
+        finally:
+            os.close(file)
+
+
+def payload_line(
+    server_round: int,
+    phase: str,
+    kind: str,
+    arrays: Sequence[np.ndarray[Any, Any]],
+    figures: Sequence[str],
+) -> Line:
+    """Say which payload left: in which round and phase, its kind and bytes, and the names of the figures beside it."""
+    return {
+        "round": server_round,
+        "phase": phase,
+        "kind": kind,
+        "array-bytes": sum(array.nbytes for array in arrays),
+        "figures": " ".join(sorted(figures)),
+    }
+
+
+def refusal_line(server_round: int, phase: str, reason: str) -> Line:
+    """Say which sentence left where nothing else did."""
+    return {"round": server_round, "phase": phase, "kind": "error", "reason": reason}

@@ -11,23 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.config.resolved import Config
-from common.data.bounds import ANYWHERE, Bounds
-from common.data.division.counts import lacking
-from common.data.division.partitions import partition
-from common.data.division.parts import Parts
-from common.data.division.stratify import subset, validation_split
+from common.data.division.partitions import lacking, partition
+from common.data.division.stratify import Parts, subset, validation_split
 from common.data.features import Extractor
 from common.data.loading import load, load_site
 from common.data.own.rows import check_reach
 from common.data.published.catalogue import NAMES, describe
-from common.data.store import store_roots
+from common.data.store import ANYWHERE, Bounds, store_roots
 from common.draws.seeding import derive
 from common.errors import DataError, FederationError
 from common.learning.run import Run
 from common.samples.dataset import Dataset, DatasetInfo, Labels
-from common.settings.datasets import FUNCTION, kind_of
+from common.settings.sections import FUNCTION, kind_of
 from common.sites import folder_sites
-from common.specs.names import OTHER_DATA
+from common.specs.updates import OTHER_DATA
 
 Indices = NDArray[np.int64]
 

@@ -131,9 +131,6 @@ def _own(
     )
 
 
-_SHARED_IMAGES = ("image_sources", "gradient_gaps", "shuffled_pool")
-_SURROGATES = ("surrogate_distillation", "image_generators", "stylegan_file")
-
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -158,7 +155,7 @@ METHODS: dict[str, Method] = {
             private=True,
             takes=_IMAGES,
             on=("central",),
-            parts=("client_app.image_sources", *(f"strategies.{one}" for one in _SHARED_IMAGES)),
+            parts=("strategies.image_sources", "strategies.shuffled_pool"),
         ),
         _own(
             "feddgm",
@@ -166,7 +163,7 @@ METHODS: dict[str, Method] = {
             private=True,
             takes=_IMAGES,
             on=("feddm",),
-            parts=tuple(f"strategies.{one}" for one in _SURROGATES),
+            parts=("strategies.stylegan_file",),
         ),
         _own("central", "Central"),
         _own("server", "Server", on=("central",)),
@@ -201,7 +198,7 @@ def resolve(name: str) -> Method:
     if not is_import_path(name):
         return METHODS[name]
     served = METHODS[FOREIGN_CLIENT]
-    client = "client_app.foreign:ForeignClient"
+    client = "client_app.fedavg:ForeignClient"
     foreign = Method(
         served.name, name, client, served.settings, served.facts, private=served.private
     )

@@ -20,9 +20,9 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from client_app.generators import Diffusion
+from client_app.synthesis import Diffusion
 from common.config.loading import load
-from common.data.published.digits import read_digits
+from common.data.published.sources import read_digits
 from common.draws.seeding import generator
 from common.settings.fedssyn import FedssynSettings
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from synth.beta_vae import divergence, sampled
 from synth.descent import Adam
 from synth.generators import style
-from synth.generators.equalised import Dense, activated, begin
-from synth.generators.style import Form, StyleNetwork
-from synth.vae import divergence, sampled
+from synth.generators.style import Dense, Form, StyleNetwork, activated, begin
 
 _UNITS = 256
 

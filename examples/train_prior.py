@@ -31,8 +31,7 @@ from common.models import Classifier, build
 from common.samples.dataset import Split
 from common.storage.files import write_atomically
 from synth.descent import Adam
-from synth.generators.style import Form, StyleNetwork
-from synth.generators.style_weights import encoded
+from synth.generators.style import Form, StyleNetwork, encoded
 
 DIGITS = "digits"
 SIDE, CLASSES, LEVELS = 8, 10, 16

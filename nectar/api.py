@@ -22,7 +22,6 @@ from common.config.tables import TABLE
 from common.config.text import scalar_text
 from common.errors import ConfigError
 from common.methods import Method
-from nectar.class_list import with_class_list
 from nectar.comparison.asked import Asked
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.grid import GridComparison, GridResults
@@ -39,7 +38,7 @@ from nectar.records.past_run import PastRun
 from nectar.records.record_imports import judge_of
 from nectar.records.recorded_run import RecordedRun
 from nectar.records.resume import with_recorded
-from nectar.words import parse_words, typed
+from nectar.words import parse_words, typed, with_class_list
 
 T = TypeVar("T")
 

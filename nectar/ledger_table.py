@@ -8,8 +8,7 @@ from pathlib import Path
 
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import Charge, Lines
-from common.privacy.told import merged
+from common.privacy.ledger import Charge, Lines, merged
 
 _HEADS = ("first", "record", "data", "method", "rounds", "released", "epsilon")
 

@@ -10,16 +10,29 @@ import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Any
 
-from common.config.consistency import FILE_KEY, SITES_KEY
-from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS, SHORT, TYPED
+import typer
+
+from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
+from common.config.keys import (
+    CONFIG,
+    INTERNAL_KEYS,
+    PATH_KEYS,
+    RUN_KEYS,
+    SHORT,
+    TYPED,
+    nearest,
+    nearest_key,
+)
 from common.config.layers import home_of
-from common.config.networks import START_KEY
-from common.config.problems import nearest, nearest_key
+from common.config.loading import load
+from common.config.own_parts import Judge
 from common.config.tables import experiment_names
-from common.config.text import from_home, scalar
+from common.config.text import from_home, scalar, scalar_text
 from common.errors import ConfigError
 from common.methods import METHODS
+from common.settings.sections import is_somebodys_own, kind_of
 
 RunConfig = dict[str, str | int | float | bool]
 
@@ -207,3 +220,190 @@ def _toml_character(character: str) -> str:
     if character in "\"'\\" or not (character.isprintable() or character > "\x9f"):
         return f"\\u{ord(character):04x}"
     return character
+
+
+# ---- options -------------------------------------------------------------------------------------
+# The words and options that several commands take.
+
+
+def flag(name: str, help: str) -> Any:
+    """Return an option without a value."""
+    return typer.Option(name, help=help)
+
+
+def option(metavar: str, help: str, *, name: str | None = None, **more: Any) -> Any:
+    """Return an option with a value, called as its parameter or ``name``; its default is not shown."""
+    names = () if name is None else (name,)
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """Return a word that stands without an option."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+Words = Annotated[
+    list[str] | None,
+    argument(
+        "[EXPERIMENT | METHOD] [KEY=VALUE]...", "settings, as in Hydra", autocompletion=completions
+    ),
+]
+
+ConfigFile = Annotated[
+    str | None,
+    option(
+        "FILE",
+        "a YAML file of settings: written as an experiment is (base: NAME departs from one), or what "
+        "`nectar config` printed, or a record's config.yaml; words stand over it",
+        name="--config",
+    ),
+]
+
+_RECORD = "the directory that the run printed, the record's id, or latest"
+
+Record = Annotated[str, argument("RECORD", _RECORD)]
+
+Records = Annotated[list[str], argument("RECORD...", _RECORD)]
+
+Connection = Annotated[
+    str, argument("CONNECTION", "a name in Flower's config.toml, or HOST:PORT with --ca FILE")
+]
+
+CaFile = Annotated[
+    str | None,
+    option("FILE", "the authority's certificate, for a connection given as HOST:PORT", name="--ca"),
+]
+
+Insecure = Annotated[bool, flag("--insecure", "the SuperLink has no TLS, and that is meant")]
+
+AllowImports = Annotated[
+    str,
+    option(
+        "MODULES",
+        "a method, model or data set of somebody's own is imported only from modules named here",
+        name="--allow-imports",
+    ),
+]
+
+Without = Annotated[
+    str,
+    option(
+        "A,B",
+        "leave these of the record there, such as samples,checkpoint/best.safetensors",
+        name="--without",
+    ),
+]
+
+Replace = Annotated[
+    bool, flag("--replace", "let the files of a completed run's copy on this machine go")
+]
+
+RecordsHere = Annotated[
+    str | None,
+    option(
+        "DIR",
+        "the directory of records on this machine (default: as `nectar run` has its records)",
+        name="--output",
+    ),
+]
+
+Delta = Annotated[float, typer.Option(help="the delta at which an epsilon is meant")]
+
+
+def is_place(word: str) -> bool:
+    """Whether a word names a path: it has no ``=`` before its first slash, or a folder has that name."""
+    return "=" not in word.partition("/")[0] or is_folder(Path(word))
+
+
+def here(word: str) -> Path:
+    """Return the path that a word names, absolute; ConfigError if it is a setting."""
+    if not is_place(word):
+        raise ConfigError(f"{word!r} is a setting: here goes a file or a directory.")
+    return Path.cwd() / from_home(word)
+
+
+def above_0(name: str, value: float | None, *, below: float = float("inf")) -> None:
+    """Refuse a number that is not above 0 and below ``below``, which ranges of the library include."""
+    if value is not None and not 0 < value < below:
+        bound = "" if below == float("inf") else f" and below {below:g}"
+        raise ConfigError(f"{name}={value:g} must be a number above 0{bound}.")
+
+
+# ---- class list ----------------------------------------------------------------------------------
+# The class list of folders of images that a simulation reads, where the words give none: their folders' names.
+
+CLASSES_KEY = "images.classes"
+
+
+def with_class_list(
+    run_config: Mapping[str, str | int | float | bool], judge: Judge | None = None
+) -> RunConfig:
+    """Return ``run_config``; where it names folders of images but not their classes, with the classes stated.
+
+    For a simulation alone: all its processes are then told the list. Real sites must agree on one before they read
+    anything, so a run on them states it itself. What is named by import path is put before ``judge`` first.
+
+    Raises
+    ------
+    ConfigError
+        If the configuration is not valid.
+    """
+    config = load(run_config, judge=judge)
+    images = config.images
+    of_folders = is_somebodys_own(config.dataset) and not kind_of(config.dataset)
+    if images.classes or not of_folders or not (images.folder or images.sites):
+        return dict(run_config)
+    folders = [*images.site_folders]
+    if images.folder:
+        folders.append(config.data_dir / Path(images.folder).expanduser())
+    alone = len(folders) == 1
+    names = sorted({name for folder in folders for name in _classes_in(folder, alone=alone)})
+    word = f"{CLASSES_KEY}={scalar_text(','.join(names))}"
+    return {**run_config, "set": f"{run_config.get('set', '')} {shlex.quote(word)}".strip()}
+
+
+def _classes_in(folder: Path, *, alone: bool) -> list[str]:
+    """Return the names of a folder's classes; ConfigError that says why it has none, or not two though ``alone``."""
+    from common.data.folders.folder import TEST, TRAIN, class_folders
+
+    lies = f"{TRAIN}/<class>/* and {TEST[0]}/<class>/*, or <class>/* alone"
+    if not folder.is_dir():
+        what = "is a file: unpack it, and name" if folder.exists() else "is not there: name"
+        raise ConfigError(
+            f"{folder} {what} a folder that holds {lies} (a relative one is below data-dir)."
+        )
+    names = class_folders(folder)
+    if not names:
+        raise ConfigError(f"{folder} holds no folder a class: put its pictures into {lies}.")
+    parts = [name for name in names if name.lower() in (TRAIN, *TEST)]
+    if parts == names and all(class_folders(folder / name) for name in parts):
+        named = " and ".join(parts)
+        raise ConfigError(f"{folder} holds {named}, read only as {named.lower()}: rename them.")
+    if comma := next((name for name in names if "," in name), ""):
+        raise ConfigError(
+            f"{folder} has a class {comma!r}, and a comma ends a class's name: rename the folder."
+        )
+    deeper = folder / names[0]
+    if len(names) == 1 and alone and deeper.is_dir() and class_folders(deeper):
+        raise ConfigError(
+            f"{folder} holds one folder, with the classes' below it: name {deeper} instead."
+        )
+    return names
+
+
+# ---- spans ---------------------------------------------------------------------------------------
+# Spans of time in words.
+
+
+def spoken(seconds: float) -> str:
+    """Return a span as a person says it: ``0.3 s``, ``42 s``, ``3 min 20 s``, ``12 h 36 min``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(whole / 60)} min"
+    hours, minutes = divmod(round(whole / 60), 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.config.keys import FETCH
 from common.config.loading import load
 from common.config.resolved import Config
-from common.data.division.counts import class_counts, report
+from common.data.division.partitions import class_counts, report
 from common.division import Division
 from common.errors import DivergedError, FederationError, NectarError, one_line
 from common.learning.augmentation import check_augmentation
@@ -26,19 +26,17 @@ from common.learning.compute import use_threads
 from common.learning.run import Run
 from common.learning.start import start_checksum, starting_weights
 from common.methods import is_foreign, require_taken
-from common.samples.class_names import alike
+from common.samples.dataset import alike
 from common.sites import SUPERLINK, Site, engine_of
-from common.wire.copies import Copies
-from server_app import ledger_heads
+from common.wire.synthetic_images import Copies
+from server_app import recorder as ledger_heads
 from server_app.continuing import standing_of
 from server_app.data_of_run import agree_on_data, data_at_hand, stated_data
-from server_app.evaluation import server_evaluator
-from server_app.loop import federate
-from server_app.marked_lines import tell
+from server_app.loop import federate, server_evaluator
 from server_app.private_step import require_private_step
 from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update, said_if_nothing_was_learned
-from server_app.sending.send import send
+from server_app.sending import send, tell
 from server_app.tracking.telling import OnRound, Telling
 from server_app.tracking.tracked import refuse_own_pictures, require_tracker, telling_of
 from server_app.unlisted import unlisted

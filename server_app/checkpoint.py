@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from common.errors import ConfigError, FederationError, one_line
-from common.storage import tensor_file, tensors_apart
-from common.storage.tensor_file import TensorFileError
-from common.storage.tensor_tree import pack, unpack
+from common.storage import tensor_file
+from common.storage import tensor_file as tensors_apart
+from common.storage.tensor_file import TensorFileError, pack, unpack
 from server_app.metrics_file import Checksum
 from strategies.federated import GLOBAL, LEARNED
 

@@ -5,27 +5,32 @@ Only Flower's own hooks are called, so whatever is a Flower Strategy can be driv
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from logging import getLogger
+from statistics import fmean
+from types import MappingProxyType
 from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
+from common.division import Division
 from common.errors import FederationError
 from common.learning.compute import return_freed_memory
 from common.learning.task import Evaluation
+from common.learning.training import evaluate
+from common.models import Classifier
+from common.samples.inputs import Samples, samples
 from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
 from server_app.data_of_run import require_data_of
-from strategies.exchange.inbox import nodes_online
-from strategies.exchange.naming import said_of_silent
+from strategies.exchange.inbox import Riders, Traffic, exchange, nodes_online
 from strategies.exchange.replies import Outcome
-from strategies.exchange.riding import Riders
-from strategies.exchange.roll_call import NoAnswer, ask, expected_sites
-from strategies.exchange.sending import Traffic, exchange
+from strategies.exchange.roll_call import NoAnswer, ask, expected_sites, said_of_silent
 from strategies.federated import Federated
 
 logger = getLogger("flwr")
@@ -102,7 +107,7 @@ def federate(
 
     The strategy has made its roll call (``ensure_roll_call``). Round 0, the evaluation of the start, is part of
     a run that begins at round 1 and of no resumed one. A round is one exchange: its weights' evaluation at the sites
-    rides on the next round's instructions (`strategies.exchange.riding`), the last one's has an exchange of its own.
+    rides on the next round's instructions (`strategies.exchange.inbox`), the last one's has an exchange of its own.
     Every ``every``-th round is evaluated, and ``last_round``.
     With ``unjudged`` the sites' figures of the round before ``first_round`` are still to come.
 
@@ -366,3 +371,67 @@ class Clock:
 def _tell(callbacks: Sequence[Callback], result: RoundResult) -> None:
     for callback in callbacks:
         callback(result)
+
+
+# ---- evaluation ----------------------------------------------------------------------------------
+# The server's own evaluation: on the validation share, which choices may look at, and on the test set.
+
+log = logging.getLogger("flwr")
+
+
+def server_evaluator(division: Division) -> Evaluator:
+    """Return what evaluates weights after a round; it loads its data at once, so that a lack shows early.
+
+    Raises
+    ------
+    DataError
+        If the server is to evaluate and the data set is not there.
+    """
+    run = division.run
+    if run.config.evaluation.on not in ("server", "both"):
+        return lambda learned, beside: Judgement()
+    test = samples(division.dataset.test, run.info).to(run.device)
+    settings = run.config
+    judging = division.validation[: 0 if settings.settings.trains_on_validation else None]
+    held = samples(division.dataset.train, run.info, judging).to(run.device)
+
+    @cache
+    def model_of(architecture: str) -> Classifier:
+        return run.with_model(architecture).build_model()
+
+    def on(part: Samples, name: str, arrays: ArrayRecord) -> Evaluation:
+        model = model_of(name if name in run.architectures else "")
+        model.load_state_dict(arrays.to_torch_state_dict(keep_input=True))
+        return evaluate(
+            model, part, run.task, settings.evaluation.batch, settings.compute.precision
+        )
+
+    def judge(
+        learned: Mapping[str, ArrayRecord], beside: Mapping[str, ArrayRecord] = MappingProxyType({})
+    ) -> Judgement:
+        on_test = {name: on(test, name, arrays) for name, arrays in learned.items()}
+        on_held = [on(held, *model) for model in learned.items()] if len(held) else []
+        others = {name: on(test, name, arrays) for name, arrays in beside.items()}
+        return Judgement(
+            mean_of([*on_test.values()]),
+            mean_of(on_held) if on_held else None,
+            {**on_test, **others} if len(on_test) + len(others) > 1 else {},
+        )
+
+    for sentence in division.gaps:
+        log.warning("%s", sentence)
+    model_of("")  # so that one that cannot be built shows early
+    return judge
+
+
+def mean_of(figures: Sequence[Evaluation]) -> Evaluation:
+    """Return the plain mean over models that were judged on the same set."""
+    if len(figures) == 1:
+        return figures[0]
+    each = zip(*(one.per_class for one in figures), strict=True)
+    return Evaluation(
+        loss=fmean(one.loss for one in figures),
+        accuracy=fmean(one.accuracy for one in figures),
+        per_class=tuple(fmean(column) for column in each),
+        examples=figures[0].examples,
+    )

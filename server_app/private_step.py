@@ -14,8 +14,8 @@ from common.draws.row_draws import SystemRows
 from common.draws.seeding import process_wide
 from common.errors import ConfigError, one_line
 from common.learning.run import Run
-from synth.private_gradients import example_gradients
 from synth.private_matching import rows_see_each_other
+from synth.private_release import example_gradients
 from synth.row_draws import LayerDraws
 
 _ROWS = 2

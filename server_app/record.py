@@ -27,14 +27,13 @@ from safetensors import SafetensorError
 from common.code.fingerprint import source_fingerprint
 from common.config.code_fingerprint import code_fingerprint
 from common.config.keys import ROUND, TYPED
-from common.config.own_file import SCHEMA
+from common.config.loading import SCHEMA
 from common.config.resolved import Config
 from common.config.text import dotted
 from common.errors import FederationError
 from common.learning.compute import torch_device
-from common.settings.datasets import as_file_name
 from common.settings.section import operational
-from common.settings.sections import SECTIONS
+from common.settings.sections import SECTIONS, as_file_name
 from common.storage.files import read_file, write_json, write_text
 from common.storage.tensor_file import reason_of
 from server_app.checkpoint import Checkpoint

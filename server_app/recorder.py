@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache, partial
 from logging import getLogger
+from pathlib import Path
 from statistics import median
 from typing import Any
 
+import torch
 from flwr.app import MetricRecord
+from PIL import Image
+from torch import Tensor
 
+from common.data.own.rows import csv_of_rows
 from common.errors import FederationError
-from common.storage.files import write_atomically
-from common.wire.copies import FIGURES, Copies
-from server_app import ledger_heads
+from common.privacy.accounting import epsilon
+from common.privacy.events import UNIT, Event
+from common.privacy.ledger import Head
+from common.samples.dataset import DatasetInfo
+from common.sites import site_slug
+from common.storage.files import read_regular, write_atomically, write_json, write_text
+from common.wire.display_contrast import Contrast
+from common.wire.synthetic_images import FIGURES, Copies, SyntheticImages
 from server_app.checkpoint import Checkpoint
 from server_app.loop import RoundResult, SitesFigures
-from server_app.pictures import save_grids
 from server_app.record import Record
-from server_app.spent import lines_of
 from server_app.synthetic_sets import save_sets
-from strategies.exchange.naming import some_of
-from strategies.exchange.replies import Outcome
+from strategies.exchange.replies import Outcome, Spending
+from strategies.exchange.roll_call import some_of
 from strategies.federated import Federated
 
 logger = getLogger("flwr")
@@ -154,7 +164,7 @@ class Recorder:
             best.save(self.record.best)
 
     def _keep(self, result: RoundResult) -> None:
-        ledger_heads.keep(self.record.directory, self.strategy.members.spending.heads)
+        keep(self.record.directory, self.strategy.members.spending.heads)
         sets, contrast = self.strategy.pictures(), self.strategy.contrast
         folder = self.record.directory / "samples" / f"round-{result.server_round:03d}"
         save_grids(sets, self.strategy.run.info, folder, contrast)
@@ -344,3 +354,166 @@ def _coverage(per_class: Sequence[float]) -> str:
 
 def _megabytes(account: Mapping[str, int]) -> str:
     return f"{sum(account.values()) / 1e6:.2f} MB"
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+# What sites sent so that a person can look at what left: PNG grids of images, a row a class; rows as tables.
+
+#: the shortest side an image is drawn with, in pixels
+_MIN_SIDE = 32
+
+
+def save_grids(
+    sets: Mapping[str, SyntheticImages],
+    info: DatasetInfo,
+    directory: Path,
+    contrast: Contrast = "pixels",
+) -> None:
+    """Write one PNG a site, ``<slug>.png``; of rows and series a table in raw values, ``<slug>.csv``."""
+    if sets:
+        directory.mkdir(parents=True, exist_ok=True)
+    for site, images in sets.items():
+        if not info.has_images:
+            names = [info.classes[label] for label in hard(images.labels).tolist()]
+            write_text(
+                directory / f"{site_slug(site)}.csv", csv_of_rows(images.images, names, info)
+            )
+            continue
+        picture = grid(images.images, images.labels, info, contrast)
+        write_atomically(directory / f"{site_slug(site)}.png", partial(picture.save, format="PNG"))
+
+
+def grid(
+    images: Tensor, labels: Tensor, info: DatasetInfo, contrast: Contrast = "pixels"
+) -> Image.Image:
+    """Draw images [n, C, H, W] in rows by class, as ``contrast`` says; soft labels count as their largest class."""
+    pixels, labels = in_bytes(images, info, contrast), hard(labels)
+    channels, height, width = pixels.shape[1:]
+    scale = max(1, -(-_MIN_SIDE // min(height, width)))
+    present = torch.unique(labels).tolist()
+    columns = max(int((labels == c).sum()) for c in present)
+    rows, gap = len(present), 1
+    sheet = torch.full((channels, rows * (height + gap) - gap, columns * (width + gap) - gap), 255)
+    sheet = sheet.to(torch.uint8)
+    for row, c in enumerate(present):
+        for column, image in enumerate(pixels[labels == c]):
+            top, left = row * (height + gap), column * (width + gap)
+            sheet[:, top : top + height, left : left + width] = image
+    array = sheet[0].numpy() if channels == 1 else sheet.permute(1, 2, 0).contiguous().numpy()
+    picture = Image.fromarray(array)
+    size = (picture.width * scale, picture.height * scale)
+    return picture.resize(size, Image.Resampling.NEAREST)
+
+
+# ---- screen --------------------------------------------------------------------------------------
+# Images of the model's normalised space as a screen shows them, and their labels as rows of a sheet need them.
+
+
+def on_screen(images: Tensor, info: DatasetInfo, contrast: Contrast = "pixels") -> Tensor:
+    """Return images [n, C, H, W] of the model's normalised space as float32 values from 0 to 1.
+
+    ``pixels`` undoes the normalisation and clips. ``stretched`` undoes it too, then maps each image's own extremes,
+    over all its channels together, to 0 and 1; an image of one value only becomes 0.5.
+    """
+    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (info.mean, info.std))
+    pixels = images.float() * std + mean
+    if contrast == "pixels":
+        return pixels.clamp(0, 1)
+    low, high = pixels.amin((1, 2, 3), keepdim=True), pixels.amax((1, 2, 3), keepdim=True)
+    stretched = (pixels - low) / (high - low)
+    return torch.where(high > low, stretched, 0.5)
+
+
+def in_bytes(images: Tensor, info: DatasetInfo, contrast: Contrast = "pixels") -> Tensor:
+    """Return the same as uint8 [n, C, H, W]."""
+    return (on_screen(images, info, contrast) * 255).round().to(torch.uint8)
+
+
+def hard(labels: Tensor) -> Tensor:
+    """Return labels int64 [n]: of soft ones, float [n, classes], the class with the most."""
+    return labels.argmax(1) if labels.is_floating_point() else labels
+
+
+# ---- spent ---------------------------------------------------------------------------------------
+# What a run's sites have spent of their privacy, as a round's line tells it.
+
+#: places of the PRV accountant's grids that a round waits for, of all sites together: half a second of a core
+_PLACES = 2**19
+
+#: what a kind of event costs beside them, in the same measure: 64 kinds of each of 12 sites are another second; each
+#: site may have two whatever the others have
+_PLACES_A_KIND = 2**9
+
+
+def lines_of(
+    spending: Spending, delta: float, sites: Container[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return for each site, or for those of ``sites``, what it has spent in this run, as plain data.
+
+    ``epsilon`` is None where there is no bound, where the site keeps its events to itself, and where it tells of so
+    many kinds of them that the round would wait. Sites that tell of the same events are one computation; the others
+    have equal shares of the time, and RDP's epsilon where PRV's would take more.
+    """
+    told = {s: each for s, each in spending.events.items() if sites is None or s in sites}
+    share = _PLACES // max(1, len(set(told.values())))
+    return {
+        site: {
+            "epsilon": _finite(_epsilon(events, delta, share)) if events else None,
+            "delta": delta,
+            "unit": UNIT,
+            "seeded": spending.seeded[site],
+            "events": [event.to_dict() for event in events],
+        }
+        for site, events in told.items()
+    }
+
+
+@lru_cache(maxsize=1024)
+def _epsilon(events: tuple[Event, ...], delta: float, places: int) -> float:
+    """Return it, by what can be computed within that many places; infinite where nothing can."""
+    if len(events) > max(2, places // _PLACES_A_KIND):
+        return math.inf
+    return epsilon(events, delta, most_places=places).value
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+# ---- ledger heads --------------------------------------------------------------------------------
+# The heads of the sites' privacy ledgers that a server has seen: in each run's record, and together for the next run.
+#
+# A site that comes back with an older copy of its ledger is refused by itself once it is told the newest of them. Who
+# puts back an older copy of the site's state and of the server's records alike is not noticed.
+
+FILE = "ledger-heads.json"
+"""In a record: by site, the newest head that this run saw."""
+
+
+def keep(record: Path, heads: Mapping[str, Head]) -> None:
+    """Write what was seen until now; nothing where no site keeps a ledger."""
+    if heads:
+        write_json(record / FILE, {site: asdict(head) for site, head in heads.items()})
+
+
+def seen(places: Iterable[Path]) -> dict[str, Head]:
+    """Return by site the longest head in the records below ``places``; of one that is damaged a warning is left."""
+    found: dict[str, Head] = {}
+    for path in sorted({path for place in places for path in place.glob(f"*/{FILE}")}):
+        for site, head in _read(path).items():
+            if head.length > found.get(site, Head()).length:
+                found[site] = head
+    return found
+
+
+def _read(path: Path) -> dict[str, Head]:
+    try:
+        content = json.loads(read_regular(path))
+        return {str(site): Head.read(head) for site, head in content.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        logger.warning(
+            "%s is damaged, so that a site whose privacy ledger was put back is not told what that run saw of it: "
+            "put back a whole copy of the record, or delete the file",
+            path,
+        )
+        return {}

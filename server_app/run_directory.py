@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from common.config.own_file import SCHEMA
+from common.config.loading import SCHEMA
 from common.errors import ConfigError
 from common.storage.files import parse_json, read_file
 

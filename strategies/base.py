@@ -22,12 +22,10 @@ from common.learning.run import Run
 from common.methods import load, resolve
 from common.sites import Site
 from common.wire.weights import Weights
-from strategies.averaging import Average, average_of
+from strategies.averaging import Average, ServerOptimizer, average_of
 from strategies.exchange.replies import Upload
-from strategies.exchange.round import Instruction
-from strategies.exchange.serialising import arrays_from, weights_from
+from strategies.exchange.round import Instruction, arrays_from, weights_from
 from strategies.federated import GLOBAL, LEARNED, Federated, State
-from strategies.server_optimizer import ServerOptimizer
 
 __all__ = ["GLOBAL", "LEARNED", "Instruction", "State", "Strategy", "strategy_class"]
 

@@ -17,8 +17,7 @@ from common.learning.run import Run
 from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
 from common.wire.bundle import leaves
-from common.wire.codec import CarriesExamples
-from common.wire.values import ROUNDED
+from common.wire.codec import ROUNDED, CarriesExamples
 from common.wire.weights import Weights
 from strategies.exchange.judging import Led
 from strategies.exchange.replies import Upload

@@ -18,9 +18,7 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
-from synth.dense_generator import start
-from synth.ensemble import Ensemble
-from synth.ensemble_distillation import Distillation, Losses, Plan
+from synth.ensemble_distillation import Distillation, Ensemble, Losses, Plan, start
 
 _SHOWN = 10
 """Images of a class that a round leaves to be looked at."""

@@ -13,10 +13,9 @@ from common.learning.training import Objective
 from common.settings.fedaf import FedAFSettings
 from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, reply_spec
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload, Spec
-from common.wire.latent_means import LatentMeans
+from common.wire.codec import Payload, Spec, require_shares
 from common.wire.synthetic_images import SyntheticImages
-from common.wire.values import require_shares
+from common.wire.tensors import LatentMeans
 from common.wire.weights import Weights
 from strategies.base import State
 from strategies.bounds import Bound

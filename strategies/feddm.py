@@ -8,7 +8,7 @@ from common.settings.feddm import FedDMSettings
 from common.wire.synthetic_images import SyntheticImages
 from strategies.exchange.replies import Upload
 from strategies.surrogate import SurrogateServer
-from synth.half_size import doubled
+from synth.distribution_matching import doubled
 
 
 class FedDM(SurrogateServer):

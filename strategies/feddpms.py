@@ -12,10 +12,9 @@ import torch
 from common.errors import PayloadError
 from common.learning.run import Run
 from common.models.encoder import Decoder
-from common.privacy.accounting import epsilon
+from common.privacy.accounting import epsilon, latent_sensitivity
 from common.privacy.events import Event
-from common.privacy.sensitivity import latent_sensitivity
-from common.sites import Site
+from common.sites import Site, site_order
 from common.specs.feddpms import (
     DECODER,
     HAND_OVER,
@@ -34,18 +33,18 @@ from common.specs.feddpms import (
     settings_of,
 )
 from common.specs.fedvae import SECONDARY, start_decoder
+from common.specs.updates import MEMORY_LOST
 from common.wire.bundle import Bundle
-from common.wire.class_list import ClassList
-from common.wire.latent_means import LatentMeans
 from common.wire.synthetic_images import SyntheticImages
+from common.wire.tensors import ClassList, LatentMeans
 from common.wire.weights import Weights
 from strategies.averaging import Average
 from strategies.base import Instruction, State
 from strategies.bounds import Bound, beside, form, model, vectors
-from strategies.exchange.replies import Upload
+from strategies.exchange.replies import Outcome, Upload
 from strategies.fedvae import FedVAE
-from strategies.latent_exchange import LatentExchange
 from strategies.parcels import Parcels
+from synth.latent_sharing import best_match
 
 _HELD = "decoder-held"
 
@@ -256,3 +255,98 @@ class FedDPMS(FedVAE):
         self._decoder = Weights(dict(state[DECODER])) if DECODER in state else None
         self.exchange.load_state_dict(state["exchange"])
         self._parcels = Parcels(state[_HELD])
+
+
+# ---- latent exchange -----------------------------------------------------------------------------
+# FedDPMS' bookkeeping (Algorithm 2): who has shared, who has been helped by whom, and who lacks what.
+
+
+class LatentExchange:
+    """Each site helps once and is helped once, by the replies that were taken.
+
+    Attributes
+    ----------
+    shared : dict of str to LatentMeans
+        Z_j of the sites that have shared (A); its labels are C_j.
+    helped : dict of str to str
+        Who helped each site that has been helped (B).
+    scarce : dict of str to tuple of int
+        H_i of the sites that have told it and are not helped yet.
+    asked : dict of str to int
+        How often each site was asked to share. A reply that is lost has left the site all the same.
+    """
+
+    def __init__(self) -> None:
+        self.shared: dict[str, LatentMeans] = {}
+        self.helped: dict[str, str] = {}
+        self.scarce: dict[str, tuple[int, ...]] = {}
+        self.asked: dict[str, int] = {}
+        self._out: dict[str, str] = {}
+
+    def match(self, site: str) -> str | None:
+        """Return who is to help ``site`` this round, and note it; None where nobody is."""
+        if site in self.helped or site not in self.scarce:
+            return None
+        abundant = {j: self.classes_of(j) for j in sorted(self.shared, key=site_order)}
+        found = best_match(site, self.scarce[site], abundant)
+        if found is not None:
+            self._out[site] = found
+        return found
+
+    def ask(self, site: str) -> bool:
+        """Tell whether ``site`` is to share this round, and count it."""
+        if site in self.shared:
+            return False
+        self.asked[site] = self.asked.get(site, 0) + 1
+        return True
+
+    def classes_of(self, site: str) -> list[int]:
+        """Return C_j, as far as the site has sent a mean of them."""
+        return sorted(set(self.shared[site].labels.tolist()))
+
+    def overall(self, site: str) -> LatentMeans:
+        """Return what ``site`` shared with the mean over all that all sites shared instead of each vector."""
+        told = self.shared[site]
+        everything = torch.cat([means.vectors for means in self.shared.values()])
+        return LatentMeans(everything.mean(0).repeat(len(told.labels), 1), told.labels, told.codec)
+
+    def settle(
+        self,
+        outcome: Outcome,
+        shared: Mapping[str, LatentMeans],
+        scarce: Mapping[str, tuple[int, ...]],
+    ) -> dict[str, str]:
+        """Take note of a round's accepted replies and return the matches that came about: helped site -> helper.
+
+        Parameters
+        ----------
+        shared, scarce : mapping
+            What came beside the models, by site.
+        """
+        accepted = outcome.accepted
+        self.shared |= {site: means for site, means in shared.items() if site in accepted}
+        for site in (site for site in accepted if MEMORY_LOST in accepted[site]):
+            self.helped.pop(site, None)  # what it had been given is gone
+        came_about = {i: j for i, j in self._out.items() if i in accepted}
+        self.helped |= came_about
+        self.scarce |= {site: classes for site, classes in scarce.items() if site in accepted}
+        self.scarce = {i: classes for i, classes in self.scarce.items() if i not in self.helped}
+        self._out.clear()
+        return came_about
+
+    def state_dict(self) -> State:
+        """Return it all, as a checkpoint holds it."""
+        return {
+            "vectors": {site: means.vectors for site, means in self.shared.items()},
+            "labels": {site: means.labels for site, means in self.shared.items()},
+            "helped": dict(self.helped),
+            "scarce": {site: list(classes) for site, classes in self.scarce.items()},
+            "asked": dict(self.asked),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Take it back."""
+        vectors, labels = state["vectors"], state["labels"]
+        self.shared = {site: LatentMeans(vectors[site], labels[site]) for site in vectors}
+        self.helped, self.asked = dict(state["helped"]), dict(state["asked"])
+        self.scarce = {site: tuple(classes) for site, classes in state["scarce"].items()}

@@ -22,7 +22,7 @@ from common.specs.fedgen import (
     settings_of,
 )
 from common.wire.bundle import Bundle
-from common.wire.class_list import ClassList
+from common.wire.tensors import ClassList
 from common.wire.weights import Weights
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload

@@ -24,7 +24,9 @@ from common.specs.fedssyn import (
     IMAGES,
     INNER,
     MIXED,
+    MIXED_NOISE,
     OWN,
+    OWN_NOISE,
     SHARE,
     WITHOUT_SHARE,
     Images,
@@ -41,11 +43,11 @@ from strategies.bounds import Bound, form
 from strategies.central import Central
 from strategies.exchange.judging import Shortening
 from strategies.exchange.replies import Upload
-from strategies.gradient_gaps import GradientGaps
 from strategies.image_sources import SOURCES, Source
-from strategies.image_training import learned_from
 from strategies.parcels import Parcels
 from strategies.shuffled_pool import ShuffledPool
+from strategies.surrogate import learned_from
+from synth.dissimilarity import distribution_shift, gradient_dissimilarity
 
 _POOL, _HELD, _SOURCE, _READY, _VAIN, _DONE = "pool", "held", "source", "ready", "vain", "done"
 
@@ -378,3 +380,55 @@ def _a_few(images: Images) -> SyntheticImages:
     member = images.labels[:, None] == torch.unique(images.labels)
     few = (member & (member.cumsum(0) <= _SHOWN)).any(1)
     return SyntheticImages(images.examples[few], images.labels[few])
+
+
+# ---- gradient gaps -------------------------------------------------------------------------------
+# How far the sites' gradients lie apart at a round's weights (Fedssyn, section 2), from what sites replied.
+
+
+class GradientGaps:
+    """Keeps one round's mean gradients and tells zeta^2, sigma^2 and delta^2."""
+
+    def __init__(self) -> None:
+        self._gradients: dict[str, dict[str, Tensor]] = {}
+
+    def take(self, upload: Upload) -> None:
+        """Keep what ``upload`` brought beside the inner method's payload."""
+        sent = upload.payload_as(Bundle)
+        self._gradients[upload.site.name] = {
+            name: _flat(sent.part(name, Weights)) for name in (OWN, MIXED) if name in sent.parts
+        }
+
+    def told(
+        self, accepted: Mapping[str, Mapping[str, float]], synthetic: Tensor | None
+    ) -> dict[str, float]:
+        """Return the figures of the sites whose replies were accepted.
+
+        Parameters
+        ----------
+        synthetic : Tensor, optional
+            The mean gradient over all synthetic images, float [d].
+        """
+        there = [site for site in self._gradients if site in accepted]
+        own = [self._gradients[site][OWN] for site in there]
+        mixed = [self._gradients[site][MIXED] for site in there if MIXED in self._gradients[site]]
+        found: dict[str, float] = {}
+        if own:
+            found["zeta2"] = float(gradient_dissimilarity(torch.stack(own)))
+            found["sigma2"] = _mean(accepted, there, OWN_NOISE)
+            if synthetic is not None:
+                found["delta2"] = float(distribution_shift(torch.stack(own), synthetic[None]))
+        if mixed and len(mixed) == len(own):
+            found["zeta2-mixed"] = float(gradient_dissimilarity(torch.stack(mixed)))
+            found["sigma2-mixed"] = _mean(accepted, there, MIXED_NOISE)
+        self._gradients = {}
+        return found
+
+
+def _flat(gradient: Weights) -> Tensor:
+    return torch.cat([t.flatten().double() for t in gradient.tensors.values()])
+
+
+def _mean(accepted: Mapping[str, Mapping[str, float]], sites: list[str], figure: str) -> float:
+    told = [accepted[site][figure] for site in sites if figure in accepted[site]]
+    return sum(told) / len(told) if told else float("nan")

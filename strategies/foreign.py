@@ -7,31 +7,32 @@ error message rather than dropped (a differentially private wrapper must not ave
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import copy
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import getLogger
 from typing import Any
 
+import numpy as np
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, exception
+from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from common.code.imports import load
-from common.code.parameters import constructor_parameters
+from common.code.imports import constructor_parameters, load
 from common.draws.seeding import derive
 from common.errors import ConfigError, FederationError, PayloadError, one_line
 from common.learning.run import Run
 from common.sites import Site
-from common.specs.foreign import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
+from common.specs.updates import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
 from common.wire.weights import Weights
-from strategies.attributes import changed_attributes, restore_attributes, snapshot
+from strategies.averaging import ServerOptimizer
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload, matched
-from strategies.exchange.round import Instruction, Round
-from strategies.exchange.serialising import Serialiser, arrays_from, weights_from
+from strategies.exchange.round import Instruction, Round, Serialiser, arrays_from, weights_from
 from strategies.federated import Federated, State
-from strategies.server_optimizer import ServerOptimizer
-from strategies.site_grid import SiteGrid
 
 logger = getLogger("flwr")
 
@@ -254,3 +255,127 @@ def _construct(run: Run) -> FlowerStrategy:
     if not isinstance(strategy, FlowerStrategy):
         raise FederationError(f"{run.config.method} is not a flwr.serverapp.strategy.Strategy")
     return strategy
+
+
+# ---- attributes ----------------------------------------------------------------------------------
+# What a Flower strategy has learned so far, read off its attributes, since Flower has no state_dict for it.
+
+
+def snapshot(strategy: Strategy) -> dict[str, Any]:
+    """Return a deep copy of the attributes of a strategy, and of the strategies it wraps, that can be copied."""
+    state: dict[str, Any] = {}
+    for name, value in vars(strategy).items():
+        if isinstance(value, Strategy):
+            state[name] = snapshot(value)
+        elif not callable(value):
+            state[name] = copy.deepcopy(value)
+    return state
+
+
+def changed_attributes(strategy: Strategy, fresh: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes that differ from ``fresh``, a ``snapshot``; wrapped strategies as nested mappings.
+
+    A strategy with ``state_dict`` is asked instead.
+    """
+    if hasattr(strategy, "state_dict"):
+        return {"state_dict": strategy.state_dict()}
+    changed: dict[str, Any] = {}
+    for name, value in vars(strategy).items():
+        if isinstance(value, Strategy):
+            inner = changed_attributes(value, fresh.get(name, {}))
+            if inner:
+                changed[name] = inner
+        elif not callable(value) and (name not in fresh or not _equal(value, fresh[name])):
+            changed[name] = value
+    return changed
+
+
+def restore_attributes(strategy: Strategy, state: Mapping[str, Any]) -> None:
+    """Put back what ``changed_attributes`` returned."""
+    if "state_dict" in state and hasattr(strategy, "load_state_dict"):
+        strategy.load_state_dict(state["state_dict"])
+        return
+    for name, value in state.items():
+        held = getattr(strategy, name, None)
+        if isinstance(held, Strategy):
+            restore_attributes(held, value)
+        else:
+            setattr(strategy, name, value)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray | torch.Tensor):
+        return one.shape == other.shape and bool((one == other).all())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, Mapping) and not isinstance(one, ArrayRecord):
+        return one.keys() == other.keys() and all(_equal(one[k], other[k]) for k in one)
+    if isinstance(one, ArrayRecord):
+        return list(one) == list(other) and all(one[k].data == other[k].data for k in one)
+    return bool(one == other)
+
+
+# ---- site grid -----------------------------------------------------------------------------------
+# The grid as a Flower strategy sees it that draws its nodes by itself.
+
+#: looks at the nodes that no strategy needs in a round, unless it waits for more of them
+_MAX_LOOKS = 5
+
+
+class SiteGrid(Grid):
+    """The grid as a foreign strategy sees it: node ids in site order, and the same draw in every engine.
+
+    Flower's ``sample_nodes`` draws from the global ``random`` right after ``get_node_ids``; reseeding there, and
+    not outside, keeps Flower's own threads from drawing in between.
+    """
+
+    def __init__(self, grid: Grid, sites: Sequence[Site], seed: int) -> None:
+        self._grid = grid
+        self._ids = [site.node_id for site in sites]
+        self._seed = seed
+        self._looks = 0
+
+    def get_node_ids(self) -> list[int]:
+        """Return the members' node ids in site order.
+
+        Raises
+        ------
+        FederationError
+            If the strategy looks again and again: it waits for nodes, and within a round there come no others.
+        """
+        self._looks += 1
+        if self._looks > _MAX_LOOKS:
+            raise FederationError(
+                f"the strategy waits for more nodes than the {len(self._ids)} there are: lower its min_* arguments"
+            )
+        random.seed(self._seed)
+        return list(self._ids)
+
+    def set_run(self, run: Any) -> None:
+        """Pass on."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run."""
+        return self._grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Pass on."""
+        return self._grid.create_message(*args, **kwargs)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Pass on."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pass on."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Pass on."""
+        return self._grid.send_and_receive(messages, timeout=timeout)

@@ -11,7 +11,7 @@ from common.wire.weights import Weights
 from strategies.base import LEARNED, State
 from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
-from strategies.exchange.serialising import arrays_from
+from strategies.exchange.round import arrays_from
 from strategies.fedavg import FedAvg
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from common.specs.names import MEMORY_LOST
+from common.specs.updates import MEMORY_LOST
 from strategies.exchange.replies import Outcome
 
 

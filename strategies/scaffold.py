@@ -10,7 +10,7 @@ from logging import getLogger
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.learning.planned_steps import local_steps
+from common.learning.private_training import local_steps
 from common.learning.run import Run
 from common.settings.scaffold import ScaffoldSettings
 from common.sites import Site

@@ -13,7 +13,7 @@ from common.sites import Site
 from common.wire.weights import Weights
 from strategies.base import Instruction
 from strategies.central import Central
-from strategies.image_training import learned_from
+from strategies.surrogate import learned_from
 
 
 class Server(Central):

@@ -10,7 +10,7 @@ import torch
 from common.learning.run import Run
 from common.sites import site_order
 from common.specs.fedssyn import Images, images_of, values_of
-from synth.shuffling import equal_shares
+from synth.diffusion_training import equal_shares
 
 _IMAGES, _LABELS, _CUTS, _OWNERS = "images", "labels", "cuts", "owners"
 

@@ -9,14 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from common.learning.updates import length, plus
+from common.learning.task import length, plus
 from common.settings.fedavg import FedAvgSettings
 from common.settings.masking import MaskingSettings
 from common.settings.topk import TopKSettings
 from common.sites import Site
 from common.wire.codec import Spec
-from common.wire.masked_update import MaskedUpdate
-from common.wire.top_k_update import TopKUpdate
+from common.wire.top_k_update import MaskedUpdate, TopKUpdate
 from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy

@@ -7,6 +7,7 @@ network, which imports more from the official repository. So nothing is opened, 
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import io
 import sys
@@ -18,8 +19,11 @@ from typing import Any
 import torch
 
 from common.errors import ConfigError, one_line
+from common.learning.run import Run
 from common.settings.feddgm import FedDGMSettings
-from strategies.generator_file import checked
+from common.specs.feddgm import settings_of
+from synth.generators.latents import FeatureSpace, ImageGenerator, Pixels
+from synth.generators.style import StyleNetwork, decoded, digits_prior
 from synth.generators.stylegan_xl import StyleganXL
 
 _MODULES = ("dnnlib", "legacy", "torch_utils")
@@ -198,3 +202,92 @@ def _unusable(settings: FedDGMSettings, what: str, error: Exception) -> ConfigEr
 
 def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {one_line(str(error))[:200]}"
+
+
+# ---- generator file ------------------------------------------------------------------------------
+# A generator's file at the server, read whole and only if it is the one that the run's checksum names.
+
+
+def checked(key: str, path: str, sha256: str) -> bytes:
+    """Return the content of a file.
+
+    What is returned is what was hashed: a file that is changed in between is never taken for the one that was meant.
+
+    Parameters
+    ----------
+    key : str
+        The setting that names the file.
+    sha256 : str
+        Its SHA-256, in small hexadecimal digits.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, or it is another one.
+    """
+    try:
+        if not Path(path).is_file():
+            raise ConfigError(f"{key}={path} is not there: the server needs that file")
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{key}={path} cannot be read ({error.strerror}): the server needs that file"
+        ) from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise ConfigError(
+            f"{key}={path} was not opened: its SHA-256 begins with {found[:16]} and feddgm.generator_sha256 with "
+            f"{sha256[:16]}, so it is damaged or another file"
+        )
+    return content
+
+
+def own_prior(path: str, sha256: str) -> StyleNetwork:
+    """Return the generator of ``examples/train_prior.py``; ConfigError without its checksum, or of another file."""
+    if not sha256:
+        raise ConfigError(
+            f"feddgm.generator={path} needs feddgm.generator_sha256: the SHA-256 that examples/train_prior.py printed"
+        )
+    content = checked("feddgm.generator", path, sha256)
+    try:
+        return decoded(content, sha256)
+    except ValueError as error:
+        raise ConfigError(
+            f"feddgm.generator={path} holds no generator: {error}; examples/train_prior.py writes such files"
+        ) from None
+
+
+# ---- image generators ----------------------------------------------------------------------------
+# The generator that FedDGM's settings name, ready to make images like the run's.
+
+
+def image_generator(run: Run) -> ImageGenerator:
+    """Return the generator of the run's settings.
+
+    Raises
+    ------
+    ConfigError
+        If it makes other images or classes than the run's, has not the space that is asked for, or cannot be had.
+    """
+    settings, shape, classes = settings_of(run), run.image_shape, len(run.info.classes)
+    if settings.generator == "pixels":
+        return Pixels(shape, settings.latent_lr)
+    if settings.generator == "stylegan-xl":
+        return stylegan_xl(settings, shape, classes, run.device)
+    if settings.generator == "digits":
+        network = digits_prior()
+    else:
+        network = own_prior(settings.generator, settings.generator_sha256)
+    form = network.form
+    if form.shape != shape or form.classes != classes:
+        raise ConfigError(
+            f"feddgm.generator={settings.generator} makes images of {'x'.join(map(str, form.shape))} of {form.classes} "
+            f"classes, and {run.info.name} has images of {'x'.join(map(str, shape))} of {classes} classes: set "
+            "feddgm.generator=pixels, or train one with examples/train_prior.py"
+        )
+    try:
+        return FeatureSpace(
+            network.to(run.device), settings.space, settings.latent_lr, settings.feature_lr
+        )
+    except ValueError as error:
+        raise ConfigError(f"feddgm.space={settings.space} is not there: {error}.") from None

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
-from torch import Tensor
+from torch import Tensor, nn
 
+from common.draws.seeding import derive, generator
+from common.errors import ConfigError
 from common.learning.run import Run
-from common.learning.training import Local, Objective, weighted
+from common.learning.training import Local, Objective, train, weighted
+from common.models import couples_samples
 from common.samples.inputs import Samples
+from common.settings.global_models import GlobalModelsSettings
 from common.settings.surrogate import SurrogateServerSettings
+from common.settings.training import TrainingSettings
 from common.sites import Site
 from common.specs.images import images_spec
 from common.wire.codec import Payload, Spec
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from strategies.base import LEARNED, Instruction, State, Strategy
+from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.bounds import Bound, images
 from strategies.exchange.replies import Upload
-from strategies.global_models import GlobalModels
-from strategies.image_training import learned_from
+from synth import augmentation
+from synth.row_draws import RowDraws
+from synth.starts import project_ball
 
 
 class SurrogateServer(Strategy):
@@ -159,3 +166,227 @@ class SurrogateServer(Strategy):
         self._models.load_state_dict(state.get(LEARNED, {}))
         kept: list[list[Any]] = list(state["kept"])
         self._kept = [(images, labels, each) for images, labels, each in kept]
+
+
+# ---- image training ------------------------------------------------------------------------------
+# The server's training on images, as ``image_training`` says: what fills the places of the one training loop.
+
+DECAY, DECAYED_AT = 0.3, (6, 8)
+"""The schedule ``steps``: what the rate is multiplied by, and after which tenths of the steps."""
+
+
+def learned_from(
+    run: Run, server_round: int, weights: Weights, samples: Samples, objective: Objective
+) -> Weights:
+    """Return the run's model, trained from ``weights`` on the images that the server received in a round."""
+    if not run.config.image_training.steps_on(len(samples)):
+        return weights
+    model = run.build_model()
+    weights.load_into(model)
+    draws = generator(run.config.seed, "surrogate-server", server_round, device=run.device)
+    train_on_images(run, model, samples, objective, draws)
+    return Weights.of(model, weights.codec).only(run.spec)
+
+
+def train_on_images(
+    run: Run, model: nn.Module, samples: Samples, objective: Objective, draws: torch.Generator
+) -> None:
+    """Train ``model`` in place on the images that the server received.
+
+    ``draws`` orders the batches; augmentation has a generator of its own, derived from its seed.
+    """
+    s = run.config.image_training
+    steps = s.steps_on(len(samples))
+    average = TailAverage(model, steps, s.average)
+    projected = into_ball(model, s.ball)
+    train(
+        model,
+        samples,
+        TrainingSettings(
+            lr=s.lr,
+            batch=s.batch,
+            momentum=s.momentum,
+            weight_decay=s.weight_decay,
+            augment="flip_crop" if s.augment == "flip_crop" else "none",
+        ),
+        run.task,
+        draws,
+        precision=run.config.compute.precision,
+        steps=steps,
+        local=Local(
+            objective=objective,
+            rate=rate(s.schedule, steps),
+            augment=siamese(steps, draws) if s.augment == "dsa" else None,
+            after_step=each(projected, average if average.wanted else None),
+        ),
+    )
+    average.copy_to(model)
+
+
+def rate(schedule: str, steps: int) -> Callable[[int], float] | None:
+    """Return what the learning rate is multiplied by in a step, by how many were taken before; None: by nothing."""
+    if schedule == "cosine":
+        return lambda done: (1 + math.cos(math.pi * done / steps)) / 2
+    if schedule == "steps":
+        return lambda done: DECAY ** sum(10 * done >= tenths * steps for tenths in DECAYED_AT)
+    return None
+
+
+def siamese(steps: int, generator: torch.Generator) -> Callable[[Tensor, RowDraws | None], Tensor]:
+    """Return what puts each batch through one of the six transforms of DSA, drawn for every step ahead of the first."""
+    numbers = torch.Generator().manual_seed(derive(generator.initial_seed(), "augmentation"))
+    drawn = iter(augmentation.draws(tuple(augmentation.TRANSFORMS), steps, numbers))
+    return lambda images, rows: augmentation.apply(images, next(drawn))
+
+
+def into_ball(model: nn.Module, radius: float) -> Callable[[nn.Module], None] | None:
+    """Return what projects a model back into the ball around its weights of now; None for no radius."""
+    if not radius:
+        return None
+    centre = [p.detach().clone() for p in model.parameters()]
+    return lambda moved: project_ball(moved.parameters(), centre, radius)
+
+
+def each(*calls: Callable[[nn.Module], None] | None) -> Callable[[nn.Module], None] | None:
+    """Return what makes all of these calls, one after the other; None where there are none."""
+    made = [call for call in calls if call is not None]
+    if len(made) < 2:
+        return made[0] if made else None
+
+    def all_of_them(model: nn.Module) -> None:
+        for call in made:
+            call(model)
+
+    return all_of_them
+
+
+class TailAverage:
+    """The mean of a model's parameters after each of the last steps, at least one of a share above 0.
+
+    Running statistics stay those that the last step left: they are of the images, and few steps old.
+
+    Parameters
+    ----------
+    share : float
+        The share of them that counts, the last ones; 0: none.
+    """
+
+    def __init__(self, model: nn.Module, steps: int, share: float) -> None:
+        self.wanted = max(1, round(share * steps)) if share else 0
+        self._before = steps - self.wanted
+        self._mean = [p.detach().clone() for p in model.parameters()] if self.wanted else []
+        self._done = 0
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module) -> None:
+        """Take note of the parameters after a step."""
+        self._done += 1
+        counted = self._done - self._before
+        if counted > 0:
+            torch._foreach_lerp_(self._mean, list(model.parameters()), 1 / counted)
+
+    @torch.no_grad()
+    def copy_to(self, model: nn.Module) -> None:
+        """Give the model the mean, if one is wanted."""
+        if self.wanted:
+            torch._foreach_copy_(list(model.parameters()), self._mean)
+
+
+# ---- global models -------------------------------------------------------------------------------
+# Models of any architecture that a server learns from images, while the run's own travels to the sites and back.
+
+#: the name under which the model that travels is judged beside the global ones
+SURROGATE = "surrogate"
+
+
+class GlobalModels:
+    """The global models w_g by name, each trained from its values of the last round; the first is the headline.
+
+    Raises
+    ------
+    ConfigError
+        If the first is of another form than the run's model, and the sites are to judge: they have that alone.
+    """
+
+    def __init__(self, run: Run, settings: GlobalModelsSettings) -> None:
+        self._run, self._settings = run, settings
+        self._held = {name: initial(run, name) for name in settings.learned()}
+        asked, first = run.config.judged_at_sites, next(iter(self._held), "")
+        if asked and run.with_model(first).spec != run.spec:
+            cure = "data.validation_at" if asked.startswith("data.") else "evaluation.on"
+            raise ConfigError(
+                f"{asked} has the sites judge the run's own model, and method={run.config.method} learns another at "
+                f"the server ({first}): set {cure}=server"
+            )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._held
+
+    def train(self, server_round: int, samples: Samples, local: Local) -> None:
+        """Train each of them on the round's images."""
+        epochs = self._settings.global_epochs
+        for name, held in self._held.items():
+            self._held[name] = self.trained(server_round, name, held, samples, epochs, local)
+
+    def trained(
+        self,
+        server_round: int,
+        name: str,
+        start: Weights,
+        samples: Samples,
+        epochs: int,
+        local: Local,
+    ) -> Weights:
+        """Return a model trained as the global ones are; ``name`` is its architecture, as `Run.with_model` takes it."""
+        if not epochs:
+            return start
+        s, config = self._settings, self._run.config
+        model = self._run.with_model(name).build_model()
+        start.load_into(model)
+        train(
+            model,
+            samples,
+            TrainingSettings(
+                epochs=epochs,
+                lr=s.global_lr,
+                batch=s.global_batch,
+                momentum=s.global_momentum,
+            ),
+            self._run.task,
+            generator(config.seed, config.method, server_round, name, device=self._run.device),
+            precision=config.compute.precision,
+            local=local,
+            # Of 130 images in batches of 64 two are left, by whose statistics a batch norm would take every third step.
+            even=couples_samples(model),
+        )
+        return Weights.of(model, start.codec)
+
+    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the headline: the first of them, or what travels where there is none."""
+        for name, held in self._held.items():
+            return {name: _arrays(held)}
+        return {GLOBAL: arrays}
+
+    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the others, and what travels."""
+        if not self._held:
+            return {}
+        _, *others = self._held.items()
+        return {SURROGATE: arrays, **{name: _arrays(held) for name, held in others}}
+
+    def state_dict(self) -> State:
+        """Return them by name."""
+        return {name: dict(held.tensors) for name, held in self._held.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take them back."""
+        self._held = {name: Weights(dict(held)) for name, held in state.items()}
+
+
+def initial(run: Run, name: str) -> Weights:
+    """Return the initial weights of an architecture."""
+    return Weights.of(run.with_model(name).build_model())
+
+
+def _arrays(held: Weights) -> ArrayRecord:
+    return ArrayRecord(dict(held.tensors))

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from synth.descent import Adam
-from synth.diffusion import Schedule, denoising_loss
-from synth.moving_average import MovingAverage
-from synth.private_diffusion import PrivateDescent, steps_of
+from synth.diffusion import Schedule, denoising_loss, denoising_losses
+from synth.private_release import Gaussian, clipped_sum, noisy_mean
+from synth.row_draws import RowDraws, integers
 from synth.unet import UNet
 
 
@@ -268,3 +268,153 @@ class Training:
 def flipped(images: Tensor, drawn: Tensor) -> Tensor:
     """Return the images [n, C, H, W], those mirrored left to right whose number in ``drawn`` [n] is below 1/2."""
     return torch.where((drawn < 0.5)[:, None, None, None], images.flip(3), images)
+
+
+# ---- moving average ------------------------------------------------------------------------------
+# The exponential moving average of a model's weights, which generates better images than the weights do.
+
+
+class MovingAverage:
+    """A moving average of a model's parameters: a <- d_k a + (1 - d_k) w at the k-th update.
+
+    The decay warms up, d_k = min(decay, k / (k + 9)) from k = 1: with 0.9995 alone the initial weights
+    would make up a fifth of the average after 3,000 updates. So it reaches back over about a tenth of the
+    training, until that is 18,000 updates long.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The average starts at its parameters.
+    decay : float
+        From 0, which follows the weights, to less than 1.
+
+    Raises
+    ------
+    ValueError
+        A decay outside of that.
+    """
+
+    def __init__(self, model: nn.Module, decay: float = 0.9995) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"an average's decay goes from 0 to less than 1, not {decay}")
+        self._names = [name for name, _ in model.named_parameters()]
+        self._values = [p.detach().clone() for p in model.parameters()]
+        self._decay, self._updates = decay, 0
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Move the average towards the model's parameters."""
+        self._updates += 1
+        decay = min(self._decay, self._updates / (self._updates + 9))
+        torch._foreach_lerp_(self._values, list(model.parameters()), 1 - decay)
+
+    @torch.no_grad()
+    def copy_to(self, model: nn.Module) -> None:
+        """Give a model of the same kind the averaged parameters."""
+        torch._foreach_copy_(list(model.parameters()), self._values)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return a copy of the averaged parameters by name, and of the number of updates, int64 []."""
+        values = {n: v.clone() for n, v in zip(self._names, self._values, strict=True)}
+        return {**values, "updates": torch.tensor(self._updates)}
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state`; KeyError if it is another model's."""
+        torch._foreach_copy_(self._values, [state[name] for name in self._names])
+        self._updates = int(state["updates"])
+
+
+# ---- private diffusion ---------------------------------------------------------------------------
+# DP-SGD for a diffusion model (Dockhorn et al., 2023): one gradient an example, of several of its noised versions.
+
+
+@dataclass(frozen=True)
+class PrivateDescent:
+    """How the private steps of a diffusion model are taken.
+
+    Attributes
+    ----------
+    multiplicity : int
+        K, the pairs of time step and noise over which an example's own loss is averaged before its gradient is clipped:
+        that lowers the gradient's variance, and costs no privacy.
+    examples : int
+        How many there are as far as anybody may know, by which steps, rate and divisor go.
+    sample : callable
+        (step, rate) -> positions of a Poisson sample, int64 [m]; steps count from 0 over all epochs.
+    rows : callable
+        (step, positions) -> the draws of these examples, each example's its own.
+    gaussian : callable
+        step -> the mechanism.
+    """
+
+    multiplicity: int
+    examples: int
+    sample: Callable[[int, float], Tensor]
+    rows: Callable[[int, Tensor], RowDraws]
+    gaussian: Callable[[int], Gaussian]
+
+    def slopes(
+        self,
+        model: nn.Module,
+        schedule: Schedule,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        step: int,
+        expected: float,
+        rows: RowDraws,
+        precision: torch.dtype = torch.float32,
+    ) -> dict[str, Tensor]:
+        """Return the noisy mean gradient of a sample by the parameters' names.
+
+        Parameters
+        ----------
+        model : nn.Module
+            eps(x_t, t, y); nothing is dropped in it.
+        schedule : Schedule
+            On the images' device.
+        images, labels : Tensor
+            The sample, float [m, C, H, W] in [-1, 1] and int64 [m]; m may be 0.
+        step : int
+            From 0 on.
+        expected : float
+            The divisor.
+        rows : RowDraws
+            The source of the images' time steps and of the noise in them.
+        precision : torch.dtype
+            torch.bfloat16 runs the forward pass under autocast. Clip, sum and noise are of the parameters' own type.
+        """
+        several, device = self.multiplicity, images.device
+        t = integers(rows, schedule.steps, several) + 1
+        eps = rows.normal(several, *images.shape[1:]).to(images.dtype)
+
+        def loss(net: nn.Module, x: Tensor, y: Tensor, at: Tensor, noise: Tensor) -> Tensor:
+            copies, classes = x.expand_as(noise[0]), y.expand_as(at[0])
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == torch.bfloat16):
+                return denoising_losses(net, schedule, copies, classes, at[0], noise[0]).mean()
+
+        gaussian = self.gaussian(step)
+        sums = clipped_sum(model, loss, (images, labels, t, eps), gaussian)
+        return noisy_mean(sums, gaussian, expected)
+
+
+def steps_of(epochs: int, examples: int, batch: int) -> int:
+    """Return in how many steps as many examples are drawn, in the mean, as ``epochs`` passes have: ceil(epochs / q)."""
+    return math.ceil(epochs * examples / min(batch, examples))
+
+
+# ---- shuffling -----------------------------------------------------------------------------------
+# Fedssyn's redistribution: everybody's images mixed, and cut into equal shares (Chen et al., 2023, section 2.2).
+
+
+def equal_shares(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:
+    """Return the positions 0 to ``count`` - 1 in a random order, cut into ``parts`` whose sizes differ by one at most.
+
+    Returns
+    -------
+    list of Tensor
+        Int64, the positions of each share.
+    """
+    order = torch.randperm(count, generator=generator)
+    return list(torch.tensor_split(order, parts))

@@ -12,17 +12,17 @@ images in training mode, which moves its batch norms' statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from synth.dense_generator import ImageGenerator, crop_flip
 from synth.descent import SGD, Adam
-from synth.ensemble import Ensemble
-from synth.states import in_order, numbered, under
+from synth.trajectory_matching import in_order, numbered, under
 
 BETAS = 0.5, 0.999
 """Of the generator's Adam."""
@@ -279,3 +279,229 @@ class Distillation:
             [tensor.to(device) for tensor in in_order(name, state)] for name in ("pool.", "labels.")
         )
         self.iteration = int(state["iteration"])
+
+
+# ---- ensemble ------------------------------------------------------------------------------------
+# Many models that answer as one, and how far what they are given is from what they were trained on (DENSE).
+
+
+class Ensemble:
+    """D(x), the mean of any number of models' logits, all in evaluation mode.
+
+    The models go one after the other, so they may differ in architecture; on a CPU ``torch.func.vmap`` over stacked
+    weights is hardly ever faster, and takes two to four times as long for a ConvNet. A gradient needs the memory of all
+    their passes at once.
+
+    Parameters
+    ----------
+    models : sequence of nn.Module
+        Images [n, C, H, W] -> logits [n, classes]. They are set to evaluation mode, and their parameters ask for no
+        gradients any more: a model that is to be trained is none of them.
+
+    Raises
+    ------
+    ValueError
+        There is no model.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        if not models:
+            raise ValueError("an ensemble needs a model")
+        self._models = [model.eval().requires_grad_(False) for model in models]
+        self._norms = [
+            module
+            for model in models
+            for module in model.modules()
+            if isinstance(module, _BatchNorm) and module.running_mean is not None
+        ]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the logits, float [n, classes]."""
+        return torch.stack([model(x) for model in self._models]).mean(0)
+
+    def judge(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits, and L_BN from the same passes.
+
+        L_BN is the sum over the batch norms of all models of ||mu - running mean|| + ||sigma^2 - running variance||,
+        mu and sigma^2 being those of each channel of what enters there, over the batch (and the places of a map).
+        Models without batch norm have none: it is 0 for them, and says nothing.
+        """
+        with _entering(self._norms) as distances:
+            logits = self(x)
+        return logits, torch.stack(distances).sum() if distances else logits.new_zeros(())
+
+
+@contextmanager
+def _entering(norms: Sequence[_BatchNorm]) -> Iterator[list[Tensor]]:
+    """Collect each norm's distance between the statistics of what enters and its running ones, pass by pass."""
+    distances: list[Tensor] = []
+
+    def note(norm: nn.Module, given: tuple[Tensor, ...]) -> None:
+        assert isinstance(norm, _BatchNorm)
+        distances.append(statistics_distance(given[0], norm))
+
+    handles = [norm.register_forward_pre_hook(note) for norm in norms]
+    try:
+        yield distances
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def statistics_distance(x: Tensor, norm: _BatchNorm) -> Tensor:
+    """Return ||mu - running mean|| + ||sigma^2 - running variance|| of what enters a batch norm, [n, channels, ...]."""
+    variance, mean = torch.var_mean(x.transpose(0, 1).flatten(1), 1, correction=0)
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    gaps = mean - norm.running_mean, variance - norm.running_var
+    return torch.stack([torch.linalg.vector_norm(gap) for gap in gaps]).sum()
+
+
+# ---- dense generator -----------------------------------------------------------------------------
+# DENSE's generator of images (Zhang et al., 2022), and how these are cropped and mirrored for who judges them.
+
+NOISE, WIDTH = 256, 64
+
+_SLOPE, _DEVIATION = 0.2, 0.02
+"""The released code's, of LeakyReLU below 0 and of initial weights."""
+
+
+class ImageGenerator(nn.Module):
+    """G(z): a linear layer to maps of a quarter of the image's sides, then three convolutions and two doublings.
+
+    Batch norm stands before the first doubling and after the two 3x3 convolutions that follow a doubling; a third one
+    gives the channels, and a sigmoid values in [0, 1]: images before they are normalised. G is only ever in training,
+    so its batch norms keep no statistics. For 3x32x32 and the released code's sizes it has 2,328,899 parameters.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        An image's (channels, height, width), both sides divided by 4.
+    noise : int
+        The dimensions of z.
+    width : int
+        Channels of the last hidden maps; those before have twice as many.
+
+    Raises
+    ------
+    ValueError
+        The images' sides are not divided by 4.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], noise: int = NOISE, width: int = WIDTH) -> None:
+        super().__init__()
+        channels, height, breadth = shape
+        if height % 4 or breadth % 4 or min(shape) < 1:
+            raise ValueError(
+                f"DENSE's generator doubles maps twice and needs images whose sides 4 divides, not {height}x{breadth}"
+            )
+        wide, rows, columns = 2 * width, height // 4, breadth // 4
+        self.noise = noise
+        self.layers = nn.Sequential(
+            nn.Linear(noise, wide * rows * columns),
+            nn.Unflatten(1, (wide, rows, columns)),
+            _norm(wide),
+            *_doubled(wide, wide),
+            *_doubled(wide, width),
+            nn.Conv2d(width, channels, 3, padding=1),
+            nn.Sigmoid(),
+        )
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return images in [0, 1], float [n, C, H, W], for z [n, noise]."""
+        images: Tensor = self.layers(z)
+        return images
+
+    @torch.no_grad()
+    def reset(self, generator: torch.Generator) -> None:
+        """Draw the weights anew: N(0, 0.02^2), those of the batch norms N(1, 0.02^2); every bias is 0."""
+        for layer in self.layers:
+            if isinstance(layer, nn.Linear | nn.Conv2d | nn.BatchNorm2d):
+                mean = float(isinstance(layer, nn.BatchNorm2d))
+                layer.weight.normal_(mean, _DEVIATION, generator=generator)
+                if layer.bias is not None:
+                    layer.bias.zero_()
+
+
+def _norm(channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels, track_running_stats=False)
+
+
+def _doubled(given: int, wide: int) -> list[nn.Module]:
+    """Return the layers that double the sides: nearest neighbours, a convolution, batch norm and LeakyReLU."""
+    return [
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(given, wide, 3, padding=1, bias=False),
+        _norm(wide),
+        nn.LeakyReLU(_SLOPE, inplace=True),
+    ]
+
+
+def start(
+    shape: tuple[int, int, int],
+    generator: torch.Generator,
+    noise: int = NOISE,
+    width: int = WIDTH,
+) -> ImageGenerator:
+    """Return G on the generator's device, with weights from it."""
+    with torch.device("meta"):
+        model = ImageGenerator(shape, noise, width)
+    allocate(model, generator.device)
+    model.reset(generator)
+    return model
+
+
+def crop_flip(
+    images: Tensor, generator: torch.Generator, padding: int = 4, flip: bool = True
+) -> Tensor:
+    """Return a random crop of each image, of its own size from itself with zeros around it; half of them mirrored.
+
+    Parameters
+    ----------
+    images : Tensor
+        Float [n, C, H, W]. Gradients reach them.
+    generator : torch.Generator
+        The source of every draw, of each image its own, on the images' device.
+    padding : int
+        The zeros on each side; 0 for no crop.
+    flip : bool
+        Whether images are mirrored left to right, with probability 1/2 each.
+    """
+    n, (height, width), device = len(images), images.shape[-2:], images.device
+    corners = torch.randint(2 * padding + 1, (2, n, 1), generator=generator, device=device)
+    mirrored = torch.randint(2, (n, 1), generator=generator, device=device).bool() & flip
+    columns = torch.arange(width, device=device)
+    rows = corners[0] + torch.arange(height, device=device)
+    columns = corners[1] + torch.where(mirrored, width - 1 - columns, columns)
+    image = torch.arange(n, device=device)[:, None, None]
+    padded = F.pad(images, (padding,) * 4)
+    # Indices beside the slice of the channels put these last.
+    return padded[image, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+# ---- initial -------------------------------------------------------------------------------------
+# Networks that begin with draws from a generator alone: torch's own start draws from the process-wide one.
+
+
+@torch.no_grad()
+def allocate(model: nn.Module, device: torch.device) -> None:
+    """Give a network on "meta" memory on ``device``, whose values are still to be written."""
+    # As Module.to_empty, whose empty_like is slow to import for a tensor on "meta".
+    empty = {
+        name: torch.empty(value.shape, dtype=value.dtype, device=device)
+        for name, value in model.state_dict().items()
+    }
+    model.load_state_dict(empty, assign=True)
+
+
+@torch.no_grad()
+def fill_uniform(
+    layer: nn.Linear | nn.Conv2d | nn.ConvTranspose2d, generator: torch.Generator
+) -> None:
+    """Draw weights and biases uniform in +-1/sqrt(fan in), which is torch's usual start.
+
+    Fan in is as torch counts it: of a transposed convolution, by its output channels.
+    """
+    bound = 1 / math.sqrt(layer.weight[0].numel())
+    for parameter in layer.parameters():
+        parameter.uniform_(-bound, bound, generator=generator)

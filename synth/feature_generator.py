@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from synth.descent import Adam
-from synth.initial import allocate, fill_uniform
-from synth.states import in_order, numbered, under
+from synth.ensemble_distillation import allocate, fill_uniform
+from synth.trajectory_matching import in_order, numbered, under
 
 HIDDEN, NOISE = 256, 32
 LEARNING_RATE, WEIGHT_DECAY, DECAY, STEPS, BATCH, ETA = 3e-4, 1e-2, 0.98, 50, 128, 1.0

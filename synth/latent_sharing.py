@@ -53,7 +53,7 @@ def mean_steps(
     """Return the mean code of each of ``classes`` in steps of the mechanism's grid, [len(classes), l].
 
     What is no number counts as 0. A code's part, z / m, is cut towards 0, by which it stays as short and as positive as
-    `common.privacy.sensitivity.latent_sensitivity` has it.
+    `common.privacy.accounting.latent_sensitivity` has it.
 
     Parameters
     ----------

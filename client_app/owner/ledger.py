@@ -16,8 +16,7 @@ from common.config.resolved import Config
 from common.errors import FederationError
 from common.privacy.accounting import costs_at_most, epsilon
 from common.privacy.events import Event
-from common.privacy.head import Head
-from common.privacy.ledger import Charge, Ledger, LedgerError, Lines
+from common.privacy.ledger import Charge, Head, Ledger, LedgerError, Lines
 
 logger = getLogger("flwr")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
-from common.config.problems import nearest
+from common.config.keys import nearest
 from common.errors import FederationError
 
 MAX_SIZE, MAX_CLASSES = 256, 1000

@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from client_app.membership import KEY
-from client_app.releases import LOG
-from client_app.state import SHELF
+from client_app.draws import KEY
+from client_app.state import LOG, SHELF
 from common.data.store import STORE_FOLDER
 from common.errors import FederationError
-from common.privacy.ledger import HEAD, LEDGER
+from common.privacy.ledger import HEAD_FILE, LEDGER
 
 OPEN = stat.S_IRWXG | stat.S_IRWXO
 """The rights of everybody but the owner."""
 
 #: what the site keeps beside its runs' states
-_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD, KEY)
+_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD_FILE, KEY)
 
 #: a run's record, or what earlier releases put the roll call's log into
 _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")

@@ -21,15 +21,13 @@ from PIL import Image
 from torch import Tensor
 
 from client_app.owner.node_config import NodeConfig
+from common.data.own.rows import as_written, csv_of_rows
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
-from common.samples.row_text import as_written, csv_of_rows
 from common.wire.bundle import Bundle
 from common.wire.codec import CarriesExamples, Payload
-from common.wire.levels import images_of, levels_of
-from common.wire.pixels import Pixels
 from common.wire.synthetic_batches import SyntheticBatches
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.synthetic_images import Pixels, SyntheticImages, images_of, levels_of
 
 SEND, REFUSE = "send", "refuse"
 """The names of the files by which an owner says that what is left may leave, or that nothing may."""

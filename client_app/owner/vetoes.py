@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from client_app.owner.node_config import MAX_CLASSES, MAX_SIZE, NodeConfig
-from common.config.problems import nearest
+from common.code.fingerprint import PACKAGES
+from common.config.keys import nearest
+from common.config.own_parts import PART, Judge
 from common.config.resolved import Config
 from common.errors import FederationError
-from common.learning.cores import machine_cores
+from common.learning.compute import machine_cores
 from common.methods import METHODS
-from common.settings.base import AMOUNTS
-from common.settings.describe import amounts, left_open
-from common.settings.disclosure import Disclosure
-from common.specs.names import SECONDS_LEFT, TAKEN
+from common.settings.base import AMOUNTS, Disclosure
+from common.settings.section import amounts, left_open
+from common.specs.updates import SECONDS_LEFT, TAKEN
 
 STARTS = {"noise": "noise", "means": "class means", "real": "real examples"}
 """The words of ``allow-start``, and what a method's disclosure calls each."""
@@ -194,3 +195,37 @@ def _check_known(key: str, named: tuple[str, ...] | None, choices: Mapping[str, 
                 f"the node config says {key}='{' '.join(named or ())}', in which {word[:60]!r} is unknown{hint}: "
                 f"there are {', '.join(choices)}"
             )
+
+
+# ---- allowed imports -----------------------------------------------------------------------------
+# What a site imports at a server's word: Nectar's own packages, and the modules that its node config allows.
+
+KEY = "allow-imports"
+"""The node config's key."""
+
+#: Flower's strategies are the server's matter: a site never imports the one it serves
+_SERVERS = "flwr.serverapp.strategy"
+
+#: what needs no leave: networks, and the parts that an allowed method is made of. Anything else of Nectar's own is
+#: there to be called by Nectar, with arguments of its own, and not by whoever names it.
+_OWN = {"model.name": ("common.models",), PART: PACKAGES}
+
+
+def judge_of(allowed: tuple[str, ...]) -> Judge:
+    """Return what a configuration is loaded with at a site that allows ``allowed`` beside what Nectar's parts are."""
+
+    def judge(key: str, path: str) -> None:
+        module = path.partition(":")[0]
+        if key == "method" and _within(module, _SERVERS):
+            return
+        if not any(_within(module, package) for package in (*_OWN.get(key, ()), *allowed)):
+            raise FederationError(
+                f"this site does not import the module {module!r:.100}, which the run names as {key}: if its owner "
+                f"trusts it, they restart the SuperNode with {KEY}='{module:.98}' in its node config"
+            )
+
+    return judge
+
+
+def _within(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")

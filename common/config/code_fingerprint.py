@@ -16,7 +16,7 @@ from common.code.imports import is_import_path
 from common.config.resolved import Config
 from common.methods import FOREIGN_CLIENT, METHODS, Method, resolve
 from common.models.registry import MODELS
-from common.settings.datasets import module_of
+from common.settings.sections import module_of
 
 _ROOMS = ("strategies", "client_app", "common.settings", "common.specs")
 

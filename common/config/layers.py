@@ -10,14 +10,22 @@ from typing import Any
 from pydantic import BeforeValidator
 
 from common.code.imports import is_import_path
-from common.config.keys import INTERNAL_KEYS, RUN_KEYS, SHORT, STRATEGY, Leaf
-from common.config.problems import COMMAND_LINE, show, unknown, where_phrase
+from common.config.keys import (
+    COMMAND_LINE,
+    INTERNAL_KEYS,
+    RUN_KEYS,
+    SHORT,
+    STRATEGY,
+    Leaf,
+    show,
+    unknown,
+    where_phrase,
+)
 from common.config.text import parse_set
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS
-from common.settings.datasets import forms_in_words
-from common.settings.sections import SECTIONS, RunSettings
+from common.settings.sections import SECTIONS, RunSettings, forms_in_words
 
 CONF = Path(__file__).parents[2] / "conf"
 

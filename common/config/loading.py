@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from common.code.imports import is_import_path
-from common.config.consistency import SITES_KEY
+from common.config.consistency import FILE_KEY, SITES_KEY
 from common.config.keys import (
     BEST,
+    COMMAND_LINE,
     CONFIG,
     FETCH,
     PATH_KEYS,
@@ -20,27 +22,38 @@ from common.config.keys import (
     TYPED,
     YES,
     Leaf,
+    fail,
+    show,
+    where_phrase,
 )
 from common.config.layers import (
+    BASE,
     Layer,
     dataset_layer,
+    flatten,
     kind_layer,
     merge,
     read_run_config,
     run_config_layers,
 )
-from common.config.own_data import chosen_by_file, dataset_of_ones_own
-from common.config.own_file import OwnFile, read_own_file
 from common.config.own_parts import Judge, chosen_method, judge_all
-from common.config.problems import COMMAND_LINE, fail, show, where_phrase
 from common.config.resolved import Config
 from common.config.schema import read_sections
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
+from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS, Method, settings_of
-from common.settings.sections import RunSettings
+from common.settings.sections import (
+    FILE,
+    FOLDERS,
+    FORMS,
+    TABLE_ENDING,
+    RunSettings,
+    is_somebodys_own,
+    kind_of,
+)
 
 _DEFAULT_PATHS = {
     "output-dir": ("NECTAR_RUNS", "~/nectar/runs"),
@@ -242,3 +255,163 @@ def _absolute(key: str, value: Any, where: str) -> Path:
     if not path.is_absolute():
         raise ConfigError(f"{key}={value!r} {where} must be an absolute path: {Path.cwd() / path}?")
     return path
+
+
+# ---- own file ------------------------------------------------------------------------------------
+# A user's own file of settings: a few, by section, or what `nectar config` printed, or a record's.
+
+SCHEMA = 2
+"""The version that a record states, by which one of another release is known."""
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """What such a file says.
+
+    Parameters
+    ----------
+    layers : tuple of Layer
+        Its settings, and below them those of the experiment that it departs from.
+    paths : mapping of str to Leaf
+        Its paths by key, absolute.
+    experiment : str
+        Of a configuration that states all: the experiment that it came of.
+    """
+
+    layers: tuple[Layer, ...] = ()
+    paths: Mapping[str, Leaf] = field(default_factory=dict)
+    experiment: str = ""
+
+
+def read_own_file(named: Any, experiment: str) -> OwnFile:
+    """Read the file that the run config's ``config`` names.
+
+    ``base`` names an experiment that the file departs from. ``experiment`` is but a name, as it stands in a resolved
+    configuration, which states all there is to state. Relative paths start at the working directory, as typed ones.
+
+    Parameters
+    ----------
+    experiment : str
+        The experiment that the run config names; empty if none.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file, or it is not made of keys and sections; it is named.
+    """
+    where = _checked(named)
+    values = flatten(read_yaml(from_home(where), where), where)
+    if (schema := values.pop("schema", SCHEMA)) != SCHEMA:
+        raise ConfigError(
+            f"schema={show(schema)} in {where} is another release's: this one reads {SCHEMA}."
+        )
+    paths = {key: _path(key, values.pop(key), where) for key in PATH_KEYS if key in values}
+    label = _label(values, where)
+    layers = []
+    if BASE in values:
+        base = values.pop(BASE)
+        if not isinstance(base, str):
+            raise ConfigError(f"{BASE} in {where} must be a name, not {show(base)}.")
+        if experiment and experiment != base:
+            raise ConfigError(
+                f"two experiments, {experiment} and {base} ({BASE} in {where}): name one."
+            )
+        layers = experiment_layers(base, where)
+    stated = {key: leaf for key, leaf in paths.items() if leaf.value}
+    return OwnFile((*layers, Layer(where, values)), stated, label)
+
+
+def _checked(named: Any) -> str:
+    if not isinstance(named, str) or "\0" in named:
+        raise ConfigError(f"--config must be a file, not {show(named)}.")
+    if not from_home(named).is_file():
+        raise ConfigError(
+            f"--config {named} is not a file: give the path of a YAML file of settings."
+        )
+    return named
+
+
+def _label(values: dict[str, Any], where: str) -> str:
+    label = values.pop("experiment", "")
+    if not isinstance(label, str):
+        raise ConfigError(f"experiment in {where} must be a name, not {show(label)}.")
+    if label and not values.keys() >= RunSettings.model_fields.keys():
+        raise ConfigError(
+            f"experiment in {where} is read in a whole configuration alone, where it is but a name: write "
+            f"{BASE}: {label} for what this file departs from."
+        )
+    return label
+
+
+def _path(key: str, value: Any, where: str) -> Leaf:
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigError(f"{key} in {where} must be a path, not {show(value)}.")
+    return Leaf(str(Path.cwd() / from_home(value)) if value else "", where)
+
+
+# ---- own data ------------------------------------------------------------------------------------
+# Whether the settings of a data set of one's own hold together: file, form, sites' folders, and what leaves.
+
+_IMPLIED = {FILE_KEY: FILE, "images.folder": FOLDERS, SITES_KEY: FOLDERS}
+"""The data set that a place of one's own implies."""
+
+
+def chosen_by_file(layers: Sequence[Layer]) -> list[Layer]:
+    """Return the layers with what ``data.file``, ``images.folder`` and ``images.sites`` imply of ``dataset``.
+
+    Where a later layer chooses another data set, the file or folder of an earlier one is dropped.
+    """
+    found = list(layers)
+    for key, implied in _IMPLIED.items():
+        found = _chosen_by(key, implied, found)
+    return found
+
+
+def _chosen_by(key: str, implied: str, layers: list[Layer]) -> list[Layer]:
+    leaves = merge(layers)
+    place, dataset = leaves.get(key), leaves.get("dataset")
+    if place is None or not place.value:
+        return layers
+    if dataset is None:
+        return [*layers, Layer(place.where, {"dataset": implied})]
+    if _takes(key, str(dataset.value)) or dataset.where == place.where:
+        return layers
+    order = [layer.where for layer in layers]
+    if order.index(place.where) > order.index(dataset.where):
+        return [*layers, Layer(place.where, {"dataset": implied})]
+    return [*layers, Layer(dataset.where, {key: ""})]
+
+
+def _takes(key: str, dataset: str) -> bool:
+    """Whether a data set is one of a file, or of folders: any name that is not a public set's."""
+    if key == FILE_KEY:
+        return dataset == FILE
+    return is_somebodys_own(dataset) and not kind_of(dataset)
+
+
+def dataset_of_ones_own(leaves: Mapping[str, Leaf], dataset: str, where: str) -> Layer | None:
+    """Return the layer of a data set that has no file in ``conf/dataset``, None for a name.
+
+    It is that of a folder of images: sizes for some hundred or thousand pictures, whatever form they come in. Of a
+    table, which a .csv file is, or of series it is theirs.
+
+    Raises
+    ------
+    ConfigError
+        If the name has a colon, as the forms have, and is none of them.
+    """
+    if kind := kind_of(dataset):
+        return kind_layer(_arrays(leaves, kind)) or dataset_layer(FOLDERS, where)
+    if ":" in dataset:
+        others = ", ".join(f"{form.written}" for form in FORMS.values() if ":" in form.written)
+        raise ConfigError(f"dataset={show(dataset)} {where_phrase(where)} must be one of {others}.")
+    return None
+
+
+def _arrays(leaves: Mapping[str, Leaf], kind: str) -> str:
+    """Return what the arrays of a set are, as it is stated or as its file's name says."""
+    stated, file = leaves.get("data.kind"), leaves.get(FILE_KEY)
+    if stated is not None:
+        return str(stated.value)
+    table = kind == FILE and file is not None and str(file.value).endswith(TABLE_ENDING)
+    return "table" if table else "images"

@@ -6,13 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 
 from common.code.imports import is_import_path
-from common.config.keys import RUN_KEYS, STRATEGY, Leaf
-from common.config.problems import nearest, show, where_phrase
+from common.config.keys import RUN_KEYS, STRATEGY, Leaf, nearest, show, where_phrase
 from common.errors import ConfigError
 from common.methods import METHODS, Method, own_method
 from common.models.registry import MODELS
-from common.settings.datasets import module_of
-from common.settings.sections import SECTIONS
+from common.settings.sections import SECTIONS, module_of
 
 Judge = Callable[[str, str], None]
 """Raises if a setting, by its key, may not name an import path."""

@@ -13,8 +13,11 @@ from typing import Any
 from common.config.consistency import (
     check_arrays,
     check_evaluation,
+    check_features,
     check_federation,
+    check_head,
     check_images,
+    check_model,
     check_originals,
     check_own_data,
     check_privacy,
@@ -27,21 +30,21 @@ from common.config.consistency import (
     check_wire,
 )
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
-from common.config.networks import check_features, check_head, check_model
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
 from common.settings.base import Settings
-from common.settings.image_training import ImageTrainingSettings
 from common.settings.images import ImagesSettings
-from common.settings.networks import FeaturesSettings, ModelSettings
 from common.settings.section import Section, operational
 from common.settings.sections import (
     SECTIONS,
     ComputeSettings,
     DataSettings,
     EvaluationSettings,
+    FeaturesSettings,
     FederationSettings,
+    ImageTrainingSettings,
+    ModelSettings,
     PartitionSettings,
     PrivacySettings,
     RunSettings,

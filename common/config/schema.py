@@ -9,15 +9,22 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from common.code.imports import is_import_path
-from common.config.keys import RUN_KEYS, STRATEGY, Leaf
+from common.config.keys import (
+    RUN_KEYS,
+    STRATEGY,
+    Leaf,
+    fail,
+    nearest,
+    nearest_key,
+    show,
+    unknown,
+    where_phrase,
+)
 from common.config.own_parts import model_problems
-from common.config.problems import fail, nearest, nearest_key, show, unknown, where_phrase
 from common.methods import FOREIGN_CLIENT, METHODS, Method, path_of, section, settings_of
 from common.settings.base import Settings
-from common.settings.describe import allowed
-from common.settings.image_training import ImageTrainingSettings
-from common.settings.section import Section
-from common.settings.sections import SECTIONS, RunSettings
+from common.settings.section import Section, allowed
+from common.settings.sections import SECTIONS, ImageTrainingSettings, RunSettings
 
 _RUN = ""
 """Stands for the section of the run's own keys."""

@@ -10,13 +10,11 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from common.code.imports import load
-from common.code.parameters import constructor_parameters
-from common.config.keys import STRATEGY, Leaf
-from common.config.problems import nearest, show, where_phrase
+from common.code.imports import constructor_parameters, load
+from common.config.keys import STRATEGY, Leaf, nearest, show, where_phrase
 from common.config.text import Scalar
 from common.errors import ConfigError
-from common.settings.describe import Description, kind_words
+from common.settings.section import Description, kind_words
 
 _SCALARS = (int, float, str, bool, NoneType)
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from common.code.imports import is_import_path
 from common.config import layers
+from common.config.keys import COMMAND_LINE, near, nearest, show, where_phrase
 from common.config.layers import BASE, Layer, flatten, names
-from common.config.problems import COMMAND_LINE, near, nearest, show, where_phrase
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS

@@ -18,13 +18,11 @@ from torch import Tensor
 from common.code.imports import is_import_path
 from common.code.imports import load as load_path
 from common.config.resolved import Config
-from common.data.bounds import ANYWHERE, Bounds
-from common.data.store import Contents, digest_of, shared
+from common.data.store import ANYWHERE, Bounds, Contents, digest_of, shared
 from common.draws.seeding import process_wide
 from common.errors import ConfigError, DataError
 from common.learning.compute import torch_device
-from common.learning.published_weights import TORCHVISION, Asked, published
-from common.learning.start import checksum, loaded
+from common.learning.start import TORCHVISION, Asked, checksum, loaded, published
 from common.models import Classifier, own
 from common.models.building import drawn, outline
 from common.samples.dataset import Dataset, DatasetInfo, Split

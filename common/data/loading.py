@@ -6,21 +6,16 @@ import threading
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
-from common.data.bounds import ANYWHERE, Bounds
-from common.data.folders.files import Source
-from common.data.folders.holdout import Holdout
+from common.data.folders.folder import Holdout, Source
 from common.data.folders.image_sets import read_central, read_site
 from common.data.own.reading import read_own
 from common.data.published.catalogue import NAMES, describe
-from common.data.published.digits import read_digits
-from common.data.published.download import ensure_files
-from common.data.published.sources import SOURCES
-from common.data.store import Contents, shared, store_roots
+from common.data.published.sources import SOURCES, ensure_files, read_digits
+from common.data.store import ANYWHERE, Bounds, Contents, shared, store_roots
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
-from common.settings.datasets import kind_of
 from common.settings.images import ImagesSettings
-from common.settings.sections import DataSettings
+from common.settings.sections import DataSettings, kind_of
 
 _loaded: dict[Hashable, Dataset] = {}
 _forgotten: list[int] = []
@@ -46,7 +41,7 @@ def load(
     Parameters
     ----------
     name
-        one of ``catalogue.NAMES``, or a form of ``common.settings.datasets``; any other one where ``images``
+        one of ``catalogue.NAMES``, or a form of ``common.settings.sections``; any other one where ``images``
         describes a folder.
     data_dir
         the data directory; without permission to write there, the store goes to the

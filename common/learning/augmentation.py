@@ -10,7 +10,7 @@ from torch import Tensor
 from common.draws.seeding import derive
 from common.errors import ConfigError
 from common.samples.dataset import DatasetInfo
-from common.settings.image_training import ImageTrainingSettings
+from common.settings.sections import ImageTrainingSettings
 from common.settings.training import TrainingSettings
 from synth.row_draws import RowDraws, integers
 

@@ -1,13 +1,17 @@
-"""One policy for device, precision and threads, on the server and on every device."""
+"""One policy for device, precision, threads and memory, and how far and how long a computation may go."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from common.errors import ConfigError
 
@@ -83,3 +87,97 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+# ---- patience ------------------------------------------------------------------------------------
+# How long a machine works on what another asked for where no instruction bounds it: looked at between two files.
+
+_check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
+
+
+@contextmanager
+def checked_by(check: Callable[[], None]) -> Iterator[None]:
+    """Have ``check`` called between the steps of what is done within; it raises when the time is over."""
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+def look_at_the_clock() -> None:
+    """Go on, unless whoever asked for this work has set a time for it that is over."""
+    check = _check.get()
+    if check is not None:
+        check()
+
+
+# ---- pieces --------------------------------------------------------------------------------------
+# Large tensors a piece at a time, so that what is computed on the way takes a piece's memory and no tensor's.
+
+#: values of a piece: a megabyte of float32, which a processor's cache holds
+_SIZE = 2**18
+
+
+def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield tensors of one shape side by side in flat pieces, views of those that lie in one piece in memory.
+
+    Parameters
+    ----------
+    tensors : Tensor
+        Of one shape; small ones are yielded as they are.
+    """
+    if tensors[0].numel() <= _SIZE:
+        yield tensors
+    else:
+        yield from zip(*(torch.split(t.reshape(-1), _SIZE) for t in tensors), strict=True)
+
+
+# ---- steps ---------------------------------------------------------------------------------------
+# How far a long computation is: steps done of steps to do, for whoever watches. It decides nothing.
+
+Watcher = Callable[[str, int, int], None]
+"""Told (where, steps done, steps to do) ahead of each step; where: empty for this process, else another one's name."""
+
+_watchers: list[Watcher] = []
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """Have ``watcher`` told of each step within, and nobody else; what it raises ends the computation."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+
+
+def tell(where: str, done: int, steps: int) -> None:
+    """Tell the watcher, if there is one, how far a computation is."""
+    if _watchers:
+        _watchers[-1](where, done, steps)
+
+
+def counted(steps: int, before_step: Callable[[], None] | None = None) -> Callable[[], None]:
+    """Return what is called ahead of each of so many steps: it calls ``before_step`` and tells the watcher."""
+    done = 0
+
+    def ahead() -> None:
+        nonlocal done
+        if before_step is not None:
+            before_step()
+        tell("", done, steps)
+        done += 1
+
+    return ahead
+
+
+# ---- cores ---------------------------------------------------------------------------------------
+# How many cores a machine has: asked without torch, which takes seconds to import.
+
+
+def machine_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -23,7 +23,7 @@ from common.models.building import outline
 from common.models.mould import Mould
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Settings
-from common.settings.networks import ModelSettings
+from common.settings.sections import ModelSettings
 from common.wire.weights import Weights, WeightsSpec
 
 S = TypeVar("S", bound=Settings)

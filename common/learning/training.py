@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from common.draws.seeding import draws_of_torch_alone, process_wide
 from common.learning.augmentation import augmented
-from common.learning.compute import autocast, is_large
-from common.learning.steps import counted
+from common.learning.compute import autocast, counted, is_large
 from common.learning.task import Evaluation, Task
 from common.models import couples_samples
 from common.samples.inputs import Samples

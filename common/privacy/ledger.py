@@ -14,7 +14,9 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,10 +26,9 @@ from typing import Any
 
 from common.errors import FederationError
 from common.privacy.events import UNIT, Event
-from common.privacy.head import Head
 from common.storage.files import open_regular, read_regular, write_json
 
-LEDGER, HEAD = "privacy.jsonl", "privacy.head.json"
+LEDGER, HEAD_FILE = "privacy.jsonl", "privacy.head.json"
 """The files' names in the site's state directory."""
 
 PATIENCE = 60.0
@@ -113,7 +114,7 @@ class Ledger:
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / LEDGER
-        self._head = directory / HEAD
+        self._head = directory / HEAD_FILE
 
     def read(self) -> Lines:
         """Return what was charged, if anything; LedgerError if it cannot be read, was edited, or has lost lines."""
@@ -213,7 +214,9 @@ class Ledger:
                 f"has {found.head.length} lines, and not those that were there when it had {least.length}"
             )
         if found.head.length > least.length + 1:
-            raise self._unusable(f"has {found.head.length} lines, and {HEAD} knows {least.length}")
+            raise self._unusable(
+                f"has {found.head.length} lines, and {HEAD_FILE} knows {least.length}"
+            )
         return found, whole
 
     def _least(self) -> Head:
@@ -223,7 +226,7 @@ class Ledger:
         except FileNotFoundError:
             return Head()
         except (OSError, ValueError, RecursionError):
-            raise self._unusable(f"has beside it a {HEAD} that cannot be read") from None
+            raise self._unusable(f"has beside it a {HEAD_FILE} that cannot be read") from None
 
     def _unusable(self, why: str) -> LedgerError:
         return LedgerError(
@@ -269,3 +272,133 @@ def _sync(directory: Path) -> None:
         os.fsync(file)
     finally:
         os.close(file)
+
+
+# ---- head ----------------------------------------------------------------------------------------
+# The head of a site's ledger: how long it is, and the checksum of its last line.
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Head:
+    """How many lines a ledger has, and the last one's checksum; that of none is all zeros."""
+
+    length: int = 0
+    sha256: str = "0" * 64
+
+    def __post_init__(self) -> None:
+        if type(self.length) is not int or self.length < 0 or not _SHA256.fullmatch(self.sha256):
+            raise ValueError(f"{self.length}, {str(self.sha256)[:80]!r} is not a head of a ledger")
+
+    @classmethod
+    def read(cls, recorded: object) -> Head:
+        """Return what ``asdict`` gave; ValueError if it is none."""
+        if not isinstance(recorded, Mapping) or set(recorded) != {"length", "sha256"}:
+            raise ValueError(f"{str(recorded)[:80]} is not a head of a ledger")
+        return cls(recorded["length"], str(recorded["sha256"]))
+
+
+# ---- told ----------------------------------------------------------------------------------------
+# What a site tells the server of its charges, beside a reply: events, where they are public, and its ledger's head.
+#
+# The server sends the last head that it saw back: with the roll call all of them, each under a digest of the site's
+# name, since it does not know yet who is asked; with an instruction the site's own.
+
+RECORD = "privacy"
+"""The name of the record in a reply."""
+
+HEADS, HEAD = "ledger-heads", "ledger-head"
+"""In the roll call's question, and in an instruction."""
+
+MOST_EVENTS = 64
+"""Different events that one run of a site can have: their epsilon is computed every round."""
+
+_STEPS = 10**9
+"""Steps of each in one reply."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What stands in the record.
+
+    Parameters
+    ----------
+    events : tuple of Event
+        What was charged; empty where the events would say how many examples the site has.
+    whole : bool
+        Whether they are all that the site was charged in this run, by its ledger; else those of this reply alone.
+    seeded : bool
+        Whether the noise was the run's seed's, so that the events guarantee nothing.
+    head : Head, optional
+        The ledger's; None in a simulation, which keeps none.
+    """
+
+    events: tuple[Event, ...] = ()
+    whole: bool = False
+    seeded: bool = False
+    head: Head | None = None
+
+    def to_config(self) -> dict[str, str | bool]:
+        """Return it as the fields of a Flower ConfigRecord."""
+        head = {} if self.head is None else {HEAD: written(self.head)}
+        events = json.dumps([event.to_dict() for event in merged(self.events)])
+        return {"events": events, "whole": self.whole, "seeded": self.seeded, **head}
+
+    @classmethod
+    def read(cls, fields: Mapping[str, object]) -> Told:
+        """Return what ``to_config`` gave; ValueError if it is none."""
+        if not set(fields) - {HEAD} == {"events", "whole", "seeded"}:
+            raise ValueError("what it says of its privacy lacks a field, or has another")
+        if not isinstance(fields["whole"], bool) or not isinstance(fields["seeded"], bool):
+            raise ValueError("what it says of its privacy is not true or false")
+        events = json.loads(str(fields["events"]))
+        if not isinstance(events, list) or len(events) > MOST_EVENTS:
+            raise ValueError(f"it has more than {MOST_EVENTS} events")
+        head = read_head(str(fields[HEAD])) if HEAD in fields else None
+        read = tuple(map(Event.read, events))
+        if any(event.steps > _STEPS for event in read):
+            raise ValueError(f"an event of it has more than {_STEPS} steps")
+        if not all(math.isfinite(event.noise_multiplier) for event in read):
+            raise ValueError("an event of it has noise without end")
+        return cls(read, fields["whole"], fields["seeded"], head)
+
+
+def merged(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Return the same events, each kind once with the steps of all."""
+    steps: dict[Event, int] = {}
+    for event in events:
+        kind = _with_steps(event, 0)
+        steps[kind] = steps.get(kind, 0) + event.steps
+    return tuple(_with_steps(kind, count) for kind, count in steps.items())
+
+
+def _with_steps(event: Event, steps: int) -> Event:
+    return Event(event.mechanism, event.noise_multiplier, event.sample_rate, steps, event.adjacency)
+
+
+def written(head: Head) -> str:
+    """Return a head as text."""
+    return json.dumps(asdict(head))
+
+
+def read_head(text: str) -> Head:
+    """Return what ``written`` gave; ValueError if it is none."""
+    return Head.read(json.loads(text))
+
+
+def all_written(heads: Mapping[str, Head]) -> str:
+    """Return the sites' heads as text that names no site."""
+    return json.dumps({_digest(site): asdict(head) for site, head in heads.items()})
+
+
+def own_of(text: str, site: str) -> Head | None:
+    """Return the site's own of what ``all_written`` gave; ValueError if it is none of it."""
+    found = json.loads(text)
+    if not isinstance(found, Mapping):
+        raise ValueError("these are not heads of ledgers")
+    return Head.read(found[_digest(site)]) if _digest(site) in found else None
+
+
+def _digest(site: str) -> str:
+    return hashlib.sha256(site.encode()).hexdigest()

@@ -1,9 +1,12 @@
-"""What a data set is: its description, its two splits, and the checksum a run's record states."""
+"""What a data set is: its description, its classes' names, its two splits, and the checksum a record states."""
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +22,6 @@ PAD = 0
 
 UNK = 1
 """The token that stands for every word outside the vocabulary."""
-
 
 REACH = 100.0
 """The largest absolute value that a row or series has as a model takes it, where nobody states bounds."""
@@ -203,3 +205,39 @@ def array_digest(array: NDArray[np.generic]) -> str:
 def combined_checksum(digests: list[str]) -> str:
     """Return one checksum for several arrays' digests, in their order."""
     return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+# ---- class names ---------------------------------------------------------------------------------
+# Names of classes that are one class in two spellings, for all that a person can see.
+
+_SHOWN = 5
+
+
+def alike(names: Sequence[str]) -> str:
+    """Return a line that names classes equal but for case, blanks or the form of a number; nothing without any."""
+    forms: dict[str, list[str]] = {}
+    for name in names:
+        forms.setdefault(_form(name), []).append(name)
+    found = [f"{a!r} and {b!r}" for each in forms.values() for a, b in pairwise(each)]
+    if not found:
+        return ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return (
+        f"ONE CLASS OR TWO? {', '.join(found[:_SHOWN])}{more} differ in case, blanks or the form of a number alone and "
+        "count as different classes: write each class in one way everywhere"
+    )
+
+
+def number_of(text: str) -> float | None:
+    """Return the finite number that a text is; None of any other, and of Python's own way to write one, 1_000."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and "_" not in text else None
+
+
+def _form(name: str) -> str:
+    plain = "".join(name.split()).casefold()
+    number = number_of(plain)
+    return plain if number is None else repr(number)

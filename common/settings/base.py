@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
 
-from common.settings.disclosure import Disclosure
-from common.settings.networks import ModelSettings
 from common.settings.section import (
     AMOUNTS,
     LEAST_CLIP,
@@ -17,7 +16,7 @@ from common.settings.section import (
     Switch,
     setting,
 )
-from common.settings.sections import PrivacySettings
+from common.settings.sections import ModelSettings, PrivacySettings
 
 __all__ = ["AMOUNTS", "LEAST_CLIP", "MOST_CLIP", "Clip", "Noise", "Settings", "Switch", "setting"]
 
@@ -69,3 +68,71 @@ class Settings(Section):
         ``{section}`` in it stands for the section that holds the settings, which is another for whoever inherits them.
         """
         return ""
+
+
+# ---- disclosure ----------------------------------------------------------------------------------
+# What leaves a device in a run, as data: the record keeps it, and a report words it.
+
+Origin = Literal["", "noise", "real examples", "class means"]
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """What a method's devices send under its settings; a settings class states it as ``disclosure()``.
+
+    Parameters
+    ----------
+    payload : str
+        What is sent, in the words of a sentence such as "sites send synthetic images".
+    images : bool
+        Whether images are among it, or what looks like one.
+    numbers : bool
+        Whether examples are sent as numbers in no picture's range, such as latents, so that ``wire.images`` cannot be
+        a picture's.
+    began_as : Origin
+        What it was made from: noise, the device's real examples or the means of its classes; empty where it was
+        trained or computed, and began as nothing of its own.
+    unchanged : bool
+        Whether real examples are sent as they are.
+    labels : bool
+        Whether the classes that a device holds can be read from what it sends.
+    class_counts : bool
+        Whether a device tells its number of examples of every class.
+    update : bool
+        Whether the payload is the device's update, or the part of it that travels, or gives it to whoever has the
+        round's weights.
+    differentially_private : bool
+        Whether anything that is sent is.
+    """
+
+    payload: str
+    images: bool = False
+    numbers: bool = False
+    began_as: Origin = ""
+    unchanged: bool = False
+    labels: bool = False
+    class_counts: bool = False
+    update: bool = False
+    differentially_private: bool = False
+
+    @property
+    def examples(self) -> bool:
+        """Whether what is sent stands for examples of the device's classes, and not for its update alone."""
+        return self.labels or not self.update
+
+    @classmethod
+    def read(cls, recorded: Any) -> Disclosure | None:
+        """Return what a record states, or None where it states nothing that this release understands."""
+        known = {f.name for f in fields(cls)}
+        if (
+            not isinstance(recorded, Mapping)
+            or not {"payload", "began_as"} <= set(recorded) <= known
+        ):
+            return None
+        switches = {k: v for k, v in recorded.items() if k not in ("payload", "began_as")}
+        understood = (
+            isinstance(recorded["payload"], str)
+            and recorded["began_as"] in get_args(Origin)
+            and all(isinstance(value, bool) for value in switches.values())
+        )
+        return cls(**recorded) if understood else None

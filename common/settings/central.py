@@ -1,6 +1,6 @@
 """The settings of training on all data in one place, the upper bound."""
 
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure
 from common.settings.fedavg import FedAvgSettings
 
 

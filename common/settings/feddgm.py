@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import field_validator
 
-from common.settings.base import Switch, setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, Switch, setting
 from common.settings.fedavg import FedAvgSettings
 from common.settings.feddm import TRANSFORMS, known_transforms
 from common.settings.global_models import ALLOWED, GlobalModelsSettings
 from common.settings.images import Listed
 
 if TYPE_CHECKING:
-    from common.settings.networks import ModelSettings
+    from common.settings.sections import ModelSettings
 
 
 GENERATORS = ("pixels", "digits", "stylegan-xl")

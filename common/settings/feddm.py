@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import field_validator
 
-from common.settings.base import Noise, Switch, setting
-from common.settings.disclosure import Disclosure, Origin
+from common.settings.base import Disclosure, Noise, Origin, Switch, setting
 from common.settings.surrogate import SurrogateServerSettings
 
 if TYPE_CHECKING:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from common.settings.base import Clip, Noise, setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Clip, Disclosure, Noise, setting
 from common.settings.fedvae import FedVAESettings
 
 if TYPE_CHECKING:

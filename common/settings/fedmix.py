@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.settings.base import setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, setting
 from common.settings.fedavg import FedAvgSettings
 
 if TYPE_CHECKING:

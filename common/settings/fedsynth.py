@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from common.settings.base import Switch, setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, Switch, setting
 from common.settings.fedavg import FedAvgSettings
 
 if TYPE_CHECKING:

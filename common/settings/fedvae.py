@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from common.settings.base import setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, setting
 from common.settings.fedavg import FedAvgSettings
 
 

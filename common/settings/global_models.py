@@ -11,7 +11,7 @@ from common.models.registry import MODELS
 from common.settings.base import Settings, setting
 
 if TYPE_CHECKING:
-    from common.settings.networks import ModelSettings
+    from common.settings.sections import ModelSettings
 
 ALLOWED = f"some of {', '.join(MODELS)}, joined by commas"
 

@@ -1,6 +1,6 @@
 """The settings of local training without exchange, the lower bound."""
 
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure
 from common.settings.fedavg import FedAvgSettings
 
 

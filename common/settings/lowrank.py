@@ -1,7 +1,6 @@
 """The settings of low-rank updates: two thin factors of each matrix travel (PowerSGD, Vogels et al., 2019)."""
 
-from common.settings.base import Switch, setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, Switch, setting
 from common.settings.fedavg import FedAvgSettings
 
 

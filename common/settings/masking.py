@@ -2,8 +2,7 @@
 
 from typing import Literal
 
-from common.settings.base import setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, setting
 from common.settings.fedavg import FedAvgSettings
 
 

@@ -1,7 +1,6 @@
 """REAL's settings: FedDM's protocol with real images in place of synthetic ones."""
 
-from common.settings.base import Switch, setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, Switch, setting
 from common.settings.surrogate import SurrogateServerSettings
 
 

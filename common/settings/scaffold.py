@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from common.settings.base import setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, setting
 from common.settings.fedavg import FedAvgSettings
 
 if TYPE_CHECKING:

@@ -1,10 +1,16 @@
-"""The run-wide sections: what every method shares. The only home of their defaults."""
+"""The run-wide sections: what every method shares, networks and data sets included. The only home of their defaults."""
 
-from typing import Literal
+from __future__ import annotations
 
-from common.settings.image_training import ImageTrainingSettings
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from common.models.registry import MODELS, names
 from common.settings.images import ImagesSettings, Listed
-from common.settings.networks import FeaturesSettings, ModelSettings
 from common.settings.section import LEAST_CLIP, MOST_CLIP, Noise, Section, Switch, setting
 from common.wire.jpeg_file import PICTURE, quality_of
 
@@ -402,6 +408,162 @@ class TrackSettings(Section):
     )
 
 
+class ImageTrainingSettings(Section):
+    """The server's training on the images it received, for every method that learns from such (feddm, real)."""
+
+    steps: int = setting(0, "steps a round, however many images there are; 0: by epochs", ge=0)
+    epochs: int = setting(
+        500,
+        "passes a round over the images it trains on; steps takes their place, and 0 of both trains nothing",
+        source="FedDM",
+        ge=0,
+    )
+    batch: int = setting(256, "images a step", source="FedDM", ge=1)
+    lr: float = setting(0.01, "learning rate of SGD", symbol="eta_s", source="FedDM", gt=0)
+    schedule: Literal["constant", "steps", "cosine"] = setting(
+        "constant",
+        "how lr falls within a round; steps: to 0.3 of it after 6 tenths of the steps, to 0.09 after 8; cosine: along "
+        "half a cosine to nothing",
+    )
+    momentum: float = setting(
+        0.9, "momentum of SGD", source="third-party releases of FedDM", ge=0, lt=1
+    )
+    weight_decay: float = setting(0.0, "weight decay of SGD", ge=0)
+    augment: Literal["none", "flip_crop", "dsa"] = setting(
+        "none",
+        "what a step does to its images; flip_crop: a crop of each within 4 reflected pixels, half flipped; dsa: one "
+        "of the six transforms of differentiable siamese augmentation, the same for all images of a step",
+    )
+    average: float = setting(
+        0.0,
+        "share of the steps, the last ones, whose weights are averaged; running statistics are the last step's; 0: the "
+        "last step's weights",
+        ge=0,
+        le=1,
+    )
+    ball: float = setting(
+        5.0,
+        "radius of the ball around the round's weights into which each step is projected; 0: no ball",
+        symbol="rho",
+        source="FedDM, whose matching draws from a ball of the same radius (feddm.rho)",
+        ge=0,
+    )
+
+    def steps_on(self, images: int) -> int:
+        """Return how many steps a round takes on so many images."""
+        return self.steps or self.epochs * -(-images // self.batch)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_without_passes(cls, given: Any) -> Any:
+        """Let steps stand alone, so that a resolved configuration says one length."""
+        if isinstance(given, Mapping) and given.get("steps") and "epochs" not in given:
+            return {**given, "epochs": 0}
+        return given
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        if self.steps and self.epochs:
+            raise ValueError(
+                f"steps={self.steps} and epochs={self.epochs} each say how long the server trains: give one of them"
+            )
+        return self
+
+
+class ModelSettings(Section):
+    """The classifier that is learned."""
+
+    name: str = setting(
+        "convnet",
+        f"the architecture; {names('text')} for text, {names('table')} for tables, {names('series')} for series, "
+        f"{names('images')} for images",
+        allowed=f"one of {', '.join(MODELS)}, or your own as package.module:callable",
+    )
+    depth: int = setting(
+        3,
+        "convnet, conv1d: blocks of convolution, norm, ReLU and pooling; lstm, vit: "
+        "layers; encoder, vae: convolutions of each of two blocks",
+        ge=1,
+        le=8,
+    )
+    width: int = setting(
+        128,
+        "convnet, conv1d: channels of every convolution; mlp, lstm: hidden units; vit: size of a token; encoder, vae: "
+        "channels of the first block",
+        ge=1,
+        le=4096,
+    )
+    norm: Literal["instance", "group", "batch", "none"] = setting(
+        "instance", "convnet, resnet18, resnet34: the normalisation in every block"
+    )
+    embedding: int = setting(
+        0,
+        "lstm: size of a token's vector; encoder, vae: of the latent code; 0: as width",
+        ge=0,
+        le=4096,
+    )
+    projection: int = setting(
+        0,
+        "size of a two-layer projection head between embedding and classifier, MOON's 256; 0: none",
+        ge=0,
+        le=4096,
+    )
+    tied: Switch = setting(
+        True, "lstm: the output layer uses the embedding's own matrix; needs embedding = width"
+    )
+    start: str = setting(
+        "",
+        "weights to start from, which the server alone reads: a file there, or torchvision's by name; empty: drawn by "
+        "the run's seed",
+        allowed="an absolute path to a .safetensors, .pth or .pt file, or torchvision:NAME, such as "
+        "torchvision:IMAGENET1K_V1",
+    )
+    sha256: str = setting(
+        "",
+        "SHA-256 that the file of start must have; empty: any",
+        pattern=r"^([0-9a-f]{64})?$",
+        allowed="64 hexadecimal digits",
+    )
+    train: Literal["all", "head"] = setting(
+        "all",
+        "what the sites train: the whole model, or its last layer alone, on what the others make in evaluation",
+    )
+    statistics: Literal["averaged", "local"] = setting(
+        "averaged",
+        "batch norm's running means and variances: averaged as weights are, or each site's own, which never leave it",
+    )
+
+    def architecture(self) -> dict[str, Any]:
+        """Return what makes the network: all settings but those of the values in it."""
+        return self.model_dump(exclude={"start", "sha256", "train", "statistics"})
+
+
+class FeaturesSettings(Section):
+    """A frozen public network: every machine puts its images through it once, and methods learn from what comes out."""
+
+    name: str = setting(
+        "",
+        f"the network's architecture: {names('images')}; empty: none, methods learn from the images",
+        allowed="a model's name, or package.module:callable, such as torchvision.models:mobilenet_v3_small",
+    )
+    start: str = setting(
+        "",
+        "its weights, which every site and the server read on their own machine: a file there, or torchvision's by "
+        "name, which are fetched into data-dir/weights where they are missing",
+        allowed="an absolute path to a .safetensors, .pth or .pt file, or torchvision:NAME, such as "
+        "torchvision:IMAGENET1K_V1",
+    )
+    sha256: str = setting(
+        "",
+        "SHA-256 that the file of start must have everywhere; a file by path needs it",
+        pattern=r"^([0-9a-f]{64})?$",
+        allowed="64 hexadecimal digits",
+    )
+    depth: int = setting(3, "as model.depth", ge=1, le=8)
+    width: int = setting(128, "as model.width", ge=1, le=4096)
+    norm: Literal["instance", "group", "batch", "none"] = setting("instance", "as model.norm")
+
+
 SECTIONS: dict[str, type[Section]] = {
     "data": DataSettings,
     "images": ImagesSettings,
@@ -417,3 +579,94 @@ SECTIONS: dict[str, type[Section]] = {
     "track": TrackSettings,
 }
 """Every run-wide section by its name in files and on the command line."""
+
+
+# ---- image training ------------------------------------------------------------------------------
+# How the server trains on the sites' images: FedDM's and REAL's, whatever else these methods set.
+
+
+# ---- networks ------------------------------------------------------------------------------------
+# Settings of networks: the one that is learned, and a frozen public one on whose embeddings it may be.
+
+
+# ---- datasets ------------------------------------------------------------------------------------
+# The forms of ``dataset`` beside a name of ``conf/dataset``: a set of one's own, told by how it is reached.
+#
+# And which sets are public: of any other one it is taken that the pictures are somebody's own.
+#
+# Nothing is imported or read here: a configuration is resolved without the data.
+
+FOLDERS = "images"
+"""A folder of images of one's own, whose file in ``conf/dataset`` has the defaults of all that is one's own."""
+
+FILE, TORCHVISION, HUB, FUNCTION = "file", "torchvision", "hf", "function"
+
+TABLE_ENDING = ".csv"
+"""What the name of a file ends with that holds a table as text."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to name a set of one's own: how it is written, which texts it covers, and what it is."""
+
+    written: str
+    pattern: re.Pattern[str]
+    meaning: str
+
+
+_WORD = r"[A-Za-z_]\w*"
+
+# The first that matches counts, so that torchvision's and the hub's names are no modules of the user's.
+FORMS: dict[str, Form] = {
+    FILE: Form(
+        "data.file=x.npz",
+        re.compile("file"),
+        "arrays in a NumPy file, or a table in a .csv file (dataset=file, understood)",
+    ),
+    TORCHVISION: Form(
+        "torchvision:NAME",
+        re.compile(rf"torchvision:{_WORD}(:\w+)?"),
+        "any of torchvision's image sets, such as torchvision:SVHN; torchvision:EMNIST:letters",
+    ),
+    HUB: Form(
+        "hf:NAME",
+        re.compile(r"hf:[\w.-]+(/[\w.-]+)?"),
+        "an image set of the Hugging Face Hub, through flwr-datasets",
+    ),
+    FUNCTION: Form(
+        "package.module:callable",
+        re.compile(rf"(?!(torchvision|hf):){_WORD}(\.{_WORD})*:{_WORD}"),
+        "a function of your own that returns the images and labels",
+    ),
+}
+"""Every form by what kind of set it names."""
+
+PUBLIC = (
+    "digits", "mnist", "fashionmnist", "cifar10", "cifar100", "dsprites", "femnist", "reddit", "reddit2k",
+)  # fmt: skip
+"""The sets known by name and published for anybody: what is sent of them gives nobody away."""
+
+
+def is_somebodys_own(dataset: str) -> bool:
+    """Whether a set has to be taken for somebody's own pictures: a folder, a file, a function, any other name."""
+    return dataset not in PUBLIC
+
+
+def kind_of(dataset: str) -> str | None:
+    """Return the kind of a set of one's own, a key of ``FORMS``; None for a name, known or not."""
+    return next((kind for kind, form in FORMS.items() if form.pattern.fullmatch(dataset)), None)
+
+
+def module_of(dataset: str) -> str:
+    """Return the module that reading the data set imports, empty where it is none of the user's own."""
+    return dataset.partition(":")[0] if kind_of(dataset) == FUNCTION else ""
+
+
+def forms_in_words() -> str:
+    """Return the forms as they are typed, for a sentence."""
+    return ", ".join(form.written for form in FORMS.values())
+
+
+def as_file_name(dataset: str) -> str:
+    """Return the data set as a part of a file's name."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", dataset)

@@ -1,7 +1,6 @@
 """The settings of training on the server's own labelled images alone, which are ``image_training``'s."""
 
-from common.settings.base import Settings
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, Settings
 
 
 class ServerSettings(Settings):

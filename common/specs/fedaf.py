@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.learning.run import Run
 from common.wire.bundle import BundleSpec
 from common.wire.codec import Spec
-from common.wire.latent_means import LatentMeansSpec
+from common.wire.tensors import LatentMeansSpec
 
 #: parts of an instruction: the weights, and from the second round V
 WEIGHTS, OTHERS = "weights", "others"

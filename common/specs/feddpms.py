@@ -6,9 +6,8 @@ from common.learning.run import Run
 from common.settings.feddpms import FedDPMSSettings
 from common.specs.fedvae import decoder_spec, network, shared_spec
 from common.wire.bundle import BundleSpec
-from common.wire.class_list import ClassListSpec
 from common.wire.codec import Spec
-from common.wire.latent_means import LatentMeansSpec
+from common.wire.tensors import ClassListSpec, LatentMeansSpec
 
 WEIGHTS, DECODER, SCARCE, MEANS = "weights", "decoder", "scarce", "means"
 

@@ -13,8 +13,8 @@ from common.errors import ConfigError
 from common.learning.run import Run
 from common.settings.fedgen import FedGENSettings
 from common.wire.bundle import BundleSpec
-from common.wire.class_list import ClassListSpec
 from common.wire.codec import Spec
+from common.wire.tensors import ClassListSpec
 from common.wire.weights import Weights, WeightsSpec
 from synth.feature_generator import FeatureGenerator, start
 

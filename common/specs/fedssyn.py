@@ -7,13 +7,12 @@ from torch import Tensor
 
 from common.errors import FederationError
 from common.learning.run import Run
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure
 from common.settings.fedssyn import FedssynSettings
 from common.specs.images import picture_constants, sent_images
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import Payload, Spec
-from common.wire.pixels import Pixels, PixelsSpec
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.synthetic_images import Pixels, PixelsSpec, SyntheticImages, SyntheticImagesSpec
 from common.wire.tensors import TensorSpec, TensorsSpec
 from common.wire.weights import Weights
 

@@ -6,8 +6,7 @@ from torch import Tensor
 
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
-from common.wire.levels import Constants
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.synthetic_images import Constants, SyntheticImages, SyntheticImagesSpec
 
 
 def images_spec(

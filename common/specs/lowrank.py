@@ -11,7 +11,7 @@ from torch import Tensor
 from common.learning.run import Run
 from common.settings.lowrank import LowRankSettings
 from common.wire.weights import Weights, WeightsSpec
-from synth.low_rank import rank_of
+from synth.sparse_updates import rank_of
 
 LEFT, RIGHT = ".left", ".right"
 """What a parameter's factors are called after its name."""

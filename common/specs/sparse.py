@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from common.errors import ConfigError
 from common.learning.run import Run
-from common.learning.updates import length
+from common.learning.task import length
 from common.settings.masking import MaskingSettings
 from common.settings.topk import TopKSettings
-from common.wire.masked_update import MaskedUpdateSpec
-from common.wire.top_k_update import TopKUpdateSpec, k_for, largest_rate
+from common.wire.top_k_update import MaskedUpdateSpec, TopKUpdateSpec, k_for, largest_rate
 
 
 def masked_spec(run: Run) -> MaskedUpdateSpec:

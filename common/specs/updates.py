@@ -1,11 +1,14 @@
-"""Which part of what a site sends is a model, and travels as its update under ``wire.weights=int8``."""
+"""What of a payload is a model's update or a figure, by the names that both sides must agree on."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from common.config.resolved import Config
+from common.errors import FederationError
 from common.wire.bundle import BundleSpec, leaves
 from common.wire.codec import Payload, Spec
 from common.wire.int8_update import Int8UpdateSpec
@@ -60,3 +63,100 @@ def covers(base: Weights, names: tuple[str, ...]) -> bool:
     """Whether ``base`` has a tensor of each name."""
     given = base.read_only
     return all(name in given for name in names)
+
+
+# ---- names ---------------------------------------------------------------------------------------
+# The names of what stands beside the arrays of an instruction or a reply, which both sides must agree on.
+#
+# An evaluation can ride on an instruction to train: the site judges the weights that it is sent, which are those of
+# the round before, and then begins its phase.
+
+TAKEN = "taken"
+"""In an instruction: the round of this site's work that the server last took; 0 for none."""
+
+MEMORY_LOST = "memory-lost"
+"""A figure beside a reply: the site has nothing left of what it remembered, and began afresh."""
+
+OTHER_ROUNDS = "this site remembers round "
+"""How a refusal begins of a site that has other versions than the one that the server names."""
+
+DATA = "data"
+"""In an instruction: the first 16 digits of the checksum of the data of which the sites have parts."""
+
+OTHER_DATA = "the data are not those that the run began with"
+"""How a refusal begins of whoever reads data of another checksum."""
+
+WENT_BACK = "memory-went-back"
+"""A figure beside a reply: the round that the server had last taken before, where it goes on from an earlier one."""
+
+#: the record of an instruction in which the evaluation is asked for, and of a reply in which its figures, or the
+#: reason why there are none, stand
+EVALUATION = "evaluation"
+
+#: the record of a reply in whose place the phase would have left something, with the reason why it has not
+TRAINING_FAILED = "training-failed"
+
+#: where a reason stands in such a record
+REASON = "reason"
+
+#: the seconds that are left of a round when its instruction goes out
+SECONDS_LEFT = "seconds-left"
+
+
+# ---- foreign -------------------------------------------------------------------------------------
+# What a Flower strategy may ask of its devices beside plain local training, by the names that Flower gives it.
+
+PROXIMAL_MU = "proximal-mu"
+"""FedProx's: the strength of the pull to the round's weights."""
+
+CLIPPING_NORM = "clipping_norm"
+"""That of the wrappers whose clients clip: the length that the whole update is cut to."""
+
+NORM_BIT = "norm-bit"
+"""The figure beside a clipped update: 1 if it was longer than that, else 0. Flower writes it ``norm_bit``."""
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What of this an instruction asks.
+
+    Attributes
+    ----------
+    mu : float
+        0 for no pull.
+    norm : float, optional
+        None for an update as long as it is.
+    """
+
+    mu: float = 0.0
+    norm: float | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, object]) -> Demands:
+        """Read an instruction's configuration, at the server before it leaves and at the device.
+
+        Raises
+        ------
+        FederationError
+            If what is asked is no finite number of 0 or more.
+        """
+        mu, norm = _checked(config, PROXIMAL_MU), _checked(config, CLIPPING_NORM)
+        return cls(mu or 0.0, norm)
+
+    def fields(self) -> dict[str, float]:
+        """Return what travels in the instruction; nothing where nothing is asked."""
+        clipping = {} if self.norm is None else {CLIPPING_NORM: self.norm}
+        return {**({PROXIMAL_MU: self.mu} if self.mu else {}), **clipping}
+
+
+def _checked(config: Mapping[str, object], key: str) -> float | None:
+    value = config.get(key)
+    if value is None:
+        return None
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf:  # type: ignore[operator]
+        raise FederationError(
+            f"the strategy asks its devices for {key}={value!r:.40} where a finite number of 0 or more is allowed: "
+            "correct its arguments"
+        )
+    return float(value)  # type: ignore[arg-type]

@@ -1,14 +1,16 @@
-"""Files that are whole or not there: written to a temporary name, flushed to disk, then renamed."""
+"""Files that are whole or not there: written to a temporary name, flushed to disk, then renamed; text safe as CSV."""
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,4 +98,33 @@ def _is_anothers(process: int) -> bool:
         return False
     except PermissionError:
         pass
+    return True
+
+
+# ---- csv text ------------------------------------------------------------------------------------
+# Comma-separated text in which a spreadsheet finds no formula.
+
+_BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a line of names and a line a row, with a comma between cells."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([plain(cell) for cell in row] for row in (head, *rows))
+    return text.getvalue()
+
+
+def plain(cell: Any) -> Any:
+    """Return a cell that no spreadsheet computes: before a text that begins as a formula does stands an apostrophe."""
+    if isinstance(cell, str) and cell.startswith(_BEGINS_A_FORMULA) and not _is_number(cell):
+        return f"'{cell}"
+    return cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
     return True

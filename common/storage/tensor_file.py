@@ -6,14 +6,17 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from flwr.app import Array, ArrayRecord
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from common.errors import FederationError
 from common.storage.files import write_atomically
 
 #: the system's number of an error, as safetensors words it
@@ -95,3 +98,173 @@ def _checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:
         digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+# ---- tensor tree ---------------------------------------------------------------------------------
+# Trees of tensors, numbers and texts as a flat file: what checkpoints hold besides weights. Never a pickle.
+
+_SCALARS = (bool, int, float, str, type(None))
+
+
+def pack(tree: Any, where: str = "state") -> tuple[Any, dict[str, torch.Tensor]]:
+    """Split ``tree`` into a JSON-able skeleton and named tensors.
+
+    Tuples, lists and mappings with text keys may nest; leaves are tensors, NumPy arrays and scalars, Flower's
+    ArrayRecord, and plain Python scalars.
+
+    Raises
+    ------
+    FederationError
+        For any other type, with the path to it.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> str:
+        name = f"{len(tensors):06d}"
+        tensors[name] = tensor
+        return name
+
+    def walk(node: Any, path: str) -> Any:
+        if isinstance(node, _SCALARS):
+            return {"v": node}
+        if isinstance(node, torch.Tensor):
+            return {"tensor": keep(node.detach().cpu().contiguous().clone())}
+        if isinstance(node, np.ndarray | np.generic):
+            if node.dtype.kind not in "fiub":
+                raise _unknown(node, path)
+            kept = keep(torch.from_numpy(np.array(node)))
+            return {"numpy": kept, "scalar": isinstance(node, np.generic)}
+        if isinstance(node, ArrayRecord):
+            inner = {name: array.numpy() for name, array in node.items()}
+            return {"arrays": {k: walk(v, f"{path}.{k}") for k, v in inner.items()}}
+        if isinstance(node, list | tuple):
+            kind = "list" if isinstance(node, list) else "tuple"
+            return {kind: [walk(v, f"{path}.{i}") for i, v in enumerate(node)]}
+        if isinstance(node, Mapping) and all(isinstance(k, str) for k in node):
+            return {"dict": {k: walk(v, f"{path}.{k}") for k, v in node.items()}}
+        raise _unknown(node, path)
+
+    return walk(tree, where), tensors
+
+
+def unpack(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """Rebuild the tree of ``pack``."""
+    if "v" in skeleton:
+        return skeleton["v"]
+    if "tensor" in skeleton:
+        return tensors[skeleton["tensor"]]
+    if "numpy" in skeleton:
+        array = tensors[skeleton["numpy"]].numpy()
+        return array[()] if skeleton["scalar"] else array
+    if "arrays" in skeleton:
+        items = skeleton["arrays"].items()
+        return ArrayRecord({k: Array(np.asarray(unpack(v, tensors))) for k, v in items})
+    if "list" in skeleton:
+        return [unpack(v, tensors) for v in skeleton["list"]]
+    if "tuple" in skeleton:
+        return tuple(unpack(v, tensors) for v in skeleton["tuple"])
+    return {k: unpack(v, tensors) for k, v in skeleton["dict"].items()}
+
+
+def _unknown(node: Any, path: str) -> FederationError:
+    return FederationError(
+        f"{path} is a {type(node).__name__}, which a checkpoint cannot hold: give the strategy a state_dict and a "
+        "load_state_dict, or keep tensors, arrays and numbers only"
+    )
+
+
+# ---- tensors apart -------------------------------------------------------------------------------
+# Large tensors that stay the same from one file to the next, each stored once beside the files, by its SHA-256.
+#
+# What is written apart is there before the file that names it, and goes when no file of the folder names it any more:
+# a process that dies in between leaves something superfluous and never something missing.
+
+LARGE = 1 << 20
+"""Bytes from which on a tensor may be stored apart."""
+
+FOLDER = "tensors"
+
+#: the key under which a file's description names what lies apart: by the tensor's name, its SHA-256
+APART = "apart"
+
+_NAME = "tensor"
+
+
+def names_of_large(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return the SHA-256 of the type, shape and bytes of each tensor of a megabyte or more, by name."""
+    return {
+        name: _digest(tensor)
+        for name, tensor in tensors.items()
+        if tensor.numel() * tensor.element_size() >= LARGE
+    }
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    stored = tensor.detach().cpu().contiguous()
+    digest = hashlib.sha256(f"{stored.dtype} {list(stored.shape)} ".encode())
+    digest.update(stored.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def write(directory: Path, tensors: Mapping[str, torch.Tensor], apart: Mapping[str, str]) -> None:
+    """Write those of ``tensors`` that ``apart`` names, unless they lie there already.
+
+    Parameters
+    ----------
+    directory : Path
+        That of the files; the folder of the large ones is below it.
+    tensors : mapping of str to Tensor
+        All tensors of a file.
+    apart : mapping of str to str
+        The SHA-256 of those that are stored apart, by name.
+
+    Raises
+    ------
+    OSError, SafetensorError
+        If one cannot be written.
+    """
+    for name, digest in apart.items():
+        path = _path(directory, digest)
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save(path, {_NAME: tensors[name]}, {})
+
+
+def read(directory: Path, meta: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors that a description has stored apart, by name; TensorFileError if one is missing or bad."""
+    found = {}
+    for name, digest in dict(meta.get(APART, {})).items():
+        path = _path(directory, str(digest))
+        if not path.is_file():
+            raise TensorFileError(f"{FOLDER}/{path.name}, which belongs to it, is not there")
+        found[str(name)] = load(path)[0][_NAME]
+    return found
+
+
+def collect(directory: Path) -> None:
+    """Delete what no file of ``directory`` names any more."""
+    folder = directory / FOLDER
+    if not folder.is_dir():
+        return
+    named: set[str] = set()
+    for path in directory.glob("*.safetensors"):
+        try:
+            named |= set(meta_of(path).get(APART, {}).values())
+        except TensorFileError:
+            return  # what a damaged file names cannot be known
+    for path in folder.glob("*.safetensors"):
+        if path.stem not in named:
+            path.unlink(missing_ok=True)
+
+
+def known(path: Path, key: str) -> Collection[str]:
+    """Return the values that a file's description has under ``key``; none where the file cannot be read."""
+    try:
+        found = meta_of(path).get(key, {}) if path.is_file() else {}
+        return {str(value) for value in dict(found).values()}
+    except (TensorFileError, TypeError, ValueError):
+        return set()
+
+
+def _path(directory: Path, digest: str) -> Path:
+    return directory / FOLDER / f"{digest}.safetensors"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from common.errors import PayloadError
 from common.wire.codec import MAX_HEADER_BYTES, Payload, Spec, frame, unframe_plain
-from common.wire.compression import NDArray
+from common.wire.compression import AnyArray
 
 P = TypeVar("P")
 
@@ -59,23 +59,23 @@ class Bundle:
         """The sum of the parts'."""
         return sum(part.floats for part in self.parts.values())
 
-    def encode(self, compression: str = "none") -> list[NDArray]:
+    def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the header, then each part's arrays."""
         each = {name: part.encode(compression) for name, part in self.parts.items()}
         head = self.head({name: len(arrays) for name, arrays in each.items()})
         return [head, *chain.from_iterable(each.values())]
 
     @classmethod
-    def head(cls, counts: Mapping[str, int]) -> NDArray:
+    def head(cls, counts: Mapping[str, int]) -> AnyArray:
         """Return the header of parts with so many arrays each."""
         return frame(cls.kind, {"parts": [[name, count] for name, count in counts.items()]}, [])[0]
 
     @classmethod
     def decode(
         cls,
-        arrays: Sequence[NDArray],
+        arrays: Sequence[AnyArray],
         spec: BundleSpec,
-        part: Callable[[str, Sequence[NDArray], Spec], Payload] | None = None,
+        part: Callable[[str, Sequence[AnyArray], Spec], Payload] | None = None,
     ) -> Self:
         """Rebuild every part by its own specification; ``part`` does so in another way, of a name, arrays and that.
 

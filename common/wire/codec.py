@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from io import BytesIO
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire import npy
-from common.wire.compression import COMPRESSIONS, Arrival, NDArray, arrivals, compress
+from common.wire.compression import COMPRESSIONS, AnyArray, Arrival, arrivals, compress
 
 VERSION = 1
 MAX_HEADER_BYTES = 65_536
@@ -53,12 +56,12 @@ class Payload(Protocol):
 
     kind: ClassVar[str]
 
-    def encode(self, compression: str = "none") -> list[NDArray]:
+    def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the arrays that travel, the header first."""
         ...
 
     @classmethod
-    def decode(cls, arrays: Sequence[NDArray], spec: Any) -> Payload:
+    def decode(cls, arrays: Sequence[AnyArray], spec: Any) -> Payload:
         """Rebuild a payload from ``arrays``: the one that was sent, or what it stands for."""
         ...
 
@@ -79,8 +82,8 @@ class CarriesExamples(Protocol):
 
 
 def frame(
-    kind: str, fields: Mapping[str, Any], arrays: Sequence[NDArray], compression: str = "none"
-) -> list[NDArray]:
+    kind: str, fields: Mapping[str, Any], arrays: Sequence[AnyArray], compression: str = "none"
+) -> list[AnyArray]:
     """Put a header with ``fields`` in front of ``arrays``; compress them where that makes the whole smaller."""
     header = {"kind": kind, "version": VERSION, **fields}
     plain = [_header(header), *arrays]
@@ -93,17 +96,17 @@ def frame(
 
 def encoded_bytes(*arrays: int) -> int:
     """Return the most bytes that a payload travels in whose arrays hold at most ``arrays`` bytes of values each."""
-    return MAX_HEADER_BYTES + sum(arrays) + (1 + len(arrays)) * npy.MAX_HEADER_BYTES
+    return MAX_HEADER_BYTES + sum(arrays) + (1 + len(arrays)) * MAX_ARRAY_HEADER_BYTES
 
 
-def _header(fields: Mapping[str, Any]) -> NDArray:
+def _header(fields: Mapping[str, Any]) -> AnyArray:
     if all(type(value) in (str, int) for value in fields.values()):
         return _short_header(tuple(fields.items()))
     return np.frombuffer(_written(fields), dtype=np.uint8)
 
 
 @lru_cache(maxsize=64)
-def _short_header(fields: tuple[tuple[str, str | int], ...]) -> NDArray:
+def _short_header(fields: tuple[tuple[str, str | int], ...]) -> AnyArray:
     """Return a header that many payloads have, such as weights': the same array, to which nobody can write."""
     return np.frombuffer(_written(dict(fields)), dtype=np.uint8)
 
@@ -112,7 +115,7 @@ def _written(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
 
 
-def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[Arrival]]:
+def unframe(kind: str, arrays: Sequence[AnyArray]) -> tuple[dict[str, Any], list[Arrival]]:
     """Return the header's fields and the payload's arrays; PayloadError unless the header is a ``kind``'s.
 
     Nothing is expanded here: an array's ``values()`` are for when its dtype and shape have been checked.
@@ -125,7 +128,9 @@ def unframe(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], list[
     return header, arrivals(kind, header.get("arrays"), body)
 
 
-def unframe_plain(kind: str, arrays: Sequence[NDArray]) -> tuple[dict[str, Any], Sequence[NDArray]]:
+def unframe_plain(
+    kind: str, arrays: Sequence[AnyArray]
+) -> tuple[dict[str, Any], Sequence[AnyArray]]:
     """Return the header's fields and the arrays behind it as they came; PayloadError unless it is a ``kind``'s."""
     if not arrays:
         raise PayloadError(f"the payload is empty where a '{kind}' was expected")
@@ -156,7 +161,7 @@ def _read_short(text: bytes) -> Any:
     return json.loads(text.decode())
 
 
-def _require_native(kind: str, arrays: Sequence[NDArray]) -> None:
+def _require_native(kind: str, arrays: Sequence[AnyArray]) -> None:
     """PayloadError for an array in the other byte order: its dtype has the expected name, and torch refuses it."""
     for array in arrays:
         if not array.dtype.isnative:
@@ -166,7 +171,7 @@ def _require_native(kind: str, arrays: Sequence[NDArray]) -> None:
             )
 
 
-def describe(array: NDArray | Arrival) -> str:
+def describe(array: AnyArray | Arrival) -> str:
     """Return dtype and shape in words that go into an error."""
     return f"{array.dtype} of shape {tuple(array.shape)}"
 
@@ -210,3 +215,238 @@ def as_half(name: str, tensor: torch.Tensor) -> torch.Tensor:
     if bool(torch.isinf(half).any()) and not bool(torch.isinf(tensor).any()):
         raise PayloadError(f"{name} exceeds what float16 holds (65504): send it as float32")
     return half
+
+
+# ---- npy -----------------------------------------------------------------------------------------
+# Arrays as NumPy's ``save`` writes them, written with their header made once, and read without NumPy's loader.
+#
+# ``numpy.load`` takes whatever comes for what it says it is: an archive gives an object that is no array, and a
+# header that claims a terabyte has a terabyte asked for before a value is read. Here a claim is compared with the
+# bytes that came, and nothing is evaluated, unpickled or copied.
+
+NDArray = npt.NDArray[Any]
+
+#: what precedes the values at most, for arrays of numbers of any number of dimensions that a payload has
+MAX_ARRAY_HEADER_BYTES = 512
+
+_MAGIC = b"\x93NUMPY\x01\x00"
+_START = len(_MAGIC) + 2
+_HEADER = re.compile(
+    rb"\{'descr': '([<>|][fiub]\d{1,2})', 'fortran_order': (False|True), "
+    rb"'shape': \(((?:\d{1,18}, ?)*(?:\d{1,18})?)\), \} *\n"
+)
+_NO_HEADER = "its header is not that of an array of numbers"
+
+
+def write(array: NDArray) -> bytes:
+    """Return the bytes that ``numpy.save`` writes of an array of numbers."""
+    if not array.flags.c_contiguous:
+        buffer = BytesIO()
+        np.save(buffer, array, allow_pickle=False)
+        return buffer.getvalue()
+    head = _head(array.dtype.str, array.shape)
+    return b"".join((head, array.data)) if array.size else head
+
+
+@lru_cache(maxsize=4096)
+def _head(descr: str, shape: tuple[int, ...]) -> bytes:
+    buffer = BytesIO()
+    fields = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, fields)
+    return buffer.getvalue()
+
+
+def read(data: bytes) -> NDArray:
+    """Return the array of numbers that ``data`` holds, as a read-only view of it.
+
+    Raises
+    ------
+    PayloadError
+        If ``data`` is anything else than a header and exactly the values that it announces.
+    """
+    if not data.startswith(_MAGIC):
+        raise PayloadError("it is not an array as numpy.save writes one")
+    length = int.from_bytes(data[len(_MAGIC) : _START], "little")
+    start = _START + length
+    if start > MAX_ARRAY_HEADER_BYTES:
+        raise PayloadError(_NO_HEADER)
+    try:
+        dtype, shape, order = _announced(data[_START:start])
+        announced = math.prod(shape) * dtype.itemsize
+        if announced != len(data) - start:
+            raise PayloadError(
+                f"it announces {announced} bytes of {dtype} where {len(data) - start} came with it"
+            )
+        if not announced:
+            return np.empty(0, np.uint8).view(dtype).reshape(shape, order=order)
+        return np.ndarray(shape, dtype, data, start, order=order)
+    except (TypeError, ValueError):
+        raise PayloadError("no array can have its dtype or shape") from None
+
+
+@lru_cache(maxsize=1024)
+def _announced(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], Literal["C", "F"]]:
+    """Return dtype, shape and order that a header gives; a federation's are few, and come again with every reply."""
+    found = _HEADER.fullmatch(header)
+    if found is None:
+        raise PayloadError(_NO_HEADER)
+    name, fortran, lengths = found.groups()
+    shape = tuple(int(n) for n in lengths.split(b",") if n.strip())
+    return np.dtype(name.decode()), shape, "F" if fortran == b"True" else "C"
+
+
+# ---- flower arrays -------------------------------------------------------------------------------
+# Flower's records of arrays, made of NumPy's: as ``ArrayRecord(arrays)`` makes them, to the byte, and sooner.
+
+_KIND = "numpy.ndarray"
+"""Flower's name for what ``numpy.save`` writes."""
+
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
+
+
+def array_of(ndarray: np.ndarray[Any, Any]) -> Array:
+    """Return what travels instead of an array."""
+    # Array's constructor takes longer to see which of its forms is meant than all of this.
+    array = Array.__new__(Array)
+    array.__dict__.update(
+        dtype=_name_of(ndarray.dtype), shape=ndarray.shape, stype=_KIND, data=write(ndarray)
+    )
+    return array
+
+
+@lru_cache(maxsize=64)
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
+
+
+def copy_of(array: Array) -> Array:
+    """Return another Array of the same bytes, which nobody can write to."""
+    new = Array.__new__(Array)
+    new.__dict__.update(array.__dict__)
+    return new
+
+
+def record_of(arrays: Iterable[Array]) -> ArrayRecord:
+    """Return a record of arrays by their numbers; it holds these very objects, which nobody is to change."""
+    return filled(ArrayRecord(), {str(i): array for i, array in enumerate(arrays)})
+
+
+def filled(record: R, values: Mapping[str, Any]) -> R:
+    """Return ``record``, just made, with ``values``, whose types are known: Flower's check of each takes longer."""
+    record.__dict__["_data"].update(values)
+    return record
+
+
+# ---- values --------------------------------------------------------------------------------------
+# How plain numbers travel: floats as float32, float16 or a byte between a group's extremes, classes as integers.
+
+FLOAT_CODECS = ("float32", "float16")
+CODECS = (*FLOAT_CODECS, "uint8")
+
+ROUNDED = 2e-3
+"""How far rounding may take a value beyond its bound, as a share of it: float16 keeps eleven bits, bfloat16 eight."""
+
+
+def pack(name: str, values: Tensor, codec: str) -> AnyArray:
+    """Return floating ``values``, on any device, as an array of the dtype ``codec``, float32 or float16.
+
+    Raises
+    ------
+    PayloadError
+        If a value is not finite, or beyond what float16 holds.
+    """
+    values = values.detach().cpu().contiguous()
+    require_finite(name, values)
+    packed = as_half(name, values) if codec == "float16" else values.float()
+    return np.asarray(packed.numpy())
+
+
+def unpack(name: str, array: Arrival, shape: tuple[int, ...], codec: str) -> Tensor:
+    """Return what ``pack`` made as float32 of ``shape``; PayloadError unless dtype, shape and values are right."""
+    require_shape(name, array, shape, codec)
+    values = torch.from_numpy(np.array(array.values())).float()
+    require_finite(name, values)
+    return values
+
+
+def require_shape(name: str, array: Arrival, shape: tuple[int, ...], dtype: str) -> None:
+    """PayloadError unless ``array`` has ``shape`` and the dtype of that name."""
+    if array.dtype.name != dtype or array.shape != shape:
+        raise PayloadError(
+            f"{name} is {describe(array)} where {dtype} of shape {shape} was expected"
+        )
+
+
+def pack_classes(labels: Tensor) -> AnyArray:
+    """Return int64 ``labels``, on any device, in the smallest unsigned integer type that holds them."""
+    values = labels.detach().cpu().numpy()
+    return np.asarray(values.astype(np.min_scalar_type(int(values.max(initial=0)))))
+
+
+def unpack_classes(name: str, array: Arrival, shape: tuple[int, ...], classes: int) -> Tensor:
+    """Return what ``pack_classes`` made as int64 of ``shape``; PayloadError unless all are from 0 to classes - 1."""
+    if array.dtype.kind not in "iu" or array.shape != shape:
+        raise PayloadError(
+            f"{name} is {describe(array)} where integers of shape {shape} were expected"
+        )
+    values = array.values()
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    if low < 0 or high >= classes:
+        raise PayloadError(
+            f"a label is {low if low < 0 else high} where 0 to {classes - 1} are allowed"
+        )
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def require_shares(name: str, rows: Tensor) -> None:
+    """PayloadError unless each row of ``rows`` [n, classes] is of shares: none below 0, together 1.
+
+    Float16 and bfloat16 take each share, and so their sum, at most 2 in 1000 away from what it was.
+    """
+    if rows.numel() and not (
+        float(rows.min()) >= 0 and float((rows.sum(-1) - 1).abs().max()) <= ROUNDED
+    ):
+        raise PayloadError(
+            f"{name} are not shares of the classes: none may be below 0, and those of a row must sum to 1"
+        )
+
+
+def quantise(values: Tensor, axis: int) -> tuple[list[list[float]], AnyArray]:
+    """Return finite ``values`` in 256 levels between the extremes that each index along ``axis`` has.
+
+    Returns
+    -------
+    range : list of two lists of float
+        The minima and the maxima along ``axis``.
+    levels : uint8 array of the shape of ``values``
+        0 at the minimum, 255 at the maximum: the error is at most half of (hi - lo) / 255.
+    """
+    others = [d for d in range(values.ndim) if d != axis]
+    lo = values.amin(dim=others, keepdim=True).double()
+    hi = values.amax(dim=others, keepdim=True).double()
+    step = ((hi - lo) / 255).clamp_min(torch.finfo(torch.float32).tiny)
+    levels = ((values.double() - lo) / step).round().clamp(0, 255)
+    return [lo.flatten().tolist(), hi.flatten().tolist()], levels.to(torch.uint8).numpy()
+
+
+def dequantise(name: str, levels: AnyArray, header: Mapping[str, Any], axis: int) -> Tensor:
+    """Return float32 values from ``quantise``'s levels and the range that lies in the header.
+
+    Raises
+    ------
+    PayloadError
+        If the header has no finite minimum and maximum for each index along ``axis``.
+    """
+    groups = levels.shape[axis]
+    problem = PayloadError(
+        f"{name} needs a range of {groups} finite minima and maxima in its header"
+    )
+    try:
+        bounds = torch.tensor(header.get("range"), dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise problem from None
+    if bounds.shape != (2, groups) or not bool(torch.isfinite(bounds).all()):
+        raise problem
+    along = [groups if d == axis else 1 for d in range(levels.ndim)]
+    lo, hi = bounds[0].view(along), bounds[1].view(along)
+    return (lo + torch.from_numpy(np.array(levels)).double() * ((hi - lo) / 255)).float()

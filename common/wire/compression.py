@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from common.errors import PayloadError
 
-NDArray = npt.NDArray[Any]
+AnyArray = npt.NDArray[Any]
 
 COMPRESSIONS = ("none", "zlib")
 
@@ -42,7 +42,7 @@ class Arrival:
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    data: NDArray
+    data: AnyArray
     compressed: bool = False
 
     @property
@@ -50,7 +50,7 @@ class Arrival:
         """The number of dimensions."""
         return len(self.shape)
 
-    def values(self) -> NDArray:
+    def values(self) -> AnyArray:
         """Return the array; call it once dtype and shape are what is expected, which bounds the memory it takes.
 
         Raises
@@ -61,7 +61,7 @@ class Arrival:
         return _expand(self.data, self.dtype, self.shape) if self.compressed else self.data
 
 
-def compress(arrays: Sequence[NDArray]) -> tuple[list[Entry], list[NDArray]]:
+def compress(arrays: Sequence[AnyArray]) -> tuple[list[Entry], list[AnyArray]]:
     """Return the header's entries and the arrays that travel: compressed those that get smaller by it."""
     entries: list[Entry] = []
     travelling = []
@@ -73,7 +73,7 @@ def compress(arrays: Sequence[NDArray]) -> tuple[list[Entry], list[NDArray]]:
     return entries, travelling
 
 
-def arrivals(kind: str, entries: object, arrays: Sequence[NDArray]) -> list[Arrival]:
+def arrivals(kind: str, entries: object, arrays: Sequence[AnyArray]) -> list[Arrival]:
     """Return ``arrays`` with the dtypes and shapes that the header's ``entries`` give them.
 
     Raises
@@ -89,7 +89,7 @@ def arrivals(kind: str, entries: object, arrays: Sequence[NDArray]) -> list[Arri
     return [_arrival(kind, e, a) for e, a in zip(entries, arrays, strict=True)]
 
 
-def _arrival(kind: str, entry: object, array: NDArray) -> Arrival:
+def _arrival(kind: str, entry: object, array: AnyArray) -> Arrival:
     if entry is None:
         return Arrival(array.dtype, array.shape, array)
     match entry:
@@ -112,7 +112,7 @@ def _is_length(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
-def _planes(array: NDArray) -> bytes:
+def _planes(array: AnyArray) -> bytes:
     """Return the first bytes of all values, then all second ones, and so on.
 
     Signs and exponents of neighbours resemble each other while mantissas do not: apart, float32 images and weights
@@ -122,7 +122,7 @@ def _planes(array: NDArray) -> bytes:
     return little.view(np.uint8).reshape(-1, little.itemsize).T.tobytes()
 
 
-def _expand(data: NDArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray:
+def _expand(data: AnyArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> AnyArray:
     size = math.prod(shape) * dtype.itemsize
     stream = zlib.decompressobj()
     try:

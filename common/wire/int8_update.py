@@ -11,12 +11,17 @@ import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.codec import describe, frame, require_count, require_finite, unframe
-from common.wire.compression import Arrival, NDArray
-from common.wire.lent import Lent
-from common.wire.npy import MAX_HEADER_BYTES
-from common.wire.values import unpack
-from common.wire.weights import Weights, WeightsSpec, numpy_dtype
+from common.wire.codec import (
+    MAX_ARRAY_HEADER_BYTES,
+    describe,
+    frame,
+    require_count,
+    require_finite,
+    unframe,
+    unpack,
+)
+from common.wire.compression import AnyArray, Arrival
+from common.wire.weights import Lent, Weights, WeightsSpec, numpy_dtype
 
 LEVELS = 127
 """The level of a tensor's largest number; -127 is that of its negative."""
@@ -43,7 +48,7 @@ class Int8UpdateSpec:
     @property
     def max_bytes(self) -> int:
         """The bytes of the model's own dtypes, of which it takes about a quarter, and of the scales."""
-        return self.weights.max_bytes + MAX_HEADER_BYTES + 4 * len(self.weights.names)
+        return self.weights.max_bytes + MAX_ARRAY_HEADER_BYTES + 4 * len(self.weights.names)
 
 
 @dataclass(frozen=True)
@@ -108,14 +113,14 @@ class Int8Update:
         whole = sum(t.numel() for t in self.whole.values() if t.is_floating_point())
         return whole + sum(t.numel() for t in self.levels.values())
 
-    def encode(self, compression: str = "none") -> list[NDArray]:
+    def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the header, the scales, then one array a tensor, in the model's order."""
         tensors = {**self.levels, **self.whole}
         arrays = [np.asarray(tensors[name].contiguous().numpy()) for name in self.order]
         return frame(self.kind, {}, [np.asarray(self.scales.numpy()), *arrays], compression)
 
     @classmethod
-    def decode(cls, arrays: Sequence[NDArray], spec: Int8UpdateSpec) -> Weights:
+    def decode(cls, arrays: Sequence[AnyArray], spec: Int8UpdateSpec) -> Weights:
         """Return the model: what was sent, and the change upon it.
 
         Raises

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from common.errors import PayloadError
-from common.wire.compression import Arrival, NDArray
+from common.wire.compression import AnyArray, Arrival
 from common.wire.jpeg_file import require_plain
 
 #: pixels of a block's side; of a picture's side, and of a picture, at most
@@ -88,7 +88,7 @@ class Sheet:
         blocks = self.height * self.width // _BLOCK**2
         return _BESIDE + _A_BLOCK * self.shape[0] * blocks
 
-    def _joined(self, images: Tensor) -> NDArray:
+    def _joined(self, images: Tensor) -> AnyArray:
         """Return the picture's values, uint8 [height, width] or [height, width, 3]."""
         (high, wide), (channels, height, width) = self.tile, self.shape
         # torch pads no bytes by their edge
@@ -99,14 +99,14 @@ class Sheet:
         joined = joined.permute(0, 3, 1, 4, 2).reshape(self.height, self.width, channels)
         return np.asarray((joined[..., 0] if channels == 1 else joined).numpy())
 
-    def _parted(self, values: NDArray) -> Tensor:
+    def _parted(self, values: AnyArray) -> Tensor:
         """Return the images of ``_joined``'s values."""
         (high, wide), (channels, height, width) = self.tile, self.shape
         joined = torch.from_numpy(values).reshape(self.rows, high, self.columns, wide, channels)
         tiles = joined.permute(0, 2, 4, 1, 3).reshape(-1, channels, high, wide)
         return tiles[: self.count, :, :height, :width].contiguous()
 
-    def write(self, images: Tensor, quality: int) -> NDArray:
+    def write(self, images: Tensor, quality: int) -> AnyArray:
         """Return the file's bytes, uint8 [n]; ``images`` are uint8 [count, C, H, W]."""
         picture, file = Image.fromarray(self._joined(images)), io.BytesIO()
         # Pillow gives the coder of shortest codes one buffer, of a size that pictures of noise exceed.
@@ -118,7 +118,7 @@ class Sheet:
                 ImageFile.MAXBLOCK = usual
         return np.frombuffer(file.getvalue(), np.uint8)
 
-    def read(self, data: NDArray) -> Tensor:
+    def read(self, data: AnyArray) -> Tensor:
         """Return the images, uint8 [count, C, H, W], that a file of bytes ``data`` [n] shows.
 
         Raises

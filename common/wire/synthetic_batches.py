@@ -12,24 +12,22 @@ from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire.codec import (
+    CODECS,
     choose,
+    dequantise,
     encoded_bytes,
     frame,
-    require_count,
-    require_finite,
-    unframe,
-)
-from common.wire.compression import Arrival, NDArray
-from common.wire.values import (
-    CODECS,
-    dequantise,
     pack,
     pack_classes,
     quantise,
+    require_count,
+    require_finite,
     require_shape,
+    unframe,
     unpack,
     unpack_classes,
 )
+from common.wire.compression import AnyArray, Arrival
 
 INPUTS, LOGITS, LABELS, STEP_SIZE = (
     "the set of synthetic batches",
@@ -116,7 +114,7 @@ class SyntheticBatches:
         step = 0 if self.step_size is None else 1
         return self.inputs.numel() + (self.labels.numel() if self.trained else 0) + step
 
-    def encode(self, compression: str = "none") -> list[NDArray]:
+    def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the header, inputs, labels (classes in the smallest integer type) and the step size if it is sent.
 
         Raises
@@ -136,13 +134,13 @@ class SyntheticBatches:
             arrays.append(pack(STEP_SIZE, self.step_size, "float32"))
         return frame(self.kind, fields, arrays, compression)
 
-    def _packed_labels(self) -> NDArray:
+    def _packed_labels(self) -> AnyArray:
         if self.trained:
             return pack(LOGITS, self.labels, _logit_codec(self.codec))
         return pack_classes(self.labels)
 
     @classmethod
-    def decode(cls, arrays: Sequence[NDArray], spec: SyntheticBatchesSpec) -> Self:
+    def decode(cls, arrays: Sequence[AnyArray], spec: SyntheticBatchesSpec) -> Self:
         """Rebuild the batches; PayloadError if count, dtype, shape, labels, step or values break ``spec``."""
         header, body = unframe(cls.kind, arrays)
         codec = choose(header, "codec", CODECS)

@@ -1,10 +1,10 @@
-"""Labelled images that a device distilled: what FedDM sends instead of an update."""
+"""Labelled images as they travel: distilled ones as numbers or pictures, generated ones a byte a value."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,20 +13,26 @@ from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire.codec import (
+    CODECS,
     as_half,
     choose,
+    dequantise,
     describe,
     encoded_bytes,
     frame,
+    pack_classes,
+    quantise,
     require_count,
     require_finite,
+    require_shares,
     unframe,
+    unpack_classes,
 )
-from common.wire.compression import Arrival, NDArray
+from common.wire.compression import AnyArray, Arrival
 from common.wire.jpeg import Sheet, read_picture
 from common.wire.jpeg_file import quality_of
-from common.wire.levels import Constants, images_of, levels_of
-from common.wire.values import CODECS, dequantise, quantise, require_shares
+
+Constants = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ class SyntheticImages:
         """The number of pixel values, as FedDM's Table 3 counts them."""
         return self.images.numel()
 
-    def encode(self, compression: str = "none") -> list[NDArray]:
+    def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
         fields: dict[str, Any] = {"codec": self.codec}
         images = self.images.detach().cpu().contiguous()
@@ -115,7 +121,7 @@ class SyntheticImages:
         small = np.min_scalar_type(int(labels.max()) if len(labels) else 0)
         return frame(self.kind, fields, [pixels, labels.numpy().astype(small)], compression)
 
-    def _picture(self, images: Tensor, quality: int) -> NDArray:
+    def _picture(self, images: Tensor, quality: int) -> AnyArray:
         if not self.mean:
             raise PayloadError(
                 "these images cannot be sent as a JPEG picture without the data set's mean and std: make them with "
@@ -129,7 +135,7 @@ class SyntheticImages:
         return replace(self, images=self.images[positions], labels=self.labels[positions])
 
     @classmethod
-    def decode(cls, arrays: Sequence[NDArray], spec: SyntheticImagesSpec) -> Self:
+    def decode(cls, arrays: Sequence[AnyArray], spec: SyntheticImagesSpec) -> Self:
         """Rebuild the set; PayloadError if count, dtype, shape, labels, number or values are not as ``spec`` allows."""
         header, body = unframe(cls.kind, arrays)
         codec = _read_codec(header, spec)
@@ -216,3 +222,200 @@ def _require_numbers(sent: Tensor, allowed: int, spec: SyntheticImagesSpec) -> N
         raise PayloadError(
             f"{least} images of one class were sent where at least {spec.fewest} are expected"
         )
+
+
+# ---- pixels --------------------------------------------------------------------------------------
+# Labelled images of one byte a value, as image files hold them: what a generator of images gives.
+
+
+@dataclass(frozen=True)
+class PixelsSpec:
+    """What a receiver of such images accepts: at most ``most`` of ``shape`` (C, H, W).
+
+    ``mean`` and ``std``, a channel each in units of the brightest value, are the data set's public constants, by which
+    a model's inputs are made of them. ``pictures`` says whether they may come as a JPEG picture.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    most: int
+    mean: Constants
+    std: Constants
+    pictures: bool = False
+
+    @property
+    def payload(self) -> type[Pixels]:
+        """Pixels."""
+        return Pixels
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of as many images as there may be, as they are or as a picture, and of their labels."""
+        images = self.most * math.prod(self.shape)
+        if self.pictures:
+            images = max(images, Sheet.of(self.most, self.shape).max_bytes)
+        return encoded_bytes(images, 8 * self.most)
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images uint8 [n, C, H, W] with labels int64 [n]; ``mean`` and ``std`` make a model's inputs of them.
+
+    The codec is ``uint8``, which sends them as they are, or ``jpeg:Q``: one JPEG picture of quality Q that shows all.
+    """
+
+    values: Tensor
+    labels: Tensor
+    mean: Constants
+    std: Constants
+    codec: str = field(default="uint8", compare=False)
+
+    kind: ClassVar[str] = "pixels"
+
+    @property
+    def examples(self) -> Tensor:
+        """The images in the model's normalised space, float32."""
+        return images_of(self.values.detach().cpu(), self.mean, self.std)
+
+    @property
+    def floats(self) -> int:
+        """The number of pixel values."""
+        return self.values.numel()
+
+    def at(self, positions: Tensor) -> Pixels:
+        """Return the images at ``positions``, int64 [m]."""
+        return replace(self, values=self.values[positions], labels=self.labels[positions])
+
+    def encode(self, compression: str = "none") -> list[AnyArray]:
+        """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
+        levels, labels = self.values.detach().cpu().contiguous(), pack_classes(self.labels)
+        if quality := quality_of(self.codec):
+            picture = Sheet.of(len(levels), tuple(levels.shape[1:])).write(levels, quality)
+            return frame(self.kind, {"codec": self.codec}, [picture, labels], compression)
+        return frame(self.kind, {}, [np.asarray(levels.numpy()), labels], compression)
+
+    @classmethod
+    def decode(cls, arrays: Sequence[AnyArray], spec: PixelsSpec) -> Self:
+        """Rebuild the images; PayloadError if count, dtype, shape, labels or number are not as ``spec`` allows."""
+        header, body = unframe(cls.kind, arrays)
+        require_count(cls.kind, body, 2)
+        sent, labels = body
+        codec = header.get("codec", "uint8")
+        if spec.pictures and isinstance(codec, str) and quality_of(codec):
+            n = labels.shape[0] if labels.ndim else 0
+            _pixels_require_number(n, spec)
+            values = read_picture(sent, n, spec.shape)
+            classes = unpack_classes("the labels", labels, (n,), spec.classes)
+            return cls(values, classes, spec.mean, spec.std, codec)
+        choose({"codec": codec}, "codec", ["uint8"])
+        if sent.dtype != np.uint8 or sent.ndim != 4 or sent.shape[1:] != spec.shape:
+            raise PayloadError(
+                f"the images are {describe(sent)} where uint8 of shape (n, {', '.join(map(str, spec.shape))}) was "
+                "expected"
+            )
+        n = sent.shape[0]
+        _pixels_require_number(n, spec)
+        classes = unpack_classes("the labels", labels, (n,), spec.classes)
+        values = torch.from_numpy(np.array(sent.values()))
+        return cls(values, classes, spec.mean, spec.std)
+
+
+def _pixels_require_number(n: int, spec: PixelsSpec) -> None:
+    if not 1 <= n <= spec.most:
+        raise PayloadError(f"{n} images were sent where 1 to {spec.most} are allowed")
+
+
+# ---- levels --------------------------------------------------------------------------------------
+# Normalised images as the bytes of a picture, by a data set's public constants, and back.
+
+LEVELS = 255
+"""The byte of the brightest value."""
+
+
+def levels_of(images: Tensor, mean: Constants, std: Constants) -> Tensor:
+    """Return normalised images, float [n, C, H, W], as uint8; what is darker than black or brighter than white is cut.
+
+    ``mean`` and ``std``, a channel each, are in units of the brightest value.
+    """
+    shown = images.float() * _channels(std) + _channels(mean)
+    return (shown.clamp(0, 1) * LEVELS).round().to(torch.uint8)
+
+
+def images_of(levels: Tensor, mean: Constants, std: Constants) -> Tensor:
+    """Return what ``levels_of`` cuts and rounds, float32 [n, C, H, W]."""
+    return (levels.float() / LEVELS - _channels(mean)) / _channels(std)
+
+
+def _channels(constants: Constants) -> Tensor:
+    return torch.tensor(constants)[:, None, None]
+
+
+# ---- copies --------------------------------------------------------------------------------------
+# How many of the images that were sent equal, or nearly equal, a real one of the site that sent them.
+
+EQUAL = 1e-4
+"""Up to this distance, the root of the mean squared difference of values from 0 to 1, two images are equal."""
+
+NEAR = 0.05
+"""Up to this one they nearly are: a photograph with noise on it that hides nobody."""
+
+FIGURES = {"images": "images-sent", "equal": "images-equal", "near": "images-near"}
+"""The names under which a site reports each number."""
+
+
+@dataclass(frozen=True)
+class Copies:
+    """A count: ``images`` sent, ``equal`` to a real one of the sender's, and ``near`` to one but not equal."""
+
+    images: int
+    equal: int
+    near: int
+
+    def figures(self) -> dict[str, float]:
+        """Return what a site reports beside its upload."""
+        return {FIGURES[name]: float(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def told(cls, by_site: Iterable[Mapping[str, float]]) -> Self | None:
+        """Return the sum of what sites reported beside their uploads; None where none of them counted.
+
+        A site's figures that are no counts, or do not go together, are left out: they are the site's word.
+        """
+        rows = ([figures.get(key) for key in FIGURES.values()] for figures in by_site)
+        return cls._sum(rows)
+
+    @classmethod
+    def recorded(cls, lines: Iterable[Mapping[str, Any]]) -> Self | None:
+        """Return the sum over the rounds' lines of a record; None where no round has a count."""
+        kept = (line.get("copies") for line in lines)
+        rows = ([row.get(name) for name in FIGURES] for row in kept if isinstance(row, Mapping))
+        return cls._sum(rows)
+
+    @classmethod
+    def _sum(cls, rows: Iterable[list[Any]]) -> Self | None:
+        sane = [row for row in rows if _is_count(row)]
+        if not sane:
+            return None
+        return cls(*(int(sum(column)) for column in zip(*sane, strict=True)))
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a copy, or nearly one."""
+        return self.equal + self.near > 0
+
+    def sentence(self) -> str:
+        """Say it."""
+        if not self.found:
+            return f"Copies: 0 of {self.images:,} sent images are within {NEAR:g} RMS of a real one (self-reported)."
+        return (
+            f"Copies: {self.equal:,} of {self.images:,} sent images equal a real one of their site (within {EQUAL:g} "
+            f"RMS), {self.near:,} more are within {NEAR:g} RMS (self-reported)."
+        )
+
+
+def _is_count(row: list[Any]) -> bool:
+    numbers = [v for v in row if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < len(FIGURES) or any(not 0 <= v <= 1e9 or v != int(v) for v in numbers):
+        return False
+    images, equal, near = numbers
+    return bool(equal + near <= images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
@@ -12,9 +12,22 @@ import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.codec import encoded_bytes, frame, require_count, require_finite, unframe
-from common.wire.compression import Arrival, NDArray
-from common.wire.values import require_shape
+from common.wire.codec import (
+    FLOAT_CODECS,
+    choose,
+    describe,
+    encoded_bytes,
+    frame,
+    pack,
+    pack_classes,
+    require_count,
+    require_finite,
+    require_shape,
+    unframe,
+    unpack,
+    unpack_classes,
+)
+from common.wire.compression import AnyArray, Arrival
 
 DTYPES = (torch.float32, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool)
 """What a tensor can travel as."""
@@ -92,7 +105,7 @@ class Tensors:
         """The number of values that are floating-point numbers."""
         return sum(t.numel() for t in self.tensors.values() if t.is_floating_point())
 
-    def encode(self, compression: str = "none") -> list[NDArray]:
+    def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the header, with the names, and each tensor's values; PayloadError if one is not finite."""
         values = []
         for name, tensor in self.tensors.items():
@@ -102,7 +115,7 @@ class Tensors:
         return frame(self.kind, {"names": ",".join(self.tensors)}, values, compression)
 
     @classmethod
-    def decode(cls, arrays: Sequence[NDArray], spec: TensorsSpec) -> Self:
+    def decode(cls, arrays: Sequence[AnyArray], spec: TensorsSpec) -> Self:
         """Rebuild the tensors; PayloadError unless names, dtypes and shapes are the spec's, and values in bounds."""
         header, body = unframe(cls.kind, arrays)
         if header.get("names") != ",".join(spec.tensors):
@@ -131,3 +144,157 @@ def _read(name: str, array: Arrival, spec: TensorSpec) -> Tensor:
                 f"{name} holds {low if low < least else high:.6g} where {least:.6g} to {most:.6g} is allowed"
             )
     return tensor
+
+
+# ---- class list ----------------------------------------------------------------------------------
+# Some of the classes in their sender's order, such as those that a site has fewest of, fewest first.
+
+CLASSES = "the list of classes"
+
+
+@dataclass(frozen=True)
+class ClassListSpec:
+    """What a receiver of a list of classes accepts: at most ``most`` of ``classes``, no one twice, possibly none."""
+
+    classes: int
+    most: int
+
+    @property
+    def payload(self) -> type[ClassList]:
+        """ClassList."""
+        return ClassList
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of as many classes as there may be."""
+        return encoded_bytes(8 * self.most)
+
+
+@dataclass(frozen=True)
+class ClassList:
+    """Distinct classes, in the sender's order."""
+
+    classes: tuple[int, ...]
+
+    kind: ClassVar[str] = "class-list"
+
+    @property
+    def floats(self) -> int:
+        """None: a class is a label."""
+        return 0
+
+    def encode(self, compression: str = "none") -> list[AnyArray]:
+        """Return the header and the classes, in the smallest integer type that holds them."""
+        classes = pack_classes(torch.tensor(self.classes, dtype=torch.int64))
+        return frame(self.kind, {}, [classes], compression)
+
+    @classmethod
+    def decode(cls, arrays: Sequence[AnyArray], spec: ClassListSpec) -> Self:
+        """Rebuild the list; PayloadError if count, dtype, shape, classes or number are not as ``spec`` allows."""
+        _, body = unframe(cls.kind, arrays)
+        require_count(cls.kind, body, 1)
+        (sent,) = body
+        if sent.ndim != 1 or sent.shape[0] > spec.most:
+            raise PayloadError(
+                f"{CLASSES} is {describe(sent)} where integers of shape (n,), n at most {spec.most}, were expected"
+            )
+        classes = tuple(unpack_classes(CLASSES, sent, sent.shape, spec.classes).tolist())
+        twice = next((c for i, c in enumerate(classes) if c in classes[:i]), None)
+        if twice is not None:
+            raise PayloadError(f"{CLASSES} names {twice} twice where each was expected once")
+        return cls(classes)
+
+
+# ---- latent means --------------------------------------------------------------------------------
+# Labelled vectors of a latent space: the noisy means of a site's classes, which FedDPMS hands to another site.
+
+VECTORS, LABELS = "the set of latent means", "the set of their labels"
+
+
+@dataclass(frozen=True)
+class LatentMeansSpec:
+    """What a receiver of latent means accepts.
+
+    ``dimension`` is the length of a vector, one of ``classes`` its label. There are at most ``each`` vectors of one
+    class and vectors of at most ``kinds`` classes, which bounds the set; it may be empty.
+    """
+
+    dimension: int
+    classes: int
+    each: int
+    kinds: int
+
+    @property
+    def max_vectors(self) -> int:
+        """The most vectors of the whole set."""
+        return self.each * min(self.kinds, self.classes)
+
+    @property
+    def payload(self) -> type[LatentMeans]:
+        """LatentMeans."""
+        return LatentMeans
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of as many vectors as there may be, in float32, and of their labels."""
+        return encoded_bytes(4 * self.max_vectors * self.dimension, 8 * self.max_vectors)
+
+
+@dataclass(frozen=True)
+class LatentMeans:
+    """Vectors float32 [N, l], with labels int64 [N]; N may be 0."""
+
+    vectors: Tensor
+    labels: Tensor
+    codec: str = field(default="float32", compare=False)
+
+    kind: ClassVar[str] = "latent-means"
+
+    @property
+    def floats(self) -> int:
+        """The number of the vectors' components, as FedDPMS counts its overhead."""
+        return self.vectors.numel()
+
+    def encode(self, compression: str = "none") -> list[AnyArray]:
+        """Return the header, the vectors and the labels; PayloadError if a component cannot travel."""
+        vectors = pack(VECTORS, self.vectors, self.codec)
+        labels = pack_classes(self.labels)
+        return frame(self.kind, {"codec": self.codec}, [vectors, labels], compression)
+
+    @classmethod
+    def decode(cls, arrays: Sequence[AnyArray], spec: LatentMeansSpec) -> Self:
+        """Rebuild the set; PayloadError if count, dtype, shape, labels, numbers or values break ``spec``."""
+        header, body = unframe(cls.kind, arrays)
+        codec = choose(header, "codec", FLOAT_CODECS)
+        require_count(cls.kind, body, 2)
+        n = _check_vectors(body[0], codec, spec)
+        labels = unpack_classes(LABELS, body[1], (n,), spec.classes)
+        _check_counts(labels, spec)
+        return cls(unpack(VECTORS, body[0], (n, spec.dimension), codec), labels, codec)
+
+
+def _check_vectors(vectors: Arrival, codec: str, spec: LatentMeansSpec) -> int:
+    if vectors.dtype.name != codec or vectors.ndim != 2 or vectors.shape[1] != spec.dimension:
+        raise PayloadError(
+            f"the latent means are {describe(vectors)} where {codec} of shape (n, {spec.dimension}) was expected"
+        )
+    n = vectors.shape[0]
+    if n > spec.max_vectors:
+        raise PayloadError(
+            f"{n} latent means were sent where at most {spec.max_vectors} are allowed"
+        )
+    return n
+
+
+def _check_counts(labels: Tensor, spec: LatentMeansSpec) -> None:
+    counts = torch.bincount(labels)
+    counts = counts[counts > 0]
+    if len(counts) > spec.kinds:
+        raise PayloadError(
+            f"latent means of {len(counts)} classes were sent where at most {spec.kinds} are allowed"
+        )
+    most = int(counts.max()) if len(counts) else 0
+    if most > spec.each:
+        raise PayloadError(
+            f"{most} latent means of one class were sent where at most {spec.each} are allowed"
+        )

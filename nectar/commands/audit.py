@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any
 
 from common.errors import ConfigError
-from nectar.options import AllowImports, argument, flag, here, option
+from nectar.words import AllowImports, argument, flag, here, option
 
 HELP = """\
 Attacks the synthetic images that a run's sites sent, and its model: says how near the images come to real ones and how
@@ -44,11 +44,11 @@ def main(
         )
     if others is not None and data is None:
         raise ConfigError("--others goes with --data, the site's own images.")
-    from nectar.audit.images.outcome import as_text
+    from nectar.audit.images.examining import as_text
 
     content: dict[str, Any]
     if data is not None:
-        from nectar.audit.images.at_site import audit_review
+        from nectar.audit.images.at_record import audit_review
 
         content = audit_review(here(named[1]), here(data), here(others) if others else None)
     else:

@@ -13,8 +13,7 @@ from nectar.comparison.request import parse
 from nectar.comparison.table_request import TableRequest, asks_for_table, parse_table
 from nectar.engines.flower.app import project
 from nectar.engines.interrupt import Interrupted, Interrupts
-from nectar.options import ConfigFile, argument, flag, option
-from nectar.words import completions
+from nectar.words import ConfigFile, argument, completions, flag, option
 
 HELP = """\
 Runs each METHOD with each seed, except for what the output directory already holds: a run is found by its resolved

@@ -8,25 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from common.code.imports import is_import_path
-from common.config.keys import STRATEGY, Leaf
+from common.config.keys import COMMAND_LINE, STRATEGY, Leaf, unknown
 from common.config.layers import names
 from common.config.loading import load
 from common.config.own_parts import chosen_method
-from common.config.problems import COMMAND_LINE, unknown
 from common.config.schema import section_classes
 from common.config.strategy import check_strategy, describe_arguments
 from common.config.tables import ENDING, TABLE, title
 from common.config.text import dotted, scalar_text
 from common.methods import METHODS, settings_class, settings_of
-from common.settings.datasets import FORMS
-from common.settings.describe import Description, describe
-from common.settings.section import Section
-from common.settings.sections import SECTIONS, RunSettings
-from nectar.class_list import with_class_list
+from common.settings.section import Description, Section, describe
+from common.settings.sections import FORMS, SECTIONS, RunSettings
 from nectar.commands.tables import listing
-from nectar.options import ConfigFile, Words
 from nectar.records.resume import with_recorded
-from nectar.words import parse_words
+from nectar.words import ConfigFile, Words, parse_words, with_class_list
 
 HELP = """\
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says where a value was

@@ -12,11 +12,9 @@ from common.config.text import from_home
 from common.errors import ConfigError
 from common.models.registry import KINDS
 from common.storage.files import write_atomically, write_text
-from nectar.class_list import with_class_list
-from nectar.options import AllowImports, ConfigFile, Words, option
 from nectar.records.record_imports import judge_of
 from nectar.records.resume import with_recorded
-from nectar.words import parse_words
+from nectar.words import AllowImports, ConfigFile, Words, option, parse_words, with_class_list
 
 if TYPE_CHECKING:
     from common.division import Division
@@ -82,7 +80,7 @@ def main(
 def _need_ending(config: Config, path: Path) -> None:
     """Refuse to draw what is no picture as one."""
     from common.data.published.catalogue import describe
-    from common.settings.datasets import kind_of
+    from common.settings.sections import kind_of
 
     if not kind_of(config.dataset) and not describe(config.dataset, config.images).has_images:
         raise ConfigError(f"--samples draws images, and {config.dataset} is text: leave it out.")
@@ -125,7 +123,7 @@ def _run(config: Config) -> tuple[Dataset, Holdings]:
 
 
 def _tell_same(division: Division) -> None:
-    from nectar.dataset.same_pictures import same_pictures
+    from nectar.dataset.account import same_pictures
 
     for line in same_pictures(division).lines:
         print(line)
@@ -146,7 +144,7 @@ def _draw(dataset: Dataset, holdings: Holdings, charts: list[Path], sheets: list
     if not charts and not sheets:
         return
     from nectar.charts import save
-    from nectar.dataset.drawing import draw_counts, draw_samples, draw_series, samples_as_text
+    from nectar.dataset.account import draw_counts, draw_samples, draw_series, samples_as_text
 
     for path in charts:
         figure = draw_counts(holdings, f"{dataset.info.name}: {holdings.what}")

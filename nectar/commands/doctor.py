@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from common.config.loading import load
 from common.errors import ConfigError
 from nectar.engines.remote.order import Order
-from nectar.options import CaFile, ConfigFile, Insecure, argument, flag, here, option
-from nectar.words import parse_words
+from nectar.words import CaFile, ConfigFile, Insecure, argument, flag, here, option, parse_words
 
 if TYPE_CHECKING:
     from nectar.operate.doctor.check import Check
@@ -159,8 +158,8 @@ def _names(records: Path, node: Mapping[str, Any], asked: Asked) -> Iterator[Che
 
 
 def _connected(name: str | None, asked: Asked) -> Iterator[Check]:
-    from nectar.engines.flower.connecting import connect
-    from nectar.engines.flower.job import LaunchError
+    from nectar.engines.flower.client import LaunchError
+    from nectar.engines.flower.connection import connect
     from nectar.operate.doctor.check import Check
     from nectar.operate.doctor.key_files import keys
     from nectar.operate.doctor.link import link

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 from common.config.consistency import FILE_KEY
 from common.config.resolved import Config
 from common.errors import DataError
-from nectar.options import AllowImports, Record, flag, option
 from nectar.records.named_record import record_at
 from nectar.records.outputs import output_folder
 from nectar.records.record_imports import judge_of
+from nectar.words import AllowImports, Record, flag, option
 
 if TYPE_CHECKING:
     from nectar.export.bundle import Export

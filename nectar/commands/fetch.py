@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 
 from common.errors import ConfigError
 from nectar.engines.flower.app import app_folder
-from nectar.options import CaFile, Connection, Insecure, RecordsHere, Replace, Without, argument
 from nectar.records.outputs import output_folder
-from nectar.words import next_step, refuse_repeats
+from nectar.words import (
+    CaFile,
+    Connection,
+    Insecure,
+    RecordsHere,
+    Replace,
+    Without,
+    argument,
+    next_step,
+    refuse_repeats,
+)
 
 if TYPE_CHECKING:
     from nectar.engines.flower.connection import Connection as Link
-    from server_app.sending.request import Request
+    from server_app.sending import Request
 
 HELP = """\
 Metrics, configuration, provenance, partition, pictures, checkpoints: what the run's record has, through the
@@ -42,8 +51,8 @@ def main(
     replace: Replace = False,
 ) -> int:
     """Fetch what the words say; return 0."""
-    from nectar.engines.flower.connecting import connect
-    from server_app.sending.request import Request, checked_record, parts_of
+    from nectar.engines.flower.connection import connect
+    from server_app.sending import Request, checked_record, parts_of
 
     server_output = _server_output(words or [])
     to = None if output is None else output_folder(output)

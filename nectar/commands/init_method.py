@@ -12,7 +12,7 @@ from typing import Annotated
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.sections import SECTIONS
-from nectar.options import argument
+from nectar.words import argument
 
 HELP = """\
 Writes a folder NAME with the files of a method: FedAvg whose sites send a share of their update. It runs as it is.
@@ -26,7 +26,7 @@ nectar run method=mine:METHOD
 _SETTINGS = '''"""Settings of NAME."""
 
 from common.settings.base import setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure
 from common.settings.fedavg import FedAvgSettings
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.options import CaFile, Connection, argument, here
+from nectar.words import CaFile, Connection, argument, here
 
 HELP = """\
 Makes a federation's keys and certificates and registers its sites. No file is ever written over. ca.key never leaves
@@ -103,7 +103,7 @@ def register(
     ] = 60,
 ) -> int:
     """Let sites take part."""
-    from nectar.engines.flower.connecting import connect
+    from nectar.engines.flower.connection import connect
     from nectar.operate.keys.registry import register as register_at
 
     paths = [here(word) for word in files]
@@ -129,7 +129,7 @@ def unregister(
     ] = None,
 ) -> int:
     """Let sites take part no more; DIR/revoked.txt lists them, and no older database lets them in again."""
-    from nectar.engines.flower.connecting import connect
+    from nectar.engines.flower.connection import connect
     from nectar.operate.keys.registry import unregister as unregister_at
 
     chosen = [word if word.isdigit() else here(word) for word in which]

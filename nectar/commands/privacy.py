@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.options import Delta, above_0, argument, option
+from nectar.words import Delta, above_0, argument, option
 
 HELP = """\
 With a site's state directory: prints its ledger: what was released of its data, by which runs, and the epsilon of all

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 from common.errors import ConfigError
-from nectar.options import AllowImports, Records, flag, option
 from nectar.records.named_record import record_at
 from nectar.records.outputs import output_page
 from nectar.records.record_imports import judge_of
 from nectar.report.writing import NAME, write
+from nectar.words import AllowImports, Records, flag, option
 from server_app.run_directory import RunDirectory
 
 HELP = """\

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import Annotated, BinaryIO
 
-from nectar.options import argument, here, option
+from nectar.words import argument, here, option
 
 HELP = """\
 Puts back what `nectar backup` wrote, while no SuperLink has the database open. Whoever is on the list of revocations,

@@ -11,10 +11,17 @@ import typer
 
 from common.config.loading import load
 from common.storage.files import write_text
-from nectar.class_list import with_class_list
-from nectar.options import ConfigFile, Words, flag, option
 from nectar.records.resume import with_recorded
-from nectar.words import next_step, parse_words, typed
+from nectar.words import (
+    ConfigFile,
+    Words,
+    flag,
+    next_step,
+    option,
+    parse_words,
+    typed,
+    with_class_list,
+)
 
 if TYPE_CHECKING:
     from server_app.record import Record

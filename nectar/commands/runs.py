@@ -9,13 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+from common.config.keys import nearest
 from common.config.loading import load
-from common.config.problems import nearest
 from common.errors import ConfigError
-from nectar.options import argument, flag, is_place
 from nectar.records.run_list import OUTCOMES, ListedRun, chosen, remove, runs_below, sweep
 from nectar.report.text import MISSING, share, size
-from nectar.words import key_of, parse_words, refuse_repeats
+from nectar.words import argument, flag, is_place, key_of, parse_words, refuse_repeats
 
 HELP = """\
 Lists the records in the output directory: rounds done of those asked for, the last round's accuracy, how the run

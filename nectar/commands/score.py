@@ -7,9 +7,8 @@ from typing import Annotated
 
 from common.config.consistency import FILE_KEY
 from common.errors import ConfigError
-from nectar.options import AllowImports, argument, is_place, option
 from nectar.records.record_imports import judge_of
-from nectar.words import parse_words
+from nectar.words import AllowImports, argument, is_place, option, parse_words
 
 HELP = """\
 Prints accuracy, loss, each class's images, recall and precision, and what was taken for what. EXPORT is a folder that

@@ -8,9 +8,8 @@ import typer
 
 from common.config.loading import load
 from common.errors import ConfigError
-from nectar.options import AllowImports, argument
 from nectar.records.record_imports import judge_of
-from nectar.words import parse_words
+from nectar.words import AllowImports, argument, parse_words
 
 HELP = """\
 Shows the records in the output directory, or in DIR, in a browser: a list with how each run stands, and the report on

@@ -13,15 +13,13 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
-from nectar.class_list import with_class_list
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
-from nectar.engines.flower.job import Job, LaunchError, Resources, Scalar
+from nectar.engines.flower.client import Job, LaunchError, Resources, Scalar
 from nectar.engines.simulation.cluster import knock
 from nectar.engines.simulation.simulate import simulate
-from nectar.options import ConfigFile, Words, flag, option
 from nectar.records.resume import with_recorded
-from nectar.words import parse_words, typed
+from nectar.words import ConfigFile, Words, flag, option, parse_words, typed, with_class_list
 
 #: what the first line says of a run
 _FIRST = ("method", "dataset", "rounds", "seed")

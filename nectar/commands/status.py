@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.options import CaFile, Connection, Insecure, flag, here
-from nectar.spans import spoken
+from nectar.words import CaFile, Connection, Insecure, flag, here, spoken
 
 if TYPE_CHECKING:
     from nectar.engines.remote.standing import Member, Progress, Standing
@@ -52,7 +51,7 @@ def main(
     insecure: Insecure = False,
 ) -> int:
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
-    from nectar.engines.flower.connecting import connect
+    from nectar.engines.flower.connection import connect
     from nectar.engines.remote.standing import standing
     from nectar.operate.keys.inventory import certificate_problems
     from nectar.operate.keys.nodes import noted_sites

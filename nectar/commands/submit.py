@@ -13,7 +13,8 @@ import typer
 
 from common.errors import ConfigError, NectarError
 from nectar.engines.flower.app import app_folder
-from nectar.options import (
+from nectar.records.outputs import output_folder
+from nectar.words import (
     CaFile,
     ConfigFile,
     Connection,
@@ -23,9 +24,9 @@ from nectar.options import (
     Without,
     Words,
     flag,
+    to_flwr,
+    typed,
 )
-from nectar.records.outputs import output_folder
-from nectar.words import to_flwr, typed
 
 if TYPE_CHECKING:
     from nectar.engines.flower.connection import Connection as Link
@@ -85,10 +86,10 @@ def main(
     verbose: Annotated[bool, flag("--verbose", "show every line of Flower's log")] = False,
 ) -> int:
     """Submit what the words say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
-    from nectar.engines.flower.connecting import connect
+    from nectar.engines.flower.connection import connect
     from nectar.engines.preflight import check_kind
     from nectar.engines.remote.order import order_of
-    from server_app.sending.request import LATEST, parts_of
+    from server_app.sending import LATEST, parts_of
 
     settings = words or []
     if "=" in name:
@@ -143,7 +144,7 @@ def _resumed(connection: Link, order: Order) -> Order:
     from nectar.engines.remote.fetching import ask
     from nectar.engines.remote.order import resumed
     from nectar.records.resume import recorded_config
-    from server_app.sending.request import Request, checked_record
+    from server_app.sending import Request, checked_record
 
     folder, _, record = order.resumes.rstrip("/").rpartition("/")
     request = Request(checked_record(record), only=("provenance.json",))
@@ -174,7 +175,7 @@ def _fetch(
 ) -> bool:
     """Bring the record home; a failure is told, since the run itself may have gone well."""
     from nectar.commands.fetch import bring
-    from server_app.sending.request import Request
+    from server_app.sending import Request
 
     if not watched.record:
         if watched.outcome and watched.outcome.completed:

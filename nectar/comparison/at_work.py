@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nectar.spans import spoken
+from nectar.words import spoken
 
 #: runs that are named; of the others their number is told
 _NAMED = 4

@@ -21,7 +21,7 @@ from nectar.comparison.tuning import Choice, Search, Trial, choose, searches_of
 from nectar.comparison.variants import Variant
 from nectar.records.archive import Archive
 from nectar.records.figures import read_run
-from strategies.exchange.naming import some_of
+from strategies.exchange.roll_call import some_of
 
 Say = Callable[[str], None]
 

@@ -18,7 +18,7 @@ from nectar.comparison.run_scheduler import most_of_a_run
 from nectar.comparison.run_start import RunStarter
 from nectar.comparison.tables import size
 from nectar.records.archive import Archive
-from nectar.spans import spoken
+from nectar.words import spoken
 from server_app.record import Record
 from server_app.run_directory import KnownRun
 

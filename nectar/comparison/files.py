@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.config.resolved import Config
 from common.config.text import dotted
-from common.storage.csv_text import plain
-from common.storage.files import write_json, write_text
+from common.storage.files import plain, write_json, write_text
 from nectar.charts import UNIT, Series, boxes, lines, save
 from nectar.comparison.latex import latex_of
 from nectar.comparison.rows import Row, describe, mean

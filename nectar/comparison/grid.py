@@ -11,8 +11,7 @@ from typing import Any
 
 from common.config.text import scalar
 from common.errors import ConfigError, NectarError
-from common.storage.csv_text import csv_text
-from common.storage.files import write_text
+from common.storage.files import csv_text, write_text
 from nectar.charts import Series, lines, save
 from nectar.comparison.comparison import Comparison, Plan
 from nectar.comparison.files import ENDINGS

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS
+from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS, nearest
 from common.config.layers import home_of
-from common.config.problems import nearest
 from common.config.schema import known_keys
 from common.errors import ConfigError
 from nectar.comparison.asked import Asked

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.config.keys import near
 from common.config.layers import names
-from common.config.problems import near
 from common.config.tables import TABLE, Table, experiments, read_table, title
 from common.config.text import Scalar, scalar_text
 from common.errors import ConfigError

@@ -10,12 +10,11 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.settings.sections import LONGEST, TrackSettings
-from nectar.class_list import with_class_list
 from nectar.comparison.request import Request
 from nectar.comparison.variants import Variant, file_name
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
-from nectar.words import parse_words
+from nectar.words import parse_words, with_class_list
 
 
 @dataclass(frozen=True)

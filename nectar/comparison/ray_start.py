@@ -19,10 +19,9 @@ from typing import Any
 from common.errors import NectarError
 from common.storage.files import write_text
 from nectar.comparison.run_start import start_alone
-from nectar.engines.remote.unpacking import unpack
+from nectar.engines.remote.fetching import unpack
 from nectar.engines.simulation.cluster import knock, no_cluster
-from server_app.sending.packing import pack
-from server_app.sending.request import LATEST, Request
+from server_app.sending import LATEST, Request, pack
 
 #: words of a run that name places of this machine
 _NOTE, _OUTPUT = "--note-record=", "output-dir="

@@ -18,7 +18,7 @@ from nectar.comparison.ray_start import RayStarter
 from nectar.comparison.run_start import GRACE, RunStarter, Started
 from nectar.engines import processes
 from nectar.engines.cores import available_cores
-from nectar.engines.flower.log import plain
+from nectar.engines.flower.client import plain
 from nectar.records.archive import Archive, rounds_in
 from nectar.records.identity import Identity
 from server_app.record import Record

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.config.tables import ENDING
-from common.storage.csv_text import csv_text
-from common.storage.files import write_text
+from common.storage.files import csv_text, write_text
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.paper_table import Number, Printed
 from nectar.comparison.rows import Row

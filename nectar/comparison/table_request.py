@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common.config.problems import near
+from common.config.keys import near
 from common.config.tables import ENDING, TABLE
 from common.errors import ConfigError
 from nectar.comparison.asked import Asked

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from common.config.problems import nearest
+from common.config.keys import nearest
 from common.config.text import scalar
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS

@@ -7,8 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from common.code.imports import is_import_path
-from common.config.keys import PATH_KEYS, RUN_KEYS, SHORT, STRATEGY
-from common.config.problems import near, nearest
+from common.config.keys import PATH_KEYS, RUN_KEYS, SHORT, STRATEGY, near, nearest
 from common.config.tables import experiment_names, is_experiment
 from common.errors import ConfigError
 from common.methods import METHODS, is_foreign, section

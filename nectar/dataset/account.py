@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 
-from common.data.division.counts import class_counts, lacking, report
-from common.data.folders.folder import account, by_reason
+from common.data.division.partitions import class_counts, lacking, report
+from common.data.division.stratify import group_ids
+from common.data.folders.decode import Unreadable, read_image
+from common.data.folders.folder import (
+    Holdout,
+    ImageFile,
+    account,
+    by_reason,
+    list_split,
+    printable,
+    split_folders,
+    test_split,
+)
+from common.data.folders.image_sets import site_split
+from common.data.folders.pictures import most_pixels
+from common.data.own.rows import column_names, csv_of_rows
 from common.data.published.catalogue import NAMES
 from common.division import Division
-from common.samples.class_names import alike
-from common.samples.dataset import Dataset, DatasetInfo, Split
-from common.samples.inputs import normalised
-from common.samples.row_text import column_names
+from common.samples.dataset import Dataset, DatasetInfo, Split, alike
+from common.samples.inputs import normalised, samples
+from common.settings.images import ImagesSettings
+from nectar import charts
+from server_app.recorder import grid
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 
 #: files left out that are named one by one, and columns that are described
 _NAMED, _COLUMNS = 20, 50
@@ -237,3 +263,268 @@ def examples(dataset: Dataset, each: int) -> tuple[Split, NDArray[np.int64]]:
         places = np.linspace(0, len(held) - 1, min(each, len(held))).round().astype(np.int64)
         chosen += held[places].tolist() if len(held) else []
     return split, np.array(chosen, dtype=np.int64)
+
+
+# ---- drawing -------------------------------------------------------------------------------------
+# The pictures of `nectar data`: who holds what as bubbles with numbers, and some images of each class.
+
+#: a light fill, on which dark numbers are read; size and number say all, so no colour has to be told from another
+_FILL, _EDGE = "#a9d3f2", "#0072b2"
+
+#: more sites or classes than this get no numbers, and smaller cells; more than _MAX_NAMED, no names
+_MAX_NUMBERED, _MAX_NAMED = 30, 110
+_CELL, _SMALL_CELL, _ROOM, _SMALL_ROOM = 0.46, 0.16, 1.6, 1.1  # inches
+#: a bubble's width, as a share of its cell, that has room for a number
+_HOLDS = 0.35
+
+_NARROWEST = 3.2
+
+_SAMPLES, _MIN_SIDE = 10, 64
+_MARGIN, _TEXT = 8, 13  # pixels
+
+
+def draw_counts(holdings: Holdings, title: str) -> Figure:
+    """Draw a bubble for each site (column) and class (row), its area in proportion to the number of images."""
+    import matplotlib as mpl
+    from matplotlib.collections import EllipseCollection
+    from matplotlib.figure import Figure
+
+    sites, classes = holdings.counts.shape
+    numbered = max(sites, classes) <= _MAX_NUMBERED
+    cell, room = (_CELL, _ROOM) if numbered else (_SMALL_CELL, _SMALL_ROOM)
+    label = max(map(len, holdings.classes)) * 0.09
+    size = (max(_NARROWEST, sites * cell + label + _ROOM), classes * cell + room)
+    with mpl.rc_context({"text.parse_math": False, "font.size": 10 if numbered else 7}):
+        figure = Figure(figsize=size, facecolor=charts.PAPER, layout="constrained")
+        axes = figure.add_subplot(aspect="equal")
+        column, row = np.nonzero(holdings.counts)
+        counts = holdings.counts[column, row]
+        across = 0.94 * np.sqrt(counts / counts.max())
+        bubbles = EllipseCollection(
+            across,
+            across,
+            np.zeros(len(counts)),
+            units="xy",
+            offsets=np.column_stack([column, row]),
+            offset_transform=axes.transData,
+            facecolor=_FILL,
+            edgecolor=_EDGE,
+            linewidth=0.8 if numbered else 0.4,
+        )
+        axes.add_collection(bubbles)
+        if numbered:
+            for x, y, count, width in zip(*_lists(column, row, counts, across), strict=True):
+                # Over a bubble too small to hold its number, clear of the line through it.
+                at = (y, "center") if width > _HOLDS else (y - width / 2 - 0.06, "bottom")
+                axes.text(x, at[0], _short(count), ha="center", va=at[1], size=8)
+        _label(axes, holdings, numbered, title)
+    return figure
+
+
+def _lists(*arrays: NDArray[Any]) -> list[list[Any]]:
+    return [array.tolist() for array in arrays]
+
+
+def _label(axes: Axes, holdings: Holdings, numbered: bool, title: str) -> None:
+    sites, classes = holdings.counts.shape
+    totals = holdings.counts.sum(axis=1)
+    names = [name.removeprefix("partition-") for name in holdings.sites]
+    if numbered:
+        names = [f"{name}\n{_short(int(n))}" for name, n in zip(names, totals, strict=True)]
+    axes.set_xlim(-0.5, sites - 0.5)
+    axes.set_ylim(classes - 0.5, -0.5)
+    axes.set_xticks(range(sites), names) if sites <= _MAX_NUMBERED else None
+    axes.set_yticks(range(classes), holdings.classes) if classes <= _MAX_NAMED else None
+    axes.tick_params(length=0, colors=charts.INK)
+    axes.set_axisbelow(True)
+    axes.grid(color=charts.GRID, linewidth=0.6)
+    for spine in axes.spines.values():
+        spine.set_color(charts.GRID)
+    axes.set_xlabel(f"site, and its {holdings.unit}" if numbered else "site", color=charts.INK)
+    axes.set_title(title, color=charts.INK, fontsize="large", loc="left")
+
+
+def _short(count: int) -> str:
+    """Write a count in four characters at most."""
+    if count < 10_000:
+        return str(count)
+    return f"{count / 1000:.0f}k" if count < 1_000_000 else f"{count / 1e6:.0f}M"
+
+
+def draw_samples(dataset: Dataset) -> Image.Image:
+    """Draw ten images of each class, as the model sees them, in a row with the class's name."""
+    split, chosen = examples(dataset, _SAMPLES)
+    shown = samples(split, dataset.info, chosen)
+    sheet = grid(shown.inputs(slice(None)), shown.labels, dataset.info).convert("RGB")
+    rows = sorted(set(shown.labels.tolist()))
+    times = max(1, _MIN_SIDE * len(rows) // sheet.height)
+    sheet = sheet.resize((sheet.width * times, sheet.height * times), Image.Resampling.NEAREST)
+    font = _font()
+    names = [dataset.info.classes[row] for row in rows]
+    margin = round(max(font.getlength(name) for name in names)) + 2 * _MARGIN
+    picture = Image.new("RGB", (margin + sheet.width, sheet.height), "white")
+    picture.paste(sheet, (margin, 0))
+    draw = ImageDraw.Draw(picture)
+    for place, name in enumerate(names):
+        middle = (place + 0.5) * sheet.height / len(names)
+        draw.text((margin - _MARGIN, middle), name, fill="black", font=font, anchor="rm")
+    return picture
+
+
+def samples_as_text(dataset: Dataset) -> str:
+    """Return ten rows of each class as comma-separated text, as far as they were between the bounds."""
+    split, chosen = examples(dataset, _SAMPLES)
+    shown = samples(split, dataset.info, chosen)
+    names = [dataset.info.classes[label] for label in shown.labels.tolist()]
+    return csv_of_rows(shown.inputs(slice(None)), names, dataset.info)
+
+
+def draw_series(dataset: Dataset) -> Figure:
+    """Draw ten series of each class as curves, as the model is given them: a row a class, a column a channel."""
+    split, chosen = examples(dataset, _SAMPLES)
+    shown = samples(split, dataset.info, chosen)
+    return charts.small_multiples(
+        shown.inputs(slice(None))[:, :, 0].numpy(),
+        [dataset.info.classes[label] for label in shown.labels.tolist()],
+        column_names(dataset.info),
+    )
+
+
+def _font() -> ImageFont.FreeTypeFont:
+    """Return matplotlib's own font, which knows more scripts than Pillow's."""
+    import matplotlib as mpl
+
+    return ImageFont.truetype(Path(mpl.get_data_path(), "fonts/ttf/DejaVuSans.ttf"), _TEXT)
+
+
+# ---- same pictures -------------------------------------------------------------------------------
+# Pictures of a folder that are the same, or nearly, in training and in test.
+
+_SIDE, _APART, _SECONDS, _SAME_PICTURES_NAMED = 32, 2, 60.0, 10
+#: a picture with less between its darkest and its brightest value is like any other as flat
+_FLAT = 16
+
+
+@dataclass(frozen=True)
+class SamePictures:
+    """Pairs of a test and a training picture's places, and how many files nobody had the time to look at."""
+
+    pairs: tuple[tuple[str, str], ...]
+    unseen: int
+
+    @property
+    def lines(self) -> list[str]:
+        """What a person is told; nothing where all were looked at and none is there twice."""
+        told = [f"  {test} is {train}" for test, train in self.pairs[:_SAME_PICTURES_NAMED]]
+        if self.pairs[_SAME_PICTURES_NAMED:]:
+            told.append(f"  and {len(self.pairs) - _SAME_PICTURES_NAMED:,} more")
+        if self.pairs:
+            told.insert(
+                0,
+                f"{len(self.pairs):,} test pictures are in training too, the same or within {_APART} of 255 at "
+                f"{_SIDE}x{_SIDE} grey: the test accuracy counts what was learned by heart; remove them, or keep "
+                "pictures together by images.group",
+            )
+        if self.unseen:
+            told.append(
+                f"{self.unseen:,} pictures were not looked at for being in training and in test: the {_SECONDS:g} "
+                "seconds for it were over"
+            )
+        return told
+
+
+def same_pictures(division: Division) -> SamePictures:
+    """Return which test pictures of a run's folder are among those that its sites learn from, too."""
+    looked = _Looks(division.config.images, time.monotonic() + _SECONDS)
+    train, test = (looked.at(files) for files in _parts(division))
+    pairs = _nearly(test, train, looked)
+    pairs |= {p: train.digests[d] for d, p in test.digests.items() if d in train.digests}
+    whole = sorted((str(one), str(other)) for one, other in pairs.items())
+    return SamePictures(tuple(whole), looked.unseen)
+
+
+def _parts(division: Division) -> list[list[Path]]:
+    """Return the training and the test pictures, as a run divides them."""
+    config, dataset = division.config, division.dataset
+    folder = config.data_dir / Path(config.images.folder).expanduser()
+    train, test = (
+        _used(folder, place, dataset, config.images) if place else []
+        for place in split_folders(folder, config.images.names)
+    )
+    if config.images.sites:
+        sites = zip(config.images.site_folders, division.site_datasets.values(), strict=True)
+        theirs = [
+            _used(path, site_split(path, config.images), held, config.images)
+            for path, held in sites
+        ]
+        train = [file for part in theirs for file in part]
+    if test or not train or config.images.sites:
+        return [[path for path, _ in part] for part in (train, test)]
+    labels = np.array([file.label for _, file in train])
+    groups = group_ids(file.group for _, file in train) if config.images.group else None
+    cut = Holdout(config.data.test_share, config.seed)
+    parts = test_split(Split(np.empty(len(train)), labels, groups), cut)
+    return [[train[at][0] for at in part] for part in parts]
+
+
+def _used(
+    folder: Path, split: str, dataset: Dataset, images: ImagesSettings
+) -> list[tuple[Path, ImageFile]]:
+    skipped = {one.path for one in dataset.skipped}
+    files = list_split(folder, split, images.names, images.group).files
+    return [(folder / file.path, file) for file in files if printable(file.path) not in skipped]
+
+
+@dataclass
+class _Looked:
+    """Pictures that were looked at: by their files' contents, and small and grey, uint8 [n, 1024]."""
+
+    digests: dict[str, Path]
+    places: list[Path]
+    small: NDArray[np.uint8]
+
+
+@dataclass
+class _Looks:
+    images: ImagesSettings
+    ends: float
+    unseen: int = 0
+
+    def at(self, files: list[Path]) -> _Looked:
+        digests, places, small = dict[str, Path](), list[Path](), [np.empty(0, np.uint8)]
+        form = self.images.model_copy(update={"size": _SIDE, "channels": 1, "bits": 8})
+        for number, path in enumerate(files):
+            if time.monotonic() > self.ends:
+                self.unseen += len(files) - number
+                break
+            with suppress(Unreadable, OSError):  # one may be gone by now
+                with path.open("rb") as file:
+                    digests.setdefault(hashlib.file_digest(file, "sha256").hexdigest(), path)
+                values = read_image(path, form, most_pixels()).ravel()
+                if np.ptp(values) >= _FLAT:
+                    places.append(path)
+                    small.append(values.astype(np.uint8))
+        return _Looked(digests, places, np.concatenate(small).reshape(-1, _SIDE**2))
+
+
+def _nearly(test: _Looked, train: _Looked, looked: _Looks) -> dict[Path, Path]:
+    """Return the training picture that a test picture nearly is, by place: of those of nearly its mean.
+
+    Those that there is no time for count as not looked at.
+    """
+    means = train.small.mean(1)
+    order = np.argsort(means)
+    firsts = np.searchsorted(means[order], test.small.mean(1) - _APART, "left")
+    lasts = np.searchsorted(means[order], test.small.mean(1) + _APART, "right")
+    pairs = {}
+    for place, values, first, last in zip(test.places, test.small, firsts, lasts, strict=True):
+        if time.monotonic() > looked.ends:
+            looked.unseen += 1
+            continue
+        near = order[first:last]
+        for some in (slice(None, None, _SIDE + 1), slice(None)):  # the diagonal first
+            apart = np.abs(train.small[near, some].astype(np.int16) - values[some])
+            near = near[(apart <= _APART).all(1)]
+        if len(near):
+            pairs[place] = train.places[near[0]]
+    return pairs

@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from common.wire.flower_arrays import copy_of, filled
+from common.wire.codec import copy_of, filled
 
 logger = getLogger("flwr")
 

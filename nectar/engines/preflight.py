@@ -11,7 +11,7 @@ from common.errors import ConfigError
 from common.learning.start import starting_weights
 from common.methods import require_taken, resolve
 from common.models.registry import KINDS
-from common.settings.datasets import kind_of
+from common.settings.sections import kind_of
 from server_app.app import make_strategy
 from server_app.private_step import require_private_step
 from server_app.tracking.tracked import require_tracker

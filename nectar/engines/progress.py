@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from common.learning.steps import watched
+from common.learning.compute import watched
 from common.sites import Site
 from nectar.engines.rehearsal import Estimate
-from nectar.spans import spoken
+from nectar.words import spoken
 from server_app.record import Record
 
 logger = logging.getLogger("flwr")

@@ -20,16 +20,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from common.code.imports import is_import_path
 from common.config.resolved import Config
 from common.division import Division
-from common.learning.compute import use_threads
+from common.learning.compute import use_threads, watched
 from common.learning.start import starting_weights
-from common.learning.steps import watched
 from common.settings.generation import GenerationSettings
 from common.settings.surrogate import UnionTrainingSettings
 from nectar.engines.flower.app import client_app
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.pool.forecast import LEAST_DEVICE, LEAST_GAIN
 from nectar.engines.pool.grid import devices_asked, most_processes
-from nectar.spans import spoken
+from nectar.words import spoken
 from server_app.app import make_strategy
 from strategies.federated import Federated
 

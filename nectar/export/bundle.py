@@ -32,7 +32,7 @@ from nectar.export.source import COPY, Source, source_of
 from nectar.export.standalone import join
 from nectar.export.synthetic import require_fit, write_synthetic
 from nectar.records.past_run import PastRun
-from server_app.screen import hard
+from server_app.recorder import hard
 from server_app.synthetic_sets import contrast_of
 
 NETWORKS = (

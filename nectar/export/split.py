@@ -16,8 +16,7 @@ import numpy as np
 from common.config.resolved import Config
 from common.data.division.partitions import partition
 from common.data.division.stratify import Indices, subset, validation_split
-from common.data.folders.folder import PLAIN, TEST, TRAIN, split_folders
-from common.data.folders.holdout import Holdout, test_split
+from common.data.folders.folder import PLAIN, TEST, TRAIN, Holdout, split_folders, test_split
 from common.data.folders.image_sets import read_folder
 from common.data.published.catalogue import NAMES
 from common.data.store import checksum_of
@@ -25,9 +24,8 @@ from common.division import SITE_VALIDATION
 from common.draws.seeding import derive
 from common.errors import DataError
 from common.samples.dataset import Split
-from common.settings.datasets import kind_of
 from common.settings.images import ImagesSettings
-from common.settings.sections import PartitionSettings
+from common.settings.sections import PartitionSettings, kind_of
 from common.sites import partition_name
 
 HELD_OUT, VALIDATION, TRAINED = "held out", "validation", "trained"

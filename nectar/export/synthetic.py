@@ -16,7 +16,7 @@ from common.sites import ALL_SITES, is_site_name, site_slug
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export.names import folder_names
-from server_app.screen import hard, in_bytes
+from server_app.recorder import hard, in_bytes
 
 
 def require_fit(sets: Mapping[str, SyntheticImages], info: DatasetInfo, path: Path) -> None:

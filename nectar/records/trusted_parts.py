@@ -16,7 +16,7 @@ from common.code.imports import FOLDER, HERE
 from common.config.resolved import Config
 from common.config.text import from_home
 from common.methods import resolve
-from common.settings.datasets import module_of
+from common.settings.sections import module_of
 from common.storage.files import write_json
 from nectar.own_packages import PACKAGES
 

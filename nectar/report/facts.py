@@ -12,7 +12,7 @@ from typing import Any
 
 from common.errors import ConfigError, NectarError
 from common.methods import FOREIGN_CLIENT, METHODS, Method, is_import_path, load, resolve
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure
 
 #: gives one of the method's settings by name, None where a run of another release has none
 Given = Callable[[str], Any]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from common.data.division.counts import class_counts
+from common.data.division.partitions import class_counts
 from common.data.own.reading import is_at_hand
 from common.data.published.sources import SOURCES
 from common.division import Division
@@ -21,7 +21,7 @@ from common.samples.dataset import Dataset
 from common.samples.inputs import samples
 from common.sites import ALL_SITES
 from nectar.report.view import View
-from server_app.screen import on_screen
+from server_app.recorder import on_screen
 from server_app.synthetic_sets import contrast_of
 
 #: real images compared at a time

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import mean, stdev
 
-from common.wire.copies import Copies
+from common.wire.synthetic_images import Copies
 from nectar.report import curves, opening, pictures, sections
 from nectar.report.html import Markup, h, join, table, words
 from nectar.report.style import CSS

@@ -24,7 +24,7 @@ from nectar.report.neighbours import Likest, Nearest, RealImages, real_images
 from nectar.report.rows import of_rows
 from nectar.report.text import plural
 from nectar.report.view import View
-from server_app.screen import hard, on_screen
+from server_app.recorder import hard, on_screen
 from server_app.synthetic_sets import contrast_of
 
 #: what is drawn of one run at most; the record has all

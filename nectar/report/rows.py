@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 import torch
 
+from common.data.own.rows import column_names, raw_values
 from common.samples.dataset import DatasetInfo
-from common.samples.row_text import column_names, raw_values
 from common.wire.synthetic_images import SyntheticImages
 from nectar.charts import inline_svg, small_multiples
 from nectar.report.html import Markup, h, join, table
 from nectar.report.text import plural
-from server_app.screen import hard
+from server_app.recorder import hard
 
 #: what is shown at most; the record has all
 _MAX_SITES, _MAX_DRAWN, _MAX_EACH, _MAX_COLUMNS = 20, 5, 5, 12

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nectar.audit.images import outcome
+from nectar.audit.images import examining as outcome
 from nectar.report import privacy
 from nectar.report.html import Markup, facts, h, join, scroll, table, words
 from nectar.report.text import MISSING, is_number, number, plural, seconds, share, size, total

@@ -18,7 +18,7 @@ from common.errors import ConfigError, NectarError
 from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
 from common.samples.dataset import DatasetInfo
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure
 from common.sites import SUPERLINK
 from common.storage.files import read_file
 from nectar.records.past_run import PastRun

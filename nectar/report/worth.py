@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from common.settings.networks import ModelSettings
+from common.settings.sections import ModelSettings
 
 FILE = Path(__file__).with_name("worth.csv")
 

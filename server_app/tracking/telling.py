@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from common.config.own_file import SCHEMA
+from common.config.loading import SCHEMA
 from server_app.metrics_file import without_nan
 
 logger = getLogger("flwr")

@@ -1,4 +1,4 @@
-"""The judge of a round's uploads: what the rules of ``strategies.plausible`` say of each, a few at a time.
+"""The judge of a round's uploads: what the rules say of each, a few at a time, and what no honest site sends.
 
 An update is absurdly long only beside others. Holding a whole round decoded to compare it would cost memory that grows
 with the federation, so uploads are compared in groups of ``TOGETHER``, or fewer where they are large, each with its
@@ -10,7 +10,8 @@ round is never too long: where half of the sites have learned all they can, the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -21,19 +22,11 @@ from torch import Tensor, nn
 
 from common.code.imports import is_import_path
 from common.draws.seeding import generator
-from common.learning.compute import return_if_large
+from common.learning.compute import pieces, return_if_large
 from common.learning.run import Run
 from common.models import Classifier
 from common.wire.codec import is_finite
 from common.wire.weights import Weights
-from strategies.plausible import (
-    ENOUGH,
-    length_of,
-    own_length,
-    shares_kept,
-    too_long,
-    upper_median,
-)
 
 #: uploads that are held, decoded, until all of them are compared, and the bytes beyond which they are fewer
 TOGETHER, _HELD = 16, 2**26
@@ -186,6 +179,40 @@ class Shortening:
             for name, end in ended.read_only.items()
         }
         return Weights(moved, ended.codec)
+
+
+def too_long(
+    lengths: Sequence[float], own: float, factor: float, *, known: int = 0, earlier: float = 0.0
+) -> list[str | None]:
+    """Say of each update of a round whether it is absurdly long, None of one that is not.
+
+    Parameters
+    ----------
+    own : float
+        The length of the round's weights, the measure of an update that stands alone. Where there are fewer than
+        ``ENOUGH``, or the others have not moved, none that is shorter is absurd.
+    factor : float
+        How often the lower median of the others' lengths an update may be long; 0 for any length.
+    known : int
+        How many of the first ones have been judged before, of which nothing is said.
+    earlier : float
+        The length that was usual in an earlier round: none of up to twice that is absurd. Where half of the sites have
+        learned all they can, the others' honest updates are thousands of times the usual length, as they were when
+        all moved alike.
+    """
+    said: list[str | None] = []
+    ranked = sorted(lengths)
+    for length in lengths[known:]:
+        usual = _median_of_the_others(ranked, length) if len(ranked) > 1 else own
+        floor = 0.0 if len(ranked) >= ENOUGH and usual else own
+        if not factor or length <= max(factor * usual, floor, _EARLIER_FACTOR * earlier):
+            said.append(None)
+        else:
+            more = f"federation.max_update={factor:g} times the {usual:.2g} that is usual in this round"
+            if _EARLIER_FACTOR * earlier > factor * usual:
+                more = f"{_EARLIER_FACTOR} times the {earlier:.2g} that was usual in an earlier round, and than {more}"
+            said.append(f"its update has length {length:.2g}, more than {more}")
+    return said
 
 
 @dataclass
@@ -373,3 +400,101 @@ class Judge:
         for (i, (_, start)), share in zip(passing.items(), shares, strict=True):
             if share < 1:
                 verdicts[i].shortenings.append(Shortening(alike.part, start, share))
+
+
+# ---- plausible -----------------------------------------------------------------------------------
+# What no honest site sends: an update of absurd length, a model that gives no numbers, images far beyond any image.
+#
+# A site whose training diverged sends such a thing without malice, and one such reply is enough to ruin an average.
+# The bounds are wide: they keep a run alive, and are no defence against a site that lies within them.
+
+#: updates of which the middle one is taken for what is usual
+ENOUGH = 3
+
+#: how often the length that was usual in an earlier round an update may always be long
+_EARLIER_FACTOR = 2
+
+#: how often the loss that is usual one site's may be: the same weights are judged at all of them
+_LOSS_FACTOR = 100
+
+
+def length_of(new: Weights, old: Weights) -> float:
+    """Return the Euclidean length of what ``new`` changes; infinite where it exceeds float32."""
+    moved = new.read_only
+    squares = 0.0
+    for name, t in old.read_only.items():
+        for after, before in pieces(moved[name], t) if t.is_floating_point() else ():
+            change = (after - before).double().reshape(-1)
+            squares += torch.dot(change, change).item()  # in half the time of a norm in float64
+    return math.sqrt(squares)
+
+
+def shares_kept(
+    lengths: Sequence[float], factor: float, *, known: int = 0, earlier: float = 0.0
+) -> list[float]:
+    """Return what share of each update of a round is kept: 1 of one that is not long, else what makes it a usual one.
+
+    To cut it to ``factor`` times the usual length would leave a flipped update that outweighs all others of a small
+    federation, and a factor that lets every honest update pass is not small: sites that have learned all they can move
+    little, and one that has not is several times as far (docs/robustness.md has the figures).
+
+    Parameters
+    ----------
+    factor : float
+        How often the lower median of all of them makes a long one; 0 for none.
+    known : int
+        How many of the first ones have been judged before, of which nothing is said.
+    earlier : float
+        The length that was usual in an earlier round: none of up to that is cut, and none is cut to less.
+    """
+    if not factor or len(lengths) < ENOUGH:
+        return [1.0] * (len(lengths) - known)
+    usual = sorted(lengths)[(len(lengths) - 1) // 2]
+    longest, kept = max(factor * usual, earlier), max(usual, earlier)
+    return [kept / one if 0 < longest < one else 1.0 for one in lengths[known:]]
+
+
+def upper_median(lengths: Sequence[float]) -> float:
+    """Return the (floor(K / 2) + 1)-th smallest of K numbers; 0 of none."""
+    return sorted(lengths)[len(lengths) // 2] if lengths else 0.0
+
+
+def _median_of_the_others(ranked: Sequence[float], one: float) -> float:
+    """Return the lower median of two or more sorted numbers without one of them."""
+    middle = (len(ranked) - 2) // 2
+    return ranked[middle + (bisect_left(ranked, one) <= middle)]
+
+
+def absurd_losses(losses: Sequence[float], classes: int) -> list[str | None]:
+    """Say of each site's loss of the same weights whether it is absurdly large, None of one that is not.
+
+    Parameters
+    ----------
+    losses : sequence of float
+        The sites' mean losses; a single one is taken as it is.
+    classes : int
+        How many there are to choose among; a blind guess among them has a loss that counts as usual.
+    """
+    said: list[str | None] = []
+    ordered = sorted(losses)
+    for loss in losses:
+        others = len(ordered) > 1
+        usual = max(_median_of_the_others(ordered, loss), math.log(classes)) if others else loss
+        fine = loss <= _LOSS_FACTOR * usual
+        said.append(
+            None
+            if fine
+            else f"its loss is {loss:.2g}, more than {_LOSS_FACTOR} times the {usual:.2g} that is usual in this round"
+        )
+    return said
+
+
+def own_length(weights: Weights) -> float:
+    """Return the Euclidean length of the floating weights."""
+    parts = [
+        part.double().square().sum()
+        for t in weights.read_only.values()
+        if t.is_floating_point()
+        for (part,) in pieces(t)
+    ]
+    return math.sqrt(float(torch.stack(parts).sum()))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+from functools import wraps
 from logging import getLogger
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from common.errors import PayloadError, reason
+from common.privacy.events import Event
+from common.privacy.ledger import MOST_EVENTS, RECORD, Head, Told, merged
 from common.sites import Site, site_order
-from common.wire import npy
+from common.wire import codec as npy
 from common.wire.codec import Payload, Spec
-from strategies.exchange.inflating import MAX_BESIDE_BYTES, too_much_beside
 
 logger = getLogger("flwr")
 Asked = TypeVar("Asked")
@@ -296,3 +300,183 @@ def matched(
 
 def _by_message_id(sent: Sequence[tuple[Message, Site, Asked]]) -> dict[str, tuple[Site, Asked]]:
     return {message.metadata.message_id: (site, what) for message, site, what in sent}
+
+
+# ---- inflating -----------------------------------------------------------------------------------
+# What Flower may make of a reply's bytes while it pulls them: no more than was asked for.
+#
+# A message arrives as objects that name each other, and Flower puts them together before any code of an app sees
+# them. An Array names its chunks by number, as often as it likes: a megabyte that is sent becomes a gigabyte. Flower
+# offers no bound, so the public classes that it puts together check here first; outside ``allowing`` they do as they
+# always did.
+
+#: bytes of all that stands beside a reply's arrays together: figures, other records, a message's address
+MAX_BESIDE_BYTES = 256 * 2**10
+
+#: bytes of what says how a reply's arrays are put together: names, shapes, the numbers of chunks
+MAX_DESCRIBING_BYTES = 4 * 2**20
+
+
+@dataclass
+class _Allowance:
+    """What is left of the bytes that one reply may hold: of arrays, of what describes them, and of all else."""
+
+    asked: int
+    left: int
+    describing: int = MAX_DESCRIBING_BYTES
+    beside: int = MAX_BESIDE_BYTES
+
+    def describe(self, size: int) -> None:
+        self.describing -= size
+        if self.describing < 0:
+            raise PayloadError(
+                f"what describes the reply's arrays takes {MAX_DESCRIBING_BYTES - self.describing} bytes where "
+                f"{MAX_DESCRIBING_BYTES} is the most"
+            )
+
+    def lay_beside(self, size: int) -> None:
+        self.beside -= size
+        if self.beside < 0:
+            raise too_much_beside(MAX_BESIDE_BYTES - self.beside)
+
+    def take(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise PayloadError(
+                f"the reply's arrays claim {self.asked - self.left} bytes where {self.asked} is the most that was "
+                "asked for"
+            )
+
+
+def too_much_beside(size: int) -> PayloadError:
+    """Return why a reply with ``size`` bytes beside its arrays is refused."""
+    return PayloadError(
+        f"what stands beside the reply's arrays takes {size} bytes where {MAX_BESIDE_BYTES} is the most"
+    )
+
+
+_allowance: ContextVar[_Allowance | None] = ContextVar("allowance", default=None)
+
+
+@contextmanager
+def allowing(max_bytes: int) -> Iterator[None]:
+    """Let what is inflated in this thread hold ``max_bytes`` of arrays; PayloadError out of Flower's call otherwise."""
+    token = _allowance.set(_Allowance(max_bytes, max_bytes))
+    try:
+        yield
+    finally:
+        _allowance.reset(token)
+
+
+def _check(kind: type, content: bytes, children: Mapping[str, Any]) -> None:
+    allowance = _allowance.get()
+    if allowance is None:
+        return
+    if kind not in (Array, ArrayRecord):
+        allowance.lay_beside(len(content))
+        return
+    allowance.describe(len(content))
+    if kind is Array:
+        allowance.take(_claimed(content, children))
+
+
+def _claimed(content: bytes, children: Mapping[str, Any]) -> int:
+    """Return how many bytes an Array will have: its header names chunks, its body numbers them in their order."""
+    head, _, body = content.partition(b"\x00")
+    names = head.decode().split(" ")[1].split(",")
+    sizes = {i: len(children[name].data) for i, name in enumerate(names) if name}
+    return sum(sizes[i % len(names)] for i in json.loads(body)["arraychunk_ids"])
+
+
+def _guard(kind: Any) -> None:
+    plain = kind.inflate.__func__
+
+    @wraps(plain)
+    def inflate(cls: type, object_content: bytes, children: Any = None) -> Any:
+        _check(kind, object_content, children or {})
+        return plain(cls, object_content, children)
+
+    kind.inflate = classmethod(inflate)
+
+
+for _kind in (Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict):
+    _guard(_kind)
+
+
+# ---- spending ------------------------------------------------------------------------------------
+# What a run's sites have been charged, and the heads of their ledgers that were seen: the server's side of both.
+
+
+@dataclass
+class Spending:
+    """Kept with a checkpoint, told with a round's line.
+
+    Attributes
+    ----------
+    events : dict of str to tuple of Event
+        By site, those of this run. A site with a ledger tells all of them each time, so that one whose reply was lost
+        is counted with the next; of a simulated one they are those of the replies that came.
+    seeded : dict of str to bool
+        Whether the noise was the run's seed's.
+    heads : dict of str to Head
+        The newest head that was seen of each site's ledger, in this run or in one before it.
+    """
+
+    events: dict[str, tuple[Event, ...]] = field(default_factory=dict)
+    seeded: dict[str, bool] = field(default_factory=dict)
+    heads: dict[str, Head] = field(default_factory=dict)
+
+    def take_from(self, reply: Message, site: str, noises: Collection[float] | None) -> None:
+        """Note a reply's charges, of ``noises`` alone if given; PayloadError if unreadable or of other noise."""
+        told = told_with(reply)
+        if told is None:
+            return
+        if noises is not None and (
+            not noises or any(event.noise_multiplier not in noises for event in told.events)
+        ):
+            raise PayloadError("it says that it was charged for noise that the run does not have")
+        self.take(site, told)
+
+    def take(self, site: str, told: Told) -> None:
+        """Note what came beside a reply, accepted or not, as it left; PayloadError of more kinds than a run has."""
+        before = () if told.whole else self.events.get(site, ())
+        events = merged((*before, *told.events))
+        if len(events) > MOST_EVENTS:
+            raise PayloadError(
+                f"it says that it was charged for {len(events)} kinds of events in this run where {MOST_EVENTS} is the "
+                "most"
+            )
+        self.events[site] = events
+        self.seeded[site] = told.seeded or self.seeded.get(site, False)
+        self.see(site, told.head)
+
+    def see(self, site: str, head: Head | None) -> None:
+        """Keep the longer of a head and the one that is known."""
+        if head is not None and head.length > self.heads.get(site, Head()).length:
+            self.heads[site] = head
+
+    def state(self) -> dict[str, str]:
+        """Return it as a checkpoint holds it; nothing where nothing was charged or seen."""
+        if not self.events and not self.heads:
+            return {}
+        events = {site: [e.to_dict() for e in each] for site, each in self.events.items()}
+        heads = {site: asdict(head) for site, head in self.heads.items()}
+        return {"said": json.dumps({"events": events, "seeded": self.seeded, "heads": heads})}
+
+    def put_back(self, state: Mapping[str, str]) -> None:
+        """Take back what ``state`` returned; a head that was seen since stays."""
+        said = json.loads(state["said"])
+        self.events = {site: tuple(map(Event.read, each)) for site, each in said["events"].items()}
+        self.seeded = said["seeded"]
+        for site, head in said["heads"].items():
+            self.see(site, Head.read(head))
+
+
+def told_with(reply: Message) -> Told | None:
+    """Return what a reply says of its site's charges, if anything; PayloadError if that is something else."""
+    if not reply.has_content() or RECORD not in reply.content:
+        return None
+    try:
+        return Told.read(dict(reply.content.config_records[RECORD]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise PayloadError(f"what it says of its privacy cannot be read ({error})") from None

@@ -5,31 +5,49 @@ It knows messages, sites and bounds, and no method: what a reply means is asked 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 
 from common.errors import ConfigError, DivergedError, FederationError, PayloadError
-from common.privacy.told import HEAD, written
+from common.learning.run import Run
+from common.privacy.ledger import HEAD, written
 from common.sites import Site
-from common.specs.names import TAKEN
-from common.specs.updates import as_updates, in_part, sends_updates
-from common.wire.codec import Payload, Spec, is_finite
-from common.wire.flower_arrays import filled
-from common.wire.weights import Weights
+from common.specs.updates import TAKEN, as_updates, in_part, sends_updates
+from common.wire import codec as npy
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload, Spec, array_of, filled, is_finite, record_of
+from common.wire.weights import Lent, Weights, view_of
 from strategies.bounds import held_beside, require_believable, unbounded
-from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, group_sizes
-from strategies.exchange.naming import listed
-from strategies.exchange.replies import Upload, matched, read_upload, require_records
-from strategies.exchange.serialising import Serialiser
+from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, absurd_losses, group_sizes
+from strategies.exchange.replies import (
+    EVALUATION_RECORDS,
+    Outcome,
+    SiteEvaluation,
+    Upload,
+    matched,
+    read_evaluation,
+    read_upload,
+    require_records,
+)
+from strategies.exchange.roll_call import listed
 
 if TYPE_CHECKING:
     from strategies.federated import Federated
+
 
 logger = getLogger("flwr")
 
@@ -280,3 +298,159 @@ class Round:
                     f"round {self.number}'s update made the weight '{name}' infinite or NaN, and is not kept: a new "
                     f"run needs a lower learning rate ({self._run.config.learning_rates})"
                 )
+
+
+# ---- evaluating ----------------------------------------------------------------------------------
+# What the sites make of a round's weights on what they hold out: asked with one round, answered with the next.
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Who was asked about a round's weights.
+
+    Attributes
+    ----------
+    outcome : Outcome
+        The round's: what is answered, or refused, is noted there, also when the next round has begun.
+    """
+
+    outcome: Outcome = field(default_factory=Outcome)
+    sites: Sequence[Site] = ()
+
+    def compose(
+        self,
+        run: Run,
+        arrays: ArrayRecord,
+        fields: Mapping[str, Any],
+        taken: Mapping[str, int] | None,
+    ) -> list[Message]:
+        """Return a message for each site; ``fields`` are its configuration.
+
+        Where sites judge with what they remember, ``taken`` has the round of each one's memory to take it from.
+        """
+        serialiser = Serialiser(run.config.wire.compression, list(arrays.values()))
+        body = serialiser.record(weights_from(run, arrays))
+        group = str(fields["server-round"])
+        messages = []
+        for site in self.sites:
+            memory = {} if taken is None else {TAKEN: taken.get(site.name, 0)}
+            content = RecordDict({"arrays": body, "config": ConfigRecord({**fields, **memory})})
+            message = Message(content, site.node_id, MessageType.EVALUATE, group_id=group)
+            messages.append(message)
+        return messages
+
+    def mean(
+        self, server_round: int, replies: Iterable[Message], classes: int, *, any_record: bool
+    ) -> MetricRecord | None:
+        """Return the sites' mean figures, each site counting the images that it said it holds out; None without any.
+
+        A loss is absurd beside that of guessing among ``classes``. With ``any_record`` a reply may hold records of any
+        name.
+        """
+        names = None if any_record else EVALUATION_RECORDS
+        figures = self._read(server_round, replies, names)
+        reasons = absurd_losses([one.loss for one in figures.values()], classes)
+        for name, reason in zip(list(figures), reasons, strict=True):
+            if reason is not None:
+                del figures[name]
+                self._leave_out(server_round, name, reason)
+        self.outcome.evaluated.update(figures)
+        total = sum(one.examples for one in figures.values())
+        if not total:
+            return None
+        sums = {
+            "accuracy": sum(one.examples * one.accuracy for one in figures.values()),
+            "loss": sum(one.examples * one.loss for one in figures.values()),
+        }
+        return MetricRecord({key: value / total for key, value in sums.items()})
+
+    def _read(
+        self, server_round: int, replies: Iterable[Message], names: Collection[str] | None
+    ) -> dict[str, SiteEvaluation]:
+        asked = {site.node_id: site for site in self.sites}
+        figures: dict[str, SiteEvaluation] = {}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            site = asked.get(node)
+            try:
+                if site is None:
+                    raise PayloadError("it was not asked")
+                require_records(reply, names)
+                figures[site.name] = read_evaluation(reply, site.held_out)
+            except PayloadError as error:
+                self._leave_out(server_round, site.name if site else f"node {node}", str(error))
+        return figures
+
+    def _leave_out(self, server_round: int, site: str, reason: str) -> None:
+        self.outcome.unevaluated[site] = reason
+        logger.warning("round %d: rejected the evaluation of %s: %s", server_round, site, reason)
+
+
+# ---- serialising ---------------------------------------------------------------------------------
+# What payloads travel as: each part serialised once a round, however many sites get it.
+
+
+class Serialiser:
+    """Serialises a round's payloads, and keeps what a payload or a part of a bundle has become for the next site.
+
+    It goes by the object: what it is given must live as long as it does, and stay as it is.
+
+    Parameters
+    ----------
+    compression : str
+        The run's ``wire.compression``.
+    known : sequence of Array
+        What the round begins with: weights that travel in the same bytes share theirs.
+    """
+
+    def __init__(self, compression: str, known: Sequence[Array] = ()) -> None:
+        self._compression, self._known = compression, known
+        self._kept: dict[int, list[Array]] = {}
+        self._records: dict[int, ArrayRecord] = {}
+
+    def record(self, payload: Payload) -> ArrayRecord:
+        """Return what travels instead of ``payload``, the same object each time: nobody is to change it."""
+        if id(payload) not in self._records:
+            self._records[id(payload)] = self._put_together(payload)
+        return self._records[id(payload)]
+
+    def _put_together(self, payload: Payload) -> ArrayRecord:
+        parts = payload.parts if isinstance(payload, Bundle) else {"": payload}
+        arrays: list[Array] = []
+        counts: dict[str, int] = {}
+        for name, part in parts.items():
+            kept = self._once(part)
+            arrays += kept
+            counts[name] = len(kept)
+        if isinstance(payload, Bundle):
+            arrays.insert(0, array_of(Bundle.head(counts)))
+        return record_of(arrays)
+
+    def _once(self, part: Payload) -> list[Array]:
+        if id(part) not in self._kept:
+            encoded = part.encode(self._compression)
+            places = [None, *self._known] if len(encoded) == 1 + len(self._known) else repeat(None)
+            self._kept[id(part)] = [
+                _shared(array_of(ndarray), known)
+                for ndarray, known in zip(encoded, places, strict=False)
+            ]
+        return self._kept[id(part)]
+
+
+def _shared(array: Array, known: Array | None) -> Array:
+    return known if known is not None and known.data == array.data else array
+
+
+def weights_from(run: Run, arrays: ArrayRecord) -> Weights:
+    """Return Flower's arrays as Weights in the model's dtypes: views of their bytes, copied when asked for."""
+    spec = run.spec
+    views = {
+        name: view_of(npy.read(arrays[name].data)).to(dtype)
+        for name, dtype in zip(spec.names, spec.dtypes, strict=True)
+    }
+    return Weights(Lent(views), run.config.wire.whole_weights)
+
+
+def arrays_from(weights: Weights) -> ArrayRecord:
+    """Return Weights as Flower's arrays, one a tensor under its own name."""
+    return ArrayRecord(dict(weights.read_only))

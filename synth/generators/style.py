@@ -8,13 +8,17 @@ layer adds noise, so latents give the same image every time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib.resources import files
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-from synth.generators.equalised import Convolution, Dense, activated, begin
 
 _LEAST_SIDE = 4
 _MAPPING_LAYERS = 2
@@ -80,7 +84,7 @@ class StyleNetwork(nn.Module):
     def __init__(self, form: Form) -> None:
         super().__init__()
         self.form = form
-        self.mapping = Mapping(form.classes, form.latent)
+        self.mapping = MappingNetwork(form.classes, form.latent)
         self.constant = nn.Parameter(torch.empty(form.width, *form.resolutions[0]))
         self.layers = nn.ModuleList(
             SynthesisLayer(form.width, form.latent, doubles=n > 0 and n % form.depth == 0)
@@ -131,7 +135,7 @@ class StyleNetwork(nn.Module):
         return f
 
 
-class Mapping(nn.Module):
+class MappingNetwork(nn.Module):
     """w(z, c): z beside the class's embedding, through dense layers."""
 
     def __init__(self, classes: int, latent: int) -> None:
@@ -213,3 +217,150 @@ def start(form: Form, generator: torch.Generator) -> StyleNetwork:
         network = StyleNetwork(form)
     begin(network, generator)
     return network
+
+
+# ---- equalised -----------------------------------------------------------------------------------
+# Layers with an equalised learning rate (Karras et al. 2018), of which the style-based generator is made.
+#
+# Weights begin standard normal and are divided by sqrt(fan in) at every call, not once at the start. So Adam, whose
+# steps know nothing of a weight's size, changes all layers at the same pace.
+
+_SLOPE = 0.2
+
+
+@torch.no_grad()
+def begin(network: nn.Module, generator: torch.Generator) -> None:
+    """Give a network of such layers its initial weights: biases are 0, all else is drawn from N(0, 1)."""
+    for parameter in network.parameters():
+        if parameter.ndim == 1:
+            parameter.zero_()
+        else:
+            parameter.normal_(generator=generator)
+
+
+def activated(x: Tensor) -> Tensor:
+    """Return leaky ReLU of ``x``, times sqrt 2, which about keeps the mean square."""
+    return F.leaky_relu(x, _SLOPE) * math.sqrt(2)
+
+
+class Dense(nn.Module):
+    """x W^T / sqrt(fan in) + b: float [n, inputs] -> [n, outputs]."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output."""
+        return F.linear(x, self.weight * self.weight.shape[1] ** -0.5, self.bias)
+
+
+class Convolution(nn.Module):
+    """A convolution that keeps the sides: float [n, channels, H, W] -> [n, outputs, H, W].
+
+    Parameters
+    ----------
+    kernel : int
+        The side of the kernel; odd.
+    """
+
+    def __init__(self, channels: int, outputs: int, kernel: int = 3) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, channels, kernel, kernel))
+        self.bias = nn.Parameter(torch.empty(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's output."""
+        scaled = self.weight * self.weight[0].numel() ** -0.5
+        return F.conv2d(x, scaled, self.bias, padding=self.weight.shape[-1] // 2)
+
+
+# ---- style weights -------------------------------------------------------------------------------
+# Trained weights of a style-based generator as text, and those for handwritten digits that come with the app.
+
+# It stands in the code, and not beside the weights, so that a run's fingerprint tells two priors apart.
+_DIGITS_SHA256 = "ffa78611d359a20f9765c9595791e16a57a32584dd25d47a10991b26253429bc"
+
+
+def encoded(network: StyleNetwork, about: str) -> bytes:
+    """Return a network as JSON: its form, and its weights in float16, little-endian, one after another, in base64.
+
+    Parameters
+    ----------
+    about : str
+        Where the weights come from, for whoever opens the file.
+
+    Raises
+    ------
+    ValueError
+        A weight is not finite in float16.
+    """
+    flat = torch.cat([tensor.flatten() for tensor in network.state_dict().values()])
+    half = flat.to("cpu", torch.float16)
+    if not bool(half.isfinite().all()):
+        raise ValueError("a generator with a weight that is not finite in float16 cannot be kept")
+    weights = base64.b64encode(bytes(half.view(torch.uint8).tolist())).decode()
+    record = {"about": about, "form": asdict(network.form), "weights": weights}
+    return (json.dumps(record, indent=1) + "\n").encode()
+
+
+def decoded(content: bytes, sha256: str) -> StyleNetwork:
+    """Return the network of `encoded` bytes, on the CPU, in float32, asking for no gradients.
+
+    Parameters
+    ----------
+    content : bytes
+        What `encoded` returned.
+    sha256 : str
+        Of the content, in hexadecimal.
+
+    Raises
+    ------
+    ValueError
+        It is another content, or not a network's, or has a weight that is not finite.
+    """
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(
+            f"the generator's weights are damaged or others: their SHA-256 does not begin with {sha256[:16]}"
+        )
+    try:
+        record = json.loads(content)
+        form = Form(**{**record["form"], "shape": tuple(record["form"]["shape"])})
+        raw = base64.b64decode(record["weights"], validate=True)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"these are not a generator's weights: {error!r}") from error
+    with torch.device("meta"):  # a form takes memory only once there are weights for it
+        network = StyleNetwork(form)
+    network.load_state_dict(_tensors(network.state_dict(), raw), assign=True)
+    return network.requires_grad_(False)
+
+
+def _tensors(shapes: Mapping[str, Tensor], raw: bytes) -> dict[str, Tensor]:
+    """Return ``raw`` cut into tensors with the names and shapes of ``shapes``, in that order."""
+    sizes = [math.prod(tensor.shape) for tensor in shapes.values()]
+    if len(raw) != 2 * sum(sizes):
+        raise ValueError(
+            f"the generator's weights are {len(raw)} bytes, and {2 * sum(sizes)} by its form"
+        )
+    flat = torch.frombuffer(bytearray(raw), dtype=torch.float16).float()
+    if not bool(flat.isfinite().all()):
+        raise ValueError("a weight of the generator is not finite")
+    return {
+        name: values.reshape(tensor.shape)
+        for (name, tensor), values in zip(shapes.items(), torch.split(flat, sizes), strict=True)
+    }
+
+
+def digits_prior() -> StyleNetwork:
+    """Return the generator of 8x8 digits that comes with the app, by default for scikit-learn's digits.
+
+    It has learned from MNIST at 8x8, other people's digits than those: `examples/train_prior.py` trains it.
+
+    Raises
+    ------
+    ValueError
+        The app's file is damaged.
+    """
+    content = files("synth.generators").joinpath("digits_prior.json").read_bytes()
+    return decoded(content, _DIGITS_SHA256)

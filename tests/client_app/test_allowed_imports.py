@@ -13,7 +13,7 @@ from real_site import Site as RealSite
 from small import Small
 
 from client_app.app import app as client_app
-from client_app.owner.allowed_imports import judge_of
+from client_app.owner.vetoes import judge_of
 from client_app.site import division_of
 from common.config.own_parts import PART
 from common.errors import FederationError

@@ -25,9 +25,9 @@ from common.division import Division
 from common.errors import FederationError
 from common.samples.inputs import Samples
 from common.specs.fedvae import start_decoder
-from common.specs.names import SECONDS_LEFT
+from common.specs.updates import SECONDS_LEFT
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange.sending import exchange
+from strategies.exchange.inbox import exchange
 
 ENDLESS = [
     ("fedavg", "fedavg.epochs=100000"),

@@ -23,7 +23,7 @@ from common.division import Division
 from common.errors import FederationError
 from common.learning.run import Run
 from common.specs.fedsynth import spec_of
-from common.specs.names import TAKEN
+from common.specs.updates import TAKEN
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
 from synth.synthetic_updates import Batches

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app.fidelity import fidelity
+from client_app.local_training import fidelity
 
 
 def of(sent: list[float], reference: list[float]) -> dict[str, float]:

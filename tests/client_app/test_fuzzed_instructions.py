@@ -12,7 +12,7 @@ from fuzzing_rounds import CASES
 from real_site import RECORD, Site
 from small import Small
 
-from client_app.reasons import reason_of
+from client_app.app import reason_of
 from common.config.loading import load
 from common.division import Division
 from common.errors import REASON_LENGTH, ConfigError

@@ -11,8 +11,8 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from client_app.membership import KEY, chosen, divided, key_of
-from client_app.partitions import sizes_of_all
+from client_app.app import sizes_of_all
+from client_app.draws import KEY, chosen, divided, key_of
 from client_app.site import site_samples
 from common.config.loading import load
 from common.division import Division

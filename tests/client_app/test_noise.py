@@ -16,7 +16,7 @@ from small import Small
 from tiny import tiny_run
 
 from client_app.device import DeviceClient, phase
-from client_app.noise import is_seeded
+from client_app.draws import is_seeded
 from client_app.site import site_samples
 from client_app.state import DirectoryState
 from common.config.loading import load

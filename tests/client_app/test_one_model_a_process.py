@@ -19,12 +19,12 @@ from common import models
 from common.learning.run import Run
 from common.methods import METHODS
 from common.models.mould import Mould
-from common.wire import codec, npy
+from common.wire import codec
+from common.wire import codec as npy
 from common.wire.bundle import Bundle, BundleSpec
-from common.wire.flower_arrays import array_of, record_of
-from common.wire.lent import Lent
+from common.wire.codec import array_of, record_of
 from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
-from common.wire.weights import Weights, WeightsSpec
+from common.wire.weights import Lent, Weights, WeightsSpec
 
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
 OTHERS = {

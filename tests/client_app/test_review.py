@@ -25,10 +25,8 @@ from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload
-from common.wire.levels import images_of, levels_of
-from common.wire.pixels import Pixels
 from common.wire.synthetic_batches import SyntheticBatches
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.synthetic_images import Pixels, SyntheticImages, images_of, levels_of
 from common.wire.tensors import Tensors
 
 MEAN, STD = (0.5,), (0.25,)

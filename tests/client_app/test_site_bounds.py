@@ -17,13 +17,13 @@ from image_folders import CLASSES, paint, paint_split
 from real_site import Site
 from small import Small
 
-from client_app.reasons import reason_of
+from client_app.app import reason_of
 from client_app.site import division_of
 from common.config.loading import load
 from common.errors import DataError
 from common.methods import METHODS, settings_class
 from common.settings.base import setting
-from common.settings.describe import amounts
+from common.settings.section import amounts
 
 IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"
 OWN_NET = """
@@ -158,7 +158,7 @@ def test_what_is_missing_is_fetched_where_the_owner_says_so(
             (data_dir / file.path).parent.mkdir(parents=True, exist_ok=True)
             (data_dir / file.path).write_bytes(content)
 
-    monkeypatch.setattr("common.data.published.download._download", fetch)
+    monkeypatch.setattr("common.data.published.sources._download", fetch)
     run = small(dataset="mnist", set="data.test_share=0 partition.min_size=0")
     assert "this site downloads nothing" in Site(run).refusal()
     assert not Site(run, **{"allow-download": True}).roll_call().has_error()

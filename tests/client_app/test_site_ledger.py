@@ -17,9 +17,7 @@ from client_app.owner.ledger import NO_BUDGET
 from common.draws.entropy import KeyStream
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.head import Head
-from common.privacy.ledger import LEDGER, Ledger
-from common.privacy.told import Told
+from common.privacy.ledger import LEDGER, Head, Ledger, Told
 from nectar.operate.privacy_plan import rounds_left
 
 pytestmark = pytest.mark.usefixtures("fresh_data")

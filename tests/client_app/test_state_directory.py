@@ -11,7 +11,7 @@ from named_site import served
 from places import ROOT
 from small import Small
 
-from common.storage import tensors_apart
+from common.storage import tensor_file as tensors_apart
 from nectar.records.resume import with_recorded
 
 ONE = "federation.sites=1 evaluation.on=none"

@@ -20,8 +20,7 @@ from common.methods import METHODS, resolve, settings_class
 from common.methods import load as import_path
 from common.settings.fedavg import FedAvgSettings
 from common.settings.feddm import TRANSFORMS, FedDMSettings
-from common.settings.image_training import ImageTrainingSettings
-from common.settings.sections import FederationSettings
+from common.settings.sections import FederationSettings, ImageTrainingSettings
 from synth import augmentation
 
 
@@ -188,7 +187,7 @@ def test_pyproject_states_the_run_configs_keys_all_unset() -> None:
 def test_every_registered_method_resolves_to_settings() -> None:
     for name, method in METHODS.items():
         assert settings_class(name) is import_path(method.settings)
-    assert resolve("flwr.serverapp.strategy:FedAdam").client == "client_app.foreign:ForeignClient"
+    assert resolve("flwr.serverapp.strategy:FedAdam").client == "client_app.fedavg:ForeignClient"
 
 
 def test_every_setting_says_what_it_means() -> None:

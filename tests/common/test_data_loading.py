@@ -16,8 +16,7 @@ from data_files import cifar_bytes, forget_loaded, idx_bytes, small_mnist, write
 
 from common.data.loading import load
 from common.data.published.catalogue import NAMES, describe
-from common.data.published.idx import parse_idx
-from common.data.published.sources import SOURCES
+from common.data.published.sources import SOURCES, parse_idx
 from common.errors import DataError
 
 

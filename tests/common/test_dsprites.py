@@ -14,7 +14,7 @@ from sprites import write_dsprites
 
 from common.config.loading import load as load_config
 from common.data.loading import load
-from common.data.published.dsprites import SpritesSource, read_dsprites
+from common.data.published.sources import SpritesSource, read_dsprites
 from common.division import Division
 from common.errors import DataError
 

@@ -22,10 +22,10 @@ from small import Small
 from client_app.owner.node_config import NodeConfig
 from client_app.site import Owner
 from common.config.loading import load
-from common.data.bounds import Bounds
 from common.data.features import Extractor
 from common.data.loading import load as load_set
 from common.data.published.catalogue import describe
+from common.data.store import Bounds
 from common.division import Division
 from common.errors import ConfigError, DataError, FederationError
 from common.models import Classifier, build
@@ -89,7 +89,7 @@ def test_torchvisions_weights_take_images_as_they_were_published(
     path = (tmp_path / "made.pth").rename(weights / f"resnet18-{sha[:8]}.pth")
     preset = torchvision.models.ResNet18_Weights.IMAGENET1K_V1.transforms
     entry = SimpleNamespace(url=path.as_uri(), transforms=preset)
-    monkeypatch.setattr("common.learning.published_weights.published", lambda asked: entry)
+    monkeypatch.setattr("common.learning.start.published", lambda asked: entry)
     monkeypatch.setattr("common.data.features.published", lambda asked: entry)
     images = load_set("digits", tmp_path / "data").test.images[:3]
     np.savez(

@@ -41,7 +41,7 @@ def test_it_goes_by_content_not_by_place_or_time(copy: Path) -> None:
     assert whole(copy) == whole(ROOT)
 
 
-@pytest.mark.parametrize("name", ["synth/ball.py", "conf/dataset/digits.yaml"])
+@pytest.mark.parametrize("name", ["synth/starts.py", "conf/dataset/digits.yaml"])
 def test_a_changed_byte_changes_it(copy: Path, name: str) -> None:
     with (copy / name).open("a") as file:
         file.write("\n")
@@ -49,7 +49,7 @@ def test_a_changed_byte_changes_it(copy: Path, name: str) -> None:
 
 
 def test_a_renamed_file_changes_it(copy: Path) -> None:
-    (copy / "synth" / "ball.py").rename(copy / "synth" / "sphere.py")
+    (copy / "synth" / "unet.py").rename(copy / "synth" / "u_net.py")
     assert whole(copy) != whole(ROOT)
 
 

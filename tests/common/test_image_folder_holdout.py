@@ -14,8 +14,7 @@ from common.division import Division
 from common.errors import ConfigError, DataError
 from common.samples.dataset import Dataset
 from nectar import cli
-from nectar.class_list import with_class_list
-from nectar.words import parse_words
+from nectar.words import parse_words, with_class_list
 
 
 @pytest.fixture(autouse=True)

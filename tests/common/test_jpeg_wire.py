@@ -17,8 +17,7 @@ from torch.testing import assert_close
 from common.errors import PayloadError
 from common.wire.jpeg import Sheet
 from common.wire.jpeg_file import quality_of
-from common.wire.levels import images_of, levels_of
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec, images_of, levels_of
 
 MEAN, STD = (0.5, 0.25, 0.1), (0.25, 0.5, 0.2)
 SPEC = SyntheticImagesSpec((3, 12, 9), classes=4, ipc=3, mean=MEAN, std=STD)

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PayloadError
-from common.wire.class_list import ClassList, ClassListSpec
-from common.wire.latent_means import LatentMeans, LatentMeansSpec
-from common.wire.npy import MAX_HEADER_BYTES
+from common.wire.codec import MAX_ARRAY_HEADER_BYTES
+from common.wire.tensors import ClassList, ClassListSpec, LatentMeans, LatentMeansSpec
 
 SPEC = LatentMeansSpec(dimension=4, classes=5, each=3, kinds=2)
 LIST = ClassListSpec(classes=5, most=3)
@@ -62,7 +61,7 @@ def test_bytes_by_hand() -> None:
 
 def test_the_most_that_may_come_is_what_is_made_room_for() -> None:
     """Three vectors of each of two classes, 4 x 4 bytes and a label of at most 8 each; three arrays' headers."""
-    assert SPEC.max_bytes == 65_536 + 6 * 16 + 6 * 8 + 3 * MAX_HEADER_BYTES
+    assert SPEC.max_bytes == 65_536 + 6 * 16 + 6 * 8 + 3 * MAX_ARRAY_HEADER_BYTES
     assert replace(SPEC, kinds=9).max_vectors == 15
 
 

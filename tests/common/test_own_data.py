@@ -25,7 +25,7 @@ from common.division import Division
 from common.errors import ConfigError, DataError, NectarError
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples
-from common.settings.datasets import kind_of, module_of
+from common.settings.sections import kind_of, module_of
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from common.data.division.counts import class_counts, report
-from common.data.division.partitions import partition
-from common.data.division.parts import Parts
-from common.data.division.stratify import validation_split
+from common.data.division.partitions import class_counts, partition, report
+from common.data.division.stratify import Parts, validation_split
 from common.data.loading import load
 from common.data.published.catalogue import describe
 from common.errors import DataError

@@ -8,7 +8,7 @@ import torch
 from torch.testing import assert_close
 
 from common.errors import PayloadError
-from common.wire.pixels import Pixels, PixelsSpec
+from common.wire.synthetic_images import Pixels, PixelsSpec
 
 MEAN, STD = (0.25, 0.5), (0.5, 0.25)
 SPEC = PixelsSpec((2, 3, 2), classes=4, most=5, mean=MEAN, std=STD)

@@ -13,10 +13,15 @@ import torch
 from exact_epsilon import gaussian
 from torch import Tensor
 
-from common.privacy.accounting import SAMPLED_ORDERS, Epsilon, costs_at_most, epsilon
+from common.privacy.accounting import (
+    SAMPLED_ORDERS,
+    Epsilon,
+    costs_at_most,
+    epsilon,
+    latent_sensitivity,
+    rdp_of_step,
+)
 from common.privacy.events import Event
-from common.privacy.rdp import rdp_of_step
-from common.privacy.sensitivity import latent_sensitivity
 from nectar.operate.privacy_plan import noise_for, rounds_left
 
 DELTA = 1e-5

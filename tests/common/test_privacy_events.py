@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event, parallel
-from common.privacy.head import Head
-from common.privacy.told import Told
+from common.privacy.ledger import Head, Told
 
 DELTA = 1e-5
 

@@ -18,8 +18,7 @@ import pytest
 
 from common.privacy import ledger as ledger_module
 from common.privacy.events import Event
-from common.privacy.head import Head
-from common.privacy.ledger import HEAD, LEDGER, Charge, Ledger, LedgerError
+from common.privacy.ledger import HEAD_FILE, LEDGER, Charge, Head, Ledger, LedgerError
 
 EVENT = Event("dp-sgd", 1.1, 0.05, 30)
 
@@ -126,10 +125,10 @@ def test_a_ledger_that_is_gone_is_refused_and_one_whose_head_is_gone_too(tmp_pat
     with pytest.raises(LedgerError, match="has 0 lines"):
         ledger.read()
     (tmp_path / "elsewhere").rename(tmp_path / LEDGER)
-    (tmp_path / HEAD).write_text("{}")
+    (tmp_path / HEAD_FILE).write_text("{}")
     with pytest.raises(LedgerError, match="cannot be read"):
         ledger.read()
-    (tmp_path / HEAD).unlink()
+    (tmp_path / HEAD_FILE).unlink()
     with pytest.raises(LedgerError, match="has 2 lines"):
         ledger.read()
 
@@ -300,7 +299,7 @@ def test_what_is_no_head(wrong: object) -> None:
         Head.read(wrong)
 
 
-@pytest.mark.parametrize("name", [LEDGER, HEAD])
+@pytest.mark.parametrize("name", [LEDGER, HEAD_FILE])
 def test_a_pipe_in_the_place_of_a_file_holds_up_nobody(tmp_path: Path, name: str) -> None:
     """Who opened it waited for a writer for ever, with every later run of the site."""
     add(Ledger(tmp_path), 1)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common.learning.planned_steps import PrivateSteps
-from common.learning.private_training import dp_sgd
+from common.learning.private_training import PrivateSteps, dp_sgd
 from common.learning.task import Classification
 from common.learning.training import Gradients, Local, train
 from common.privacy.accounting import epsilon

@@ -18,17 +18,16 @@ from row_sets import QUICK, table, waves
 
 from common.config.loading import load
 from common.config.resolved import Config
-from common.data.own import table_file
+from common.data.own import rows as table_file
 from common.data.own.arrays import contents_of
-from common.data.own.table_file import read_table
+from common.data.own.rows import csv_of_rows, raw_values, read_table
 from common.division import Division
 from common.errors import ConfigError, DataError, NectarError
 from common.methods import METHODS
 from common.models import build
 from common.samples.dataset import REACH, DatasetInfo
 from common.samples.inputs import normalised, samples
-from common.samples.row_text import csv_of_rows, raw_values
-from common.storage.csv_text import csv_text, plain
+from common.storage.files import csv_text, plain
 from nectar.engines.preflight import check
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")

@@ -10,8 +10,8 @@ from common.config.loading import load
 from common.config.tables import experiment_names
 from common.data.published.catalogue import NAMES
 from common.errors import ConfigError
-from common.settings.datasets import PUBLIC
 from common.settings.feddm import FedDMSettings
+from common.settings.sections import PUBLIC
 
 OWN = (
     {"dataset": "images", "set": "images.classes=a,b images.folder=/x"},

@@ -15,8 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PayloadError
-from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
-from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec, k_for, largest_rate, payload_bytes
+from common.wire.top_k_update import (
+    MaskedUpdate,
+    MaskedUpdateSpec,
+    TopKUpdate,
+    TopKUpdateSpec,
+    k_for,
+    largest_rate,
+    payload_bytes,
+)
 from synth.sparse_updates import as_bitmap, largest, mask, pack_places, places_bytes, unpack_places
 
 MLP = 159_010  # numbers of a multilayer perceptron 784-200-10

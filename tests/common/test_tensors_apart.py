@@ -9,7 +9,7 @@ import torch
 
 from client_app.state import DirectoryState
 from common.errors import FederationError
-from common.storage import tensors_apart
+from common.storage import tensor_file as tensors_apart
 from server_app.checkpoint import Checkpoint
 
 #: 1.2 MB of bytes, and 4 kB of floats

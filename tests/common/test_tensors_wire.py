@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import PayloadError
-from common.wire import npy
+from common.wire import codec as npy
 from common.wire.tensors import DTYPES, Tensors, TensorSpec, TensorsSpec
 
 SPEC = TensorsSpec(

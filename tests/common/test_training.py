@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from common.learning import compute
-from common.learning.pieces import pieces
+from common.learning.compute import pieces
 from common.learning.task import Classification, NextToken
 from common.learning.training import (
     Gradients,

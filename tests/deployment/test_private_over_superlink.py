@@ -20,10 +20,10 @@ from image_folders import CLASSES, COLOURS, paint
 from small import SMALL, Small
 
 from client_app.owner.ledger import NO_BUDGET
-from common.learning.planned_steps import PrivateSteps
+from common.learning.private_training import PrivateSteps
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import HEAD, LEDGER, Ledger, Lines
+from common.privacy.ledger import HEAD_FILE, LEDGER, Ledger, Lines
 from server_app.record import Record
 
 pytestmark = [pytest.mark.extended, pytest.mark.long]
@@ -114,7 +114,7 @@ def answers_of(directory: Path, site: str) -> list[tuple[int, str]]:
 
 def ledger_of(directory: Path, site: str) -> list[bytes]:
     """Return a site's ledger, byte for byte."""
-    return [(state_of(directory, site) / name).read_bytes() for name in (LEDGER, HEAD)]
+    return [(state_of(directory, site) / name).read_bytes() for name in (LEDGER, HEAD_FILE)]
 
 
 @pytest.fixture(scope="module")

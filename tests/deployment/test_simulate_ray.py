@@ -75,7 +75,7 @@ def train(message, context):
 WRAPPER = """
 import sys
 from pathlib import Path
-from nectar.engines.flower.job import Job, Resources
+from nectar.engines.flower.client import Job, Resources
 from nectar.engines.simulation.simulate import simulate
 resources = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 sys.exit(simulate(Job(Path(sys.argv[1]), {"mode": sys.argv[2]}, resources)))

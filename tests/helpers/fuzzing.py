@@ -45,34 +45,38 @@ from travelling import travelling
 from common.code.fingerprint import source_fingerprint
 from common.errors import REASON_LENGTH, PayloadError
 from common.models import build
-from common.privacy.told import HEAD, RECORD
+from common.privacy.ledger import HEAD, RECORD
 from common.sites import RAY, Site, is_site_name
-from common.specs.names import EVALUATION, REASON, TRAINING_FAILED
+from common.specs.updates import EVALUATION, REASON, TRAINING_FAILED
 from common.wire.bundle import Bundle, BundleSpec
-from common.wire.class_list import ClassList, ClassListSpec
 from common.wire.codec import Payload, Spec
 from common.wire.int8_update import Int8Update, Int8UpdateSpec
-from common.wire.latent_means import LatentMeans, LatentMeansSpec
-from common.wire.masked_update import MaskedUpdate, MaskedUpdateSpec
-from common.wire.pixels import Pixels, PixelsSpec
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
-from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
-from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec
+from common.wire.synthetic_images import Pixels, PixelsSpec, SyntheticImages, SyntheticImagesSpec
+from common.wire.tensors import (
+    ClassList,
+    ClassListSpec,
+    LatentMeans,
+    LatentMeansSpec,
+    Tensors,
+    TensorSpec,
+    TensorsSpec,
+)
+from common.wire.top_k_update import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
 from common.wire.weights import Weights, WeightsSpec
 from nectar.engines.local_grid import LocalGrid
-from server_app.spent import lines_of
+from server_app.recorder import lines_of
 from strategies.base import Strategy
+from strategies.exchange.inbox import Riders, exchange
 from strategies.exchange.replies import (
     SiteEvaluation,
+    Spending,
     read_evaluation,
     read_upload,
     require_records,
+    told_with,
 )
-from strategies.exchange.riding import Riders
 from strategies.exchange.roll_call import Question, read_answer
-from strategies.exchange.sending import exchange
-from strategies.exchange.spending import Spending, told_with
 
 Draw = np.random.Generator
 

@@ -8,15 +8,16 @@ import torch
 from torch import Tensor
 
 from synth import distribution_matching, private_matching
-from synth.class_batches import ClassBatches
 from synth.distribution_matching import (
     Distilled,
+    Embedder,
+    Matching,
     _class_means,
     _distance,
     _pieces,
     _synthetic_means,
 )
-from synth.matching_parts import Embedder, Matching
+from synth.starts import ClassBatches
 
 #: what a private distillation is given besides
 _PRIVATE = {"mechanism", "gaussian", "sample", "generator", "values"}

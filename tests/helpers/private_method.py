@@ -8,8 +8,7 @@ from torch import Tensor
 from client_app.device import DeviceClient, phase
 from common.methods import Method
 from common.privacy.events import Event
-from common.settings.base import Switch, setting
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure, Switch, setting
 from common.settings.fedavg import FedAvgSettings
 from common.wire.weights import Weights
 from strategies.fedavg import FedAvg

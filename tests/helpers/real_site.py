@@ -10,8 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from client_app.app import app as client_app
 from common.config.loading import load
 from common.division import Division
-from common.privacy.head import Head
-from common.privacy.told import HEAD, HEADS, all_written, written
+from common.privacy.ledger import HEAD, HEADS, Head, all_written, written
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from common.specs.names import EVALUATION
+from common.specs.updates import EVALUATION
 from common.wire.bundle import Bundle
 
 Draw = np.random.Generator

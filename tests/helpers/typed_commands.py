@@ -13,7 +13,7 @@ import click
 
 from client_app.owner.node_config import NodeConfig
 from common.config.loading import load
-from nectar.command_line import COMMANDS
+from nectar.cli import COMMANDS
 from nectar.comparison.asked import Asked
 from nectar.comparison.grid_request import parse_grid
 from nectar.comparison.request import parse

@@ -29,9 +29,9 @@ PLACES = {
     "common.models.initial": "initialise",
     "common.models.own": "make",
     "synth.beta_vae": "start",
-    "synth.dense_generator": "ImageGenerator.reset",
+    "synth.ensemble_distillation": "ImageGenerator.reset",
     "synth.feature_generator": "start",
-    "synth.generators.equalised": "begin",
+    "synth.generators.style": "begin",
     "synth.unet": "_fill",
     # what tests lay out themselves
     "torch.nn.modules.conv": "_ConvNd.reset_parameters",

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from common.draws.entropy import KeyStream, system_uniform
 from common.privacy.events import Adjacency, Event
-from synth.private_gradients import clipped_sum, noisy_mean
-from synth.private_release import Gaussian
+from synth.private_release import Gaussian, clipped_sum, noisy_mean
 
 #: numbers that an image has, releases in a call
 _SIZE, _BLOCK = 16, 2000

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from common.draws.entropy import KeyStream
+from common.privacy.accounting import latent_sensitivity
 from common.privacy.events import Adjacency, Event
-from common.privacy.sensitivity import latent_sensitivity
 from synth.latent_sharing import mean_steps
 from synth.private_release import Gaussian
 

@@ -12,9 +12,8 @@ from common.draws.entropy import KeyStream, system_uniform
 from common.draws.seeding import generator
 from common.models import Classifier, build
 from common.privacy.events import Adjacency, Event
-from synth.matching_parts import features
-from synth.poisson_classes import PoissonClasses
-from synth.private_matching import Mechanism
+from synth.distribution_matching import features
+from synth.private_matching import Mechanism, PoissonClasses
 from synth.private_release import Contributions, Gaussian, noisy_gradients, noisy_means
 
 _SHAPE, _CLASSES = (1, 4, 4), 2

@@ -21,8 +21,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from common.privacy.accounting import epsilon
-from synth.poisson_classes import PoissonClasses
-from synth.private_matching import Mechanism
+from synth.private_matching import Mechanism, PoissonClasses
 from synth.private_release import Contributions, Gaussian
 from tests.mechanisms.attack import STATISTICS, Audit, Releases, audit
 from tests.mechanisms.bound import lower_bound

@@ -24,11 +24,9 @@ from common.errors import ConfigError, FederationError
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
 from common.wire.synthetic_images import SyntheticImages
-from nectar.audit.images.at_record import audit_record
-from nectar.audit.images.at_site import audit_review
-from nectar.audit.images.evidence import Evidence, Sent
-from nectar.audit.images.examining import Examined, examined
-from nectar.audit.images.figures import Scored, area_under, figures, threshold_at, weights
+from nectar.audit.images.at_record import audit_record, audit_review
+from nectar.audit.images.attacks import Scored, area_under, figures, threshold_at, weights
+from nectar.audit.images.examining import Evidence, Examined, Sent, examined
 from nectar.cli import main
 from nectar.records.figures import read_run
 from server_app.run_directory import AUDIT, known_run
@@ -395,7 +393,7 @@ def test_at_a_site_the_outcome_goes_with_the_pictures_once_these_may_leave(revie
 _AUDITS = """
 import sys
 from pathlib import Path
-from nectar.audit.images.at_site import audit_review
+from nectar.audit.images.at_record import audit_review
 own, folder = Path(sys.argv[1]), Path(sys.argv[2])
 content = audit_review(folder, own)
 assert (folder / "audit-images.json").is_file()

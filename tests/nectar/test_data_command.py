@@ -11,8 +11,7 @@ from image_folders import CLASSES, COLOURS, paint, paint_split
 from PIL import Image
 
 from nectar import cli
-from nectar.dataset.account import Holdings
-from nectar.dataset.drawing import draw_counts
+from nectar.dataset.account import Holdings, draw_counts
 
 WORDS = ["data", "dataset=images", f"images.classes={CLASSES}", "images.size=8"]
 

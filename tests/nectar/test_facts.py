@@ -14,7 +14,7 @@ from small import Small
 from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method
-from common.settings.disclosure import Disclosure
+from common.settings.base import Disclosure
 from nectar.records.past_run import PastRun
 from nectar.report.facts import BY_SETTINGS, PLAIN, Facts, Given, facts_of
 from nectar.report.view import View

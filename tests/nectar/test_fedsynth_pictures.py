@@ -30,9 +30,8 @@ from nectar.records.past_run import PastRun
 from nectar.report import neighbours, pictures
 from nectar.report.neighbours import Control, Likest, RealImages, real_images
 from nectar.report.view import View
-from server_app.pictures import grid
 from server_app.record import Record
-from server_app.screen import hard, in_bytes, on_screen
+from server_app.recorder import grid, hard, in_bytes, on_screen
 from server_app.synthetic_sets import contrast_of, load_sets, save_sets
 
 INFO = DatasetInfo("x", (1, 2, 2), ("a", "b"), (0.5,), (0.25,), 1.0)

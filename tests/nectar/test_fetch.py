@@ -22,16 +22,12 @@ from federation import run, server_context
 from places import contents
 from small import Small
 
-from common.config.loading import load
-from common.config.own_file import SCHEMA
+from common.config.loading import SCHEMA, load
 from common.errors import ConfigError, FederationError
 from nectar.engines.remote import fetching
-from nectar.engines.remote.unpacking import unpack
-from server_app.sending import send as sending
-from server_app.sending.lines import LINE_BYTES, Arrival, FetchError, lines_of
-from server_app.sending.packing import pack
-from server_app.sending.request import Request
-from server_app.sending.send import send
+from nectar.engines.remote.fetching import unpack
+from server_app import sending
+from server_app.sending import LINE_BYTES, Arrival, FetchError, Request, lines_of, pack, send
 from server_app.writer import Writer
 
 

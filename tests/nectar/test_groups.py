@@ -14,7 +14,7 @@ import pytest
 from data_files import forget_loaded
 from PIL import Image
 
-from client_app.membership import divided
+from client_app.draws import divided
 from common.config.loading import load
 from common.division import Division
 from nectar.cli import main

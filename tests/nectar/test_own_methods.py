@@ -142,7 +142,7 @@ def test_its_parts_are_import_paths_however_they_were_given() -> None:
     assert resolve("damping:Damped") == Method(
         "fedavg",
         "damping:Damped",
-        "client_app.foreign:ForeignClient",
+        "client_app.fedavg:ForeignClient",
         METHODS["fedavg"].settings,
         private=True,
     )

@@ -16,11 +16,11 @@ from federation import numbers
 from small import SMALL
 
 from common.config.loading import load
-from common.learning import steps
+from common.learning import compute as steps
 from nectar import cli
 from nectar.engines.progress import Progress, shown
 from nectar.engines.rehearsal import Estimate, rehearse
-from nectar.spans import spoken
+from nectar.words import spoken
 from server_app.record import Record
 
 LONG = SMALL.replace("feddm.iterations=3", "feddm.iterations=1500")

@@ -130,7 +130,7 @@ def superlink(monkeypatch: pytest.MonkeyPatch) -> Registry:
     def connect(*words: Any, **options: Any) -> Iterator[Registry]:
         yield found
 
-    monkeypatch.setattr("nectar.engines.flower.connecting.connect", connect)
+    monkeypatch.setattr("nectar.engines.flower.connection.connect", connect)
     return found
 
 

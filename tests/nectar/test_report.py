@@ -27,7 +27,7 @@ from nectar.report.neighbours import RealImages, real_images
 from nectar.report.privacy import exposed, protected
 from nectar.report.view import View, groups
 from server_app.record import Record
-from server_app.screen import on_screen
+from server_app.recorder import on_screen
 from server_app.synthetic_sets import save_sets
 
 

@@ -19,8 +19,7 @@ from nectar.commands import simulate
 from nectar.commands.simulate import available_cores, job_of, resources
 from nectar.engines import processes
 from nectar.engines.flower.app import SOURCE, require_app
-from nectar.engines.flower.job import Job, LaunchError, Resources
-from nectar.engines.flower.log import NoiseFilter, plain
+from nectar.engines.flower.client import Job, LaunchError, NoiseFilter, Resources, plain
 from nectar.engines.interrupt import Interrupted, Interrupts
 from nectar.engines.simulation import workspace
 from nectar.engines.simulation.environment import environment

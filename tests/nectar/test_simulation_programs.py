@@ -17,7 +17,7 @@ import pytest
 from common.errors import NectarError
 from nectar.engines import processes
 from nectar.engines.flower.app import SOURCE
-from nectar.engines.flower.job import Job, LaunchError, Resources
+from nectar.engines.flower.client import Job, LaunchError, Resources
 from nectar.engines.simulation import bytecode, programs, superlink, warm, workspace
 from nectar.engines.simulation.simulate import simulate
 from nectar.engines.simulation.superlink import SuperLink

@@ -16,18 +16,17 @@ from federation import server_context
 from small import SMALL
 
 from client_app.app import app as client_app
-from nectar.engines.flower.client import Outcome
+from nectar.engines.flower.client import LaunchError, Outcome
 from nectar.engines.flower.connection import Connection
-from nectar.engines.flower.job import LaunchError
 from nectar.engines.local_grid import LocalGrid
-from nectar.engines.remote import silence
-from nectar.engines.remote.silence import breaking_silence
+from nectar.engines.remote import watching as silence
 from nectar.engines.remote.standing import Reading
+from nectar.engines.remote.watching import breaking_silence
 from nectar.operate.keys.authority import make_authority, make_server
 from nectar.operate.keys.nodes import make_nodes, note_of
 from server_app.app import _Rounds
 from server_app.app import app as server_app
-from server_app.marked_lines import told
+from server_app.sending import told
 
 
 def node(number: str, status: str, **times: str) -> dict[str, str]:

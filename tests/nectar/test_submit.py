@@ -24,16 +24,14 @@ from common.config import layers
 from common.config.keys import PATH_KEYS
 from common.config.loading import load
 from common.errors import ConfigError, PayloadError
-from nectar.engines.flower.client import Client, LogBroken, Outcome, Refused
-from nectar.engines.flower.connecting import connect
-from nectar.engines.flower.connection import Connection
-from nectar.engines.flower.job import LaunchError
-from nectar.engines.remote import following, watching
-from nectar.engines.remote.following import follow
-from nectar.engines.remote.order import described, order_of, resumed
+from nectar.engines.flower.client import Client, LaunchError, LogBroken, Outcome, Refused
+from nectar.engines.flower.connection import Connection, connect
+from nectar.engines.remote import order as following
+from nectar.engines.remote import watching
+from nectar.engines.remote.order import described, follow, order_of, resumed
 from nectar.engines.remote.watching import watch
 from nectar.words import typed
-from server_app.sending.request import Request
+from server_app.sending import Request
 from strategies.exchange.replies import reason_of
 
 COMPLETED = Outcome("finished:completed", "N/A")
@@ -280,7 +278,7 @@ class FakeClient:
 
 @pytest.fixture
 def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connection:
-    monkeypatch.setattr("nectar.engines.flower.log._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("nectar.engines.flower.client._RETRY_SECONDS", 0.0)
     monkeypatch.setattr(following, "_RETRY_SECONDS", 0.0)
     return Connection("lab", "127.0.0.1:9", None, True, tmp_path)
 

@@ -19,7 +19,7 @@ from places import ROOT
 from common.methods import METHODS, resolve
 from common.models.registry import MODELS
 from nectar.engines.flower.app import copy_bundled
-from nectar.engines.flower.job import scripts_directory
+from nectar.engines.flower.client import scripts_directory
 
 APPS = ("server_app.app", "client_app.app")
 MOST_BYTES = 1_960_000

@@ -19,10 +19,9 @@ from places import ROOT
 import nectar
 from common.config.loading import load
 from common.division import Division
-from strategies.image_generators import image_generator
-from synth.generators.feature_space import FeatureSpace
-from synth.generators.style import Form
-from synth.generators.style_weights import decoded
+from strategies.stylegan_file import image_generator
+from synth.generators.latents import FeatureSpace
+from synth.generators.style import Form, decoded
 
 NOTEBOOK = ROOT / "examples" / "first-run.ipynb"
 

@@ -120,7 +120,7 @@ def test_every_module_keeps_the_rules():
         ("synth/a.py", "def f():\n    import flwr"),
         ("common/models/a.py", "from common.errors import ConfigError"),
         ("common/models/a.py", "from ..seeding import generator"),
-        ("common/models/a.py", "from synth.ball import sample_ball"),
+        ("common/models/a.py", "from synth.starts import sample_ball"),
         ("common/a.py", "from strategies import feddm"),
         ("common/data/a.py", "if TYPE_CHECKING:\n    import server_app.app"),
         ("client_app/a.py", "import strategies.base"),
@@ -131,7 +131,7 @@ def test_every_module_keeps_the_rules():
         ("server_app/a.py", "from nectar.charts import lines"),
         ("common/a.py", "import nectar"),
         ("nectar/a.py", "from client_app.app import app"),
-        ("nectar/a.py", "from synth.ball import sample_ball"),
+        ("nectar/a.py", "from synth.starts import sample_ball"),
         ("nectar/audit/a.py", "from client_app.app import app"),
         ("client_app/a.py", "from flwr.server.superlink.fleet import vce"),
         ("nectar/engines/site/parent.py", "from flwr.supernode.cli import flwr_clientapp"),
@@ -147,7 +147,7 @@ def test_a_broken_rule_is_seen(path, source):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("synth/a.py", "import math\nfrom torch.nn import functional\nfrom synth.ball import x"),
+        ("synth/a.py", "import math\nfrom torch.nn import functional\nfrom synth.starts import x"),
         (
             "common/models/a.py",
             "from common.models import build\nfrom .cnn import CNN\nimport torch",
@@ -168,8 +168,8 @@ def test_what_is_allowed_passes(path, source):
 
 def test_scaffolds_strategy_reaches_few_files_and_lines() -> None:
     files, lines = closure("strategies.scaffold")
-    assert files <= 93
-    assert lines <= 10_650
+    assert files <= 75  # fewer, larger files: one that is reached counts whole
+    assert lines <= 12_850
 
 
 def test_no_strategy_but_central_reaches_a_reader_of_data_sets() -> None:

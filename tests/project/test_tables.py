@@ -14,7 +14,7 @@ from image_folders import CLASSES, paint_split
 from real_data import data_directory
 from stylegan_repository import Standin, standin
 
-from client_app.generators import Diffusion
+from client_app.synthesis import Diffusion
 from common.config.layers import names
 from common.config.loading import load
 from common.config.resolved import Config
@@ -29,9 +29,8 @@ from nectar.comparison.table_request import parse_table
 from nectar.comparison.tuning import searches_of
 from nectar.words import parse_words
 from server_app.app import make_strategy
-from strategies.image_generators import image_generator
-from synth.generators.feature_space import FeatureSpace
-from synth.generators.pixels import Pixels
+from strategies.stylegan_file import image_generator
+from synth.generators.latents import FeatureSpace, Pixels
 from synth.generators.stylegan_xl import StyleganXL
 
 CELLS = experiments()

@@ -10,12 +10,11 @@ from federation import TamperedGrid, run
 from flwr.app import Message
 from small import Small
 
-from client_app.counted_copies import count_copies
+from client_app.device import count_copies
 from common.data.published.catalogue import describe
 from common.samples.inputs import Samples
-from common.wire.copies import Copies
 from common.wire.synthetic_batches import SyntheticBatches
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.synthetic_images import Copies, SyntheticImages
 from common.wire.weights import Weights
 from nectar.records.past_run import PastRun
 from nectar.report.page import page

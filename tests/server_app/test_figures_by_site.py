@@ -13,7 +13,7 @@ from small import Small
 
 import client_app.fedavg
 from nectar.records.past_run import PastRun
-from strategies.plausible import absurd_losses
+from strategies.exchange.judging import absurd_losses
 
 AT_SITES = "evaluation.on=sites data.site_holdout=0.2"
 

@@ -15,7 +15,7 @@ from small import Small
 import client_app.fedavg
 import server_app.loop
 from common.errors import FederationError
-from common.specs.names import EVALUATION
+from common.specs.updates import EVALUATION
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint

@@ -18,9 +18,8 @@ from client_app.app import app as client_app
 from common.errors import FederationError
 from common.sites import Site
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange import gathering
-from strategies.exchange.gathering import wait_for_sites
-from strategies.exchange.roll_call import Question
+from strategies.exchange import roll_call as gathering
+from strategies.exchange.roll_call import Question, wait_for_sites
 
 
 class Busy(PromptGrid):

@@ -19,7 +19,7 @@ from nectar.engines.remote.order import order_of, resumed
 from nectar.records.resume import recorded_config, with_recorded
 from nectar.words import parse_words
 from server_app.checkpoint import Checkpoint
-from server_app.going_back import REMEMBERED
+from server_app.continuing import REMEMBERED
 from server_app.record import Record
 
 

@@ -19,7 +19,7 @@ from tampering import with_arrays
 
 from common.errors import REASON_LENGTH
 from common.privacy.events import Event
-from common.privacy.told import Told
+from common.privacy.ledger import Told
 from nectar.engines.local_grid import LocalGrid
 
 

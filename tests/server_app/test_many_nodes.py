@@ -15,7 +15,7 @@ from client_app.state import KEPT
 from common.config.loading import load
 from common.division import Division
 from common.privacy.events import Event
-from common.privacy.told import Told
+from common.privacy.ledger import Told
 from common.sites import RAY, SUPERLINK, Site
 from nectar import cli
 from nectar.engines.local_run import run_here
@@ -23,9 +23,9 @@ from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import describe_partition
 from server_app.record import Record
-from server_app.spent import lines_of
+from server_app.recorder import lines_of
 from server_app.unlisted import MOST_LISTED, unlisted
-from strategies.exchange.spending import Spending
+from strategies.exchange.replies import Spending
 
 NODES, ASKED, ROUNDS = 1200, 6, 3
 

@@ -27,8 +27,8 @@ from nectar.records.past_run import PastRun
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.app import serve
-from server_app.ledger_heads import FILE, seen
 from server_app.record import Record
+from server_app.recorder import FILE, seen
 
 METHOD = "private_method:METHOD"
 

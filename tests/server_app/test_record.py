@@ -17,7 +17,7 @@ from small import Small
 from client_app.fedavg import FedAvgClient
 from client_app.state import ContextState
 from common.config.loading import load
-from common.data.division.counts import class_counts
+from common.data.division.partitions import class_counts
 from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.task import Evaluation
@@ -28,12 +28,11 @@ from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
-from server_app.evaluation import server_evaluator
-from server_app.loop import RoundResult
+from server_app.loop import RoundResult, server_evaluator
 from server_app.record import Record
 from strategies import foreign
 from strategies.base import GLOBAL
-from strategies.exchange.sending import content_bytes
+from strategies.exchange.inbox import content_bytes
 
 
 def test_a_record_holds_what_the_run_did(small: Small) -> None:

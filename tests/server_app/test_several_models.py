@@ -11,8 +11,8 @@ from common.config.loading import load
 from common.division import Division
 from common.learning.run import Run
 from common.settings.fedavg import FedAvgSettings
-from common.settings.networks import ModelSettings
-from server_app.evaluation import server_evaluator
+from common.settings.sections import ModelSettings
+from server_app.loop import server_evaluator
 from strategies.base import GLOBAL
 
 WIDE = {"method": "fedavg", "set": "model.depth=2 model.width=8"}

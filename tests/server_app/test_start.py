@@ -21,9 +21,9 @@ from torch import Tensor
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
-from common.learning.published_weights import published as entry_of
 from common.learning.run import Run
 from common.learning.start import asked_of, start_checksum, starting_weights
+from common.learning.start import published as entry_of
 from common.models import build
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
@@ -290,7 +290,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, di
     sha = hashlib.sha256((tmp_path / "made.pth").read_bytes()).hexdigest()
     path = (tmp_path / "made.pth").rename(tmp_path / f"resnet18-{sha[:8]}.pth")
     monkeypatch.setattr(
-        "common.learning.published_weights.published",
+        "common.learning.start.published",
         lambda asked: SimpleNamespace(url=path.as_uri()),
     )
     return path, theirs

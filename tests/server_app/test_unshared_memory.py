@@ -15,12 +15,12 @@ from small import Small
 
 from common.errors import FederationError
 from common.sites import RAY, SUPERLINK, Site
-from common.specs.names import MEMORY_LOST
+from common.specs.updates import MEMORY_LOST
 from common.wire.weights import Weights
 from nectar.records.resume import with_recorded
 from server_app.record import Record
 from strategies.exchange.replies import Upload
-from strategies.members import Members
+from strategies.federated import Members
 
 WARM = "feddm.start=noise feddm.warm=on"
 

@@ -27,8 +27,7 @@ from nectar.cli import main as nectar
 from nectar.records.past_run import PastRun
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
-from synth.ensemble import Ensemble
-from synth.ensemble_distillation import Plan
+from synth.ensemble_distillation import Ensemble, Plan
 
 #: two iterations of two steps, on 8 images each
 TINY = (

@@ -17,8 +17,8 @@ from common.errors import PayloadError
 from common.sites import Site
 from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS
 from common.wire.bundle import Bundle
-from common.wire.latent_means import LatentMeans
 from common.wire.synthetic_images import SyntheticImages
+from common.wire.tensors import LatentMeans
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedaf import FedAF

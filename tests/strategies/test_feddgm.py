@@ -19,12 +19,11 @@ from common.learning.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.wire.weights import Weights
-from strategies import global_models
-from strategies.exchange.judging import Led
+from strategies import surrogate as global_models
+from strategies.exchange.judging import Led, own_length
 from strategies.exchange.replies import Upload
 from strategies.feddgm import FedDGM
-from strategies.global_models import SURROGATE
-from strategies.plausible import own_length
+from strategies.surrogate import SURROGATE
 
 #: what runs in a moment: two images a class, three steps of a student of three, two global models
 TINY = (

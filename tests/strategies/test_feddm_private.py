@@ -26,7 +26,7 @@ from common.settings.feddm import FedDMSettings
 from common.specs.images import images_spec
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights
-from synth.matching_parts import Extra
+from synth.distribution_matching import Extra
 from synth.private_release import Gaussian
 
 PUBLIC = "privacy.counts=public"

@@ -25,8 +25,8 @@ from common.learning.run import Run
 from common.learning.training import train
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
+from common.privacy.accounting import latent_sensitivity
 from common.privacy.events import Event
-from common.privacy.sensitivity import latent_sensitivity
 from common.samples.inputs import Samples
 from common.specs.feddpms import DECODER, MECHANISM, SYNTHETIC, WEIGHTS
 from common.specs.fedvae import shared_spec, start_decoder

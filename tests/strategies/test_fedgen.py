@@ -23,7 +23,7 @@ from common.models import Classifier
 from common.sites import Site
 from common.specs.fedgen import CLASSES, GENERATOR, head_of, new_generator
 from common.wire.bundle import Bundle
-from common.wire.class_list import ClassList
+from common.wire.tensors import ClassList
 from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload

@@ -14,7 +14,6 @@ from small import Small
 from tampering import with_arrays
 from tiers import ALIKE, only_these_first
 
-import client_app.generators
 import client_app.synthesis
 from common.config.loading import load
 from common.division import Division
@@ -26,7 +25,7 @@ from common.samples.inputs import Samples, samples
 from common.settings.central import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
 from common.storage import tensor_file
-from common.wire.pixels import Pixels
+from common.wire.synthetic_images import Pixels
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -285,7 +284,7 @@ def test_rows_of_one_table_train_their_generators_once(
     def never(*_: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(client_app.generators.Training, "run", never)
+    monkeypatch.setattr(client_app.synthesis.Training, "run", never)
     again = run(small(method="fedssyn", rounds=2, set=f"{TINY} fedssyn.inner=scaffold"))
     pools = [Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in (first, again)]
     assert torch.equal(*pools)
@@ -311,7 +310,7 @@ def test_a_training_that_is_killed_goes_on_to_the_bit(
     """Every step is kept; the process dies behind some; the next one takes the others, and draws the same images."""
     monkeypatch.setattr(client_app.synthesis, "_SAVED_EVERY", 0.0)
     whole = run(small(method="fedssyn", rounds=1, set=TINY))
-    real, steps = client_app.generators.Training._take_step, [0]
+    real, steps = client_app.synthesis.Training._take_step, [0]
 
     def dying(self: Any, *rest: Any) -> None:
         steps[0] += 1
@@ -319,7 +318,7 @@ def test_a_training_that_is_killed_goes_on_to_the_bit(
             raise _Killed
         real(self, *rest)
 
-    monkeypatch.setattr(client_app.generators.Training, "_take_step", dying)
+    monkeypatch.setattr(client_app.synthesis.Training, "_take_step", dying)
     other = small(method="fedssyn", rounds=2, set=TINY) | {"output-dir": str(tmp_path / "other")}
     broken = run(other)
     assert "_Killed" in broken.metrics()[1]["rejected"]["partition-0"]
@@ -451,7 +450,7 @@ def test_a_share_is_sent_again_to_a_site_that_lost_its_own(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real site loses what it remembers after round 2: it learns without a share in 3, and has it again in 4."""
-    monkeypatch.setattr("strategies.members.Members.require_memory", lambda *_: None)
+    monkeypatch.setattr("strategies.federated.Members.require_memory", lambda *_: None)
 
     def loses(message: Any, reply: Any) -> Any:
         if message.metadata.group_id == "2":

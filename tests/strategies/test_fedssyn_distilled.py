@@ -12,15 +12,15 @@ from small import Small
 from tampering import with_arrays
 from tiers import ALIKE, only_these_first
 
+from client_app.fedssyn import SOURCES as AT_SITES
 from client_app.fedssyn import FedssynClient
-from client_app.image_sources import SOURCES as AT_SITES
 from client_app.state import DirectoryState
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS
 from common.samples.inputs import Samples
-from common.settings.image_sources import SOURCES
+from common.settings.fedssyn import SOURCES
 from common.storage import tensor_file
 from common.wire.weights import Weights
 from nectar.export.readme import nature_of_images

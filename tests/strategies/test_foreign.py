@@ -16,19 +16,19 @@ from small import Small
 from tiers import only_these_first
 from tiny import HALVES, Tiny, tiny_run
 
-from client_app.foreign import ForeignClient
+from client_app.fedavg import ForeignClient
 from client_app.state import DirectoryState
 from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError, FederationError
 from common.samples.inputs import Samples
 from common.sites import Site
-from common.specs.foreign import Demands
+from common.specs.updates import Demands
 from common.wire.weights import Weights
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from strategies.exchange.serialising import weights_from
+from strategies.exchange.round import weights_from
 from strategies.foreign import ForeignStrategy
 
 HERE = __name__

@@ -21,10 +21,9 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
 from nectar.engines.preflight import check
-from strategies.image_generators import image_generator
-from synth.generators.feature_space import FeatureSpace
-from synth.generators.style import Form, start
-from synth.generators.style_weights import encoded
+from strategies.stylegan_file import image_generator
+from synth.generators.latents import FeatureSpace
+from synth.generators.style import Form, encoded, start
 from synth.generators.stylegan_xl import StyleganXL
 
 TINY = (

@@ -20,7 +20,7 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
-from strategies.global_models import SURROGATE, GlobalModels
+from strategies.surrogate import SURROGATE, GlobalModels
 
 TWO = "feddm.global_models=mlp,convnet feddm.global_epochs=3"
 

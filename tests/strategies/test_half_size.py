@@ -12,7 +12,7 @@ from small import Small
 from tampering import with_arrays
 from torch.testing import assert_close
 
-from client_app.counted_copies import count_copies
+from client_app.device import count_copies
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
@@ -25,7 +25,7 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
-from synth.half_size import OfHalfSize, doubled, halved
+from synth.distribution_matching import OfHalfSize, doubled, halved
 
 HALF = "feddm.side=half feddm.start=noise"
 

@@ -23,10 +23,9 @@ from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Instruction, Strategy
 from strategies.bounds import Bound, require_believable
-from strategies.exchange.judging import Shortening
+from strategies.exchange.judging import Shortening, shares_kept
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
-from strategies.plausible import shares_kept
 from strategies.sparse import SparseAverage
 
 HOSTILE = "partition-1"

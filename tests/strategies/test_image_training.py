@@ -21,9 +21,9 @@ from common.learning.run import Run
 from common.learning.task import Classification
 from common.learning.training import Local, train
 from common.samples.inputs import Samples
-from common.settings.image_training import ImageTrainingSettings
+from common.settings.sections import ImageTrainingSettings
 from common.settings.training import TrainingSettings
-from strategies.image_training import TailAverage, each, into_ball, rate, siamese, train_on_images
+from strategies.surrogate import TailAverage, each, into_ball, rate, siamese, train_on_images
 from synth import augmentation
 
 Small = Callable[..., dict[str, Any]]

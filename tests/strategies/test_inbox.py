@@ -14,7 +14,8 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 from small import Small
 
-from strategies.exchange import inbox, sending
+from strategies.exchange import inbox
+from strategies.exchange import inbox as sending
 
 
 class Uploading(PromptGrid):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from common.specs.names import MEMORY_LOST
-from common.wire.latent_means import LatentMeans
+from common.specs.updates import MEMORY_LOST
+from common.wire.tensors import LatentMeans
 from strategies.exchange.replies import Outcome
-from strategies.latent_exchange import LatentExchange
+from strategies.feddpms import LatentExchange
 
 
 def means(*classes: int) -> LatentMeans:

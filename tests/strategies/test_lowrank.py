@@ -22,12 +22,12 @@ from common.learning.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.lowrank import factors_spec, ranks_of, update_of
-from common.specs.names import TAKEN
+from common.specs.updates import TAKEN
 from common.wire.weights import Weights
 from server_app.record import Record
 from strategies.exchange.replies import Upload
 from strategies.lowrank import LowRank
-from synth.low_rank import factors
+from synth.sparse_updates import factors
 
 QUICK = "model.name=mlp model.width=30 {0}.epochs=1 {0}.batch=64 {0}.lr=0.1"
 

@@ -18,12 +18,12 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
 from common.learning.run import Run
-from common.learning.updates import difference, length, plus
+from common.learning.task import difference, length, plus
 from common.models import build
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import masked_spec
-from common.wire.masked_update import MaskedUpdate
+from common.wire.top_k_update import MaskedUpdate
 from common.wire.weights import Weights, WeightsSpec
 from nectar import cli
 from server_app.app import make_strategy

@@ -19,8 +19,7 @@ from common.methods import METHODS
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.local_run import run_here
 from server_app.app import make_strategy
-from strategies.exchange.gathering import Attendance, wait_for_sites
-from strategies.exchange.roll_call import Question
+from strategies.exchange.roll_call import Attendance, Question, wait_for_sites
 
 Config = Mapping[str, Any]
 

@@ -18,9 +18,9 @@ from common.division import Division
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange import judging
+from strategies.exchange.inbox import exchange
 from strategies.exchange.judging import group_sizes
-from strategies.exchange.sending import exchange
-from strategies.exchange.serialising import Serialiser
+from strategies.exchange.round import Serialiser
 
 
 def test_a_device_works_when_its_reply_is_asked_for_and_the_last_reply_is_gone_by_then() -> None:

@@ -19,9 +19,14 @@ from common.sites import Site
 from common.wire.codec import Spec
 from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
-from strategies.exchange.judging import TOGETHER
+from strategies.exchange.judging import (
+    TOGETHER,
+    _median_of_the_others,
+    length_of,
+    own_length,
+    too_long,
+)
 from strategies.exchange.replies import Upload, read_upload
-from strategies.plausible import _median_of_the_others, length_of, own_length, too_long
 
 SETTINGS = "fedsynth.rate=5 fedsynth.iterations=2 fedsynth.steps=2 fedsynth.real_batch=32"
 

@@ -23,9 +23,9 @@ from common.settings.sections import FederationSettings
 from common.sites import Site
 from common.wire.weights import Weights
 from server_app.record import Record
+from strategies.averaging import RobustMean, median, nearest, squared_distances, trimmed_mean
 from strategies.base import strategy_class
 from strategies.exchange.replies import Upload
-from strategies.robust_means import RobustMean, median, nearest, squared_distances, trimmed_mean
 
 RULES = ["median", "trimmed", "krum"]
 

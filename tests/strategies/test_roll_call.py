@@ -15,11 +15,10 @@ from small import Small
 
 from client_app.app import app as client_app
 from common.errors import FederationError
-from common.privacy.head import Head
+from common.privacy.ledger import Head
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange import roll_call
-from strategies.exchange.gathering import wait_for_sites
-from strategies.exchange.roll_call import Question
+from strategies.exchange.roll_call import Question, wait_for_sites
 
 #: no site of these tests is worth waiting for
 QUICK = "federation.join_deadline=0.3"

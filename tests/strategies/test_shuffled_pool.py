@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from common.config.loading import load
 from common.division import Division
-from common.wire.pixels import Pixels
+from common.wire.synthetic_images import Pixels
 from strategies.shuffled_pool import ShuffledPool
-from synth.shuffling import equal_shares
+from synth.diffusion_training import equal_shares
 
 #: digits'; the pool asks it for constants alone
 RUN = Division(load({"set": "model.width=4"})).run

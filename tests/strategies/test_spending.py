@@ -10,10 +10,10 @@ import pytest
 from common.errors import PayloadError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.told import MOST_EVENTS, Told
-from server_app import spent as module
-from server_app.spent import lines_of
-from strategies.exchange.spending import Spending
+from common.privacy.ledger import MOST_EVENTS, Told
+from server_app import recorder as module
+from server_app.recorder import lines_of
+from strategies.exchange.replies import Spending
 
 DELTA = 1e-5
 

@@ -18,7 +18,7 @@ from common.division import Division
 from common.errors import FederationError
 from common.learning.run import Run
 from common.sites import Site, in_site_order
-from common.specs.names import TAKEN
+from common.specs.updates import TAKEN
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
@@ -26,8 +26,7 @@ from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from strategies.feddm import FedDM
-from strategies.foreign import ForeignStrategy
-from strategies.site_grid import SiteGrid
+from strategies.foreign import ForeignStrategy, SiteGrid
 
 
 def upload(run: Run, name: str, value: float, examples: int) -> Upload:
@@ -154,7 +153,7 @@ def test_a_foreign_strategy_is_handed_an_error_for_every_bad_reply_in_site_order
     inner = Recorder(min_train_nodes=1, min_available_nodes=1)
     strategy = ForeignStrategy(made, inner=inner)
     grid = SilentGrid(client_app, 3, small(method="fedavg"), silent=[1])
-    from strategies.exchange.sending import exchange
+    from strategies.exchange.inbox import exchange
 
     start = ArrayRecord(made.build_model().state_dict())
     messages = strategy.configure_train(1, start, ConfigRecord(), grid)

@@ -15,7 +15,7 @@ from common.samples.inputs import Samples
 from common.sites import Site
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights
-from strategies import image_training
+from strategies import surrogate as image_training
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
 

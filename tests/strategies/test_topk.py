@@ -19,7 +19,7 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
-from common.learning.updates import difference
+from common.learning.task import difference
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import top_k_spec

@@ -16,8 +16,7 @@ from synth.aggregation_free import (
     softened,
     towards_others,
 )
-from synth.distribution_matching import distil
-from synth.matching_parts import Matching, Shown
+from synth.distribution_matching import Matching, Shown, distil
 
 
 def _draws(seed: int = 0) -> torch.Generator:

@@ -12,7 +12,7 @@ from seeds import rng
 from torch import Tensor, nn
 
 from synth.diffusion import Schedule, denoising_loss, denoising_losses, noised
-from synth.moving_average import MovingAverage
+from synth.diffusion_training import MovingAverage
 from synth.unet import UNet
 
 

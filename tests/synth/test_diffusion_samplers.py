@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from seeds import rng
 from torch import Tensor
 
-from synth.diffusion import Schedule
-from synth.diffusion_samplers import SAMPLERS, labels_like, sample
+from synth.diffusion import SAMPLERS, Schedule, labels_like, sample
 from synth.unet import UNet
 
 

@@ -10,8 +10,7 @@ import torch
 from seeds import rng
 from torch import Tensor
 
-from synth.diffusion import Schedule, denoising_losses
-from synth.diffusion_samplers import sample
+from synth.diffusion import Schedule, denoising_losses, sample
 from synth.diffusion_training import Plan, Training, flipped
 from synth.unet import UNet
 

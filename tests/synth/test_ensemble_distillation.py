@@ -14,17 +14,20 @@ from hypothesis import strategies as st
 from seeds import rng
 from torch import Tensor, nn
 
-from common.data.published.digits import read_digits
+from common.data.published.sources import read_digits
 from common.models import Classifier, build
-from synth.dense_generator import ImageGenerator, crop_flip, start
 from synth.descent import SGD
-from synth.ensemble import Ensemble, statistics_distance
 from synth.ensemble_distillation import (
     Distillation,
+    Ensemble,
+    ImageGenerator,
     Plan,
     adversarial_loss,
+    crop_flip,
     divergence,
     generator_loss,
+    start,
+    statistics_distance,
 )
 
 #: a few steps of a few images

@@ -24,8 +24,7 @@ from synth.feature_generator import (
     start,
     teacher_loss,
 )
-from synth.generators.latents import ImageGenerator, Latents
-from synth.generators.pixels import Pixels
+from synth.generators.latents import ImageGenerator, Latents, Pixels
 
 
 def doubles(*rows: object) -> Tensor:

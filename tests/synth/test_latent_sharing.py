@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from synth.beta_vae import auto_encoding_loss, divergence, sampled
 from synth.latent_sharing import (
     accepted_copies,
     best_match,
@@ -19,7 +20,6 @@ from synth.latent_sharing import (
     scarcest,
 )
 from synth.private_release import Gaussian
-from synth.vae import auto_encoding_loss, divergence, sampled
 
 
 def test_scarce_and_abundant_classes_by_hand() -> None:

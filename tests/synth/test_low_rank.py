@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from synth.low_rank import factors, rank_of
+from synth.sparse_updates import factors, rank_of
 
 
 def drawn(rows: int, columns: int, seed: int = 0) -> Tensor:

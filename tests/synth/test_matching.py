@@ -13,8 +13,7 @@ from seeds import rng
 from torch import Tensor
 
 from common.models import Classifier, build
-from synth.ball import project_ball, sample_ball
-from synth.class_batches import ClassBatches
+from synth.starts import ClassBatches, project_ball, sample_ball
 
 
 def network(norm: str = "instance", dtype: torch.dtype = torch.float64) -> Classifier:

@@ -18,9 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.models import Classifier, build
 from synth import augmentation
-from synth.ball import sample_ball
-from synth.class_batches import ClassBatches
-from synth.starts import real_start
+from synth.starts import ClassBatches, real_start, sample_ball
 
 SETTINGS: dict[str, Any] = {
     "iterations": 3,

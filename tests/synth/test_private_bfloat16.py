@@ -25,12 +25,9 @@ from common.learning.training import Gradients, train
 from common.models import build
 from common.settings.fedavg import FedAvgSettings
 from synth.diffusion import Schedule
-from synth.diffusion_training import Plan, Training
-from synth.poisson_classes import PoissonClasses
-from synth.private_diffusion import PrivateDescent
-from synth.private_gradients import clipped_sum
-from synth.private_matching import Mechanism
-from synth.private_release import Gaussian
+from synth.diffusion_training import Plan, PrivateDescent, Training
+from synth.private_matching import Mechanism, PoissonClasses
+from synth.private_release import Gaussian, clipped_sum
 from synth.unet import UNet
 
 CLIP = 0.7

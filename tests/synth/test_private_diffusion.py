@@ -13,8 +13,7 @@ from torch import Tensor
 
 from common.draws.row_draws import SeededRows
 from synth.diffusion import Schedule, denoising_losses
-from synth.diffusion_training import Plan, Training
-from synth.private_diffusion import PrivateDescent, steps_of
+from synth.diffusion_training import Plan, PrivateDescent, Training, steps_of
 from synth.private_release import Gaussian
 from synth.unet import UNet
 

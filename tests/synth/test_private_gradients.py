@@ -16,9 +16,8 @@ from common.models import build
 from common.models.encoder import VAE, VAEEncoder
 from common.models.initial import initialise
 from common.models.resnet import ResNet18
-from synth.private_gradients import clipped_sum, example_gradients, noisy_mean
-from synth.private_release import Gaussian
-from synth.vae import auto_encoding_loss, sampled
+from synth.beta_vae import auto_encoding_loss, sampled
+from synth.private_release import Gaussian, clipped_sum, example_gradients, noisy_mean
 
 IMAGE, TEXT, CLASSES, N = (2, 16, 16), (6,), 5, 7
 

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from common.models import Classifier, build
 from synth import private_release
-from synth.matching_parts import features
-from synth.poisson_classes import PoissonClasses
-from synth.private_matching import Mechanism, rows_see_each_other
+from synth.distribution_matching import features
+from synth.private_matching import Mechanism, PoissonClasses, rows_see_each_other
 from synth.private_release import Contributions, Gaussian, noisy_gradients, noisy_means
 
 LABELS = torch.tensor([2, 0, 0, 4, 2, 0, 2, 0, 0])

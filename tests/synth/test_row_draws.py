@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from common.draws.row_draws import SeededRows, SystemRows, example_hashes, keyed_hashes, mixed
 from common.samples.inputs import Samples
-from synth.private_gradients import clipped_sum, example_gradients
-from synth.private_release import Gaussian
+from synth.private_release import Gaussian, clipped_sum, example_gradients
 from synth.row_draws import LayerDraws, Layers, UndrawableError, integers
 
 CPU = torch.device("cpu")

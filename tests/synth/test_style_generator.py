@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from seeds import rng
 from slopes import require_slopes
 
-from synth.generators.feature_space import FeatureSpace
+from synth.generators.latents import FeatureSpace
 from synth.generators.style import Form, StyleNetwork, modulated, start
 
 LABELS = torch.tensor([3, 0, 3, 1])

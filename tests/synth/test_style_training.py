@@ -11,8 +11,7 @@ from style_training import Encoder, Plan, negative_bound, train_prior
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from synth.generators.equalised import begin
-from synth.generators.style import Form
+from synth.generators.style import Form, begin
 
 FORM = Form((1, 4, 4), 2, width=8, depth=1, latent=4)
 BRIEF = Plan(steps=3, batch=8)

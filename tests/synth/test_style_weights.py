@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from common.data.loading import load
-from synth.generators import style_weights
-from synth.generators.style import Form, StyleNetwork, start
-from synth.generators.style_weights import decoded, digits_prior, encoded
+from synth.generators import style as style_weights
+from synth.generators.style import Form, StyleNetwork, decoded, digits_prior, encoded, start
 
 FORM = Form((1, 8, 8), 3, width=4, depth=1, latent=2)
 PRIOR = "digits_prior.json"

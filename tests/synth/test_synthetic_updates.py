@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from seeds import rng
 from torch import Tensor, nn
 
-from synth.batch_starts import class_means, draw_labels, label_logits, noise
 from synth.descent import SGD, Adam
+from synth.starts import class_means, draw_labels, label_logits, noise
 from synth.synthetic_updates import (
     Batches,
     both,

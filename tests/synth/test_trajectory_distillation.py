@@ -8,12 +8,10 @@ import torch.nn.functional as F
 from seeds import rng
 from torch import Tensor
 
-from common.data.published.digits import read_digits
+from common.data.published.sources import read_digits
 from common.models import build
-from synth.inner_steps import InnerTraining
 from synth.synthetic_updates import Loss, Parameters, loss_of
-from synth.trajectory_distillation import Distilled, distil, pull_back, render
-from synth.trajectory_matching import Segment
+from synth.trajectory_matching import Distilled, InnerTraining, Segment, distil, pull_back, render
 
 LABELS = torch.zeros(1, dtype=torch.int64)
 TWO_STEPS = InnerTraining(2)

@@ -15,9 +15,17 @@ from torch import Tensor
 
 from common.models import Classifier, build
 from synth import augmentation
-from synth.inner_steps import InnerStep, InnerTraining
 from synth.synthetic_updates import Loss, Parameters, loss_of
-from synth.trajectory_matching import Form, Segment, SyntheticSet, exact, released, unrolled
+from synth.trajectory_matching import (
+    Form,
+    InnerStep,
+    InnerTraining,
+    Segment,
+    SyntheticSet,
+    exact,
+    released,
+    unrolled,
+)
 
 SHAPE, CLASSES, IPC = (2, 8, 8), 3, 2
 N = CLASSES * IPC

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from seeds import rng
 from torch import Tensor
 
-from synth.unet import UNet, sinusoids
-from synth.unet_blocks import Attention, attended
+from synth.unet import Attention, UNet, attended, sinusoids
 
 SMALL: dict[str, Any] = {"width": 16, "multipliers": (1, 2, 2), "blocks": 1}
 TINY: dict[str, Any] = {"width": 4, "multipliers": (1, 2), "blocks": 1, "attention": (1,)}

@@ -1,23 +1,23 @@
-"""Partitions of a training set over clients, as pure functions of (labels, K, settings, seed)."""
+"""Partitions of a training set over clients: pure functions of (labels, K, settings, seed), and their counts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from common.data.division.draws import dirichlet, divide, draw_until_large_enough
-from common.data.division.groups import Groups
-from common.data.division.parts import Parts
-from common.data.division.stratify import Indices
+from common.data.division.stratify import Groups, Indices, Parts
 from common.data.published.catalogue import NATURAL
 from common.draws.seeding import numpy_generator
 from common.errors import DataError
+from common.learning.compute import look_at_the_clock
 from common.samples.dataset import Labels
 
 if TYPE_CHECKING:
     from common.settings.sections import PartitionSettings
+
 
 # A rule returns (order, owner): the image order[i] goes to the client owner[i].
 Assignment = tuple[Indices, Indices]
@@ -237,3 +237,141 @@ def _deal_classes(labels: Labels, counts: Indices, rng: np.random.Generator) -> 
     clients, classes = counts.shape
     owner = np.repeat(np.tile(np.arange(clients), classes), counts.T.ravel())
     return order, owner
+
+
+# ---- counts --------------------------------------------------------------------------------------
+# Who holds what: class counts of a partition, as numbers and as a table to read.
+
+# Beyond this many classes a column each no longer fits a terminal.
+_MAX_COLUMNS = 20
+_NAMED = 5
+
+
+def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indices:
+    """Count each part's images by class.
+
+    Parameters
+    ----------
+    labels
+        int64 [n], each in 0..classes-1.
+    parts
+        K arrays of indices into ``labels``.
+    classes
+        how many classes the data set has.
+
+    Returns
+    -------
+    int64 [K, classes].
+    """
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+
+
+def lacking(labels: Labels, classes: Sequence[str], what: str) -> str:
+    """Return a sentence on the classes without a sample among ``labels``, by which a model is judged; else nothing."""
+    counts = np.bincount(labels, minlength=len(classes))
+    absent = [classes[label] for label in np.flatnonzero(counts == 0).tolist()]
+    if not absent or not len(labels):
+        return ""
+    more = f" and {len(absent) - _NAMED} more" if absent[_NAMED:] else ""
+    named = ", ".join(absent[:_NAMED]) + more
+    judged = len(classes) - len(absent)
+    return f"no {what} of {named}: the accuracy is over {judged} of {len(classes)} classes"
+
+
+def report(
+    counts: Indices, classes: Sequence[str], unit: str = "images", sites: Sequence[str] = ()
+) -> str:
+    """Return a table of ``counts`` [K, classes]: a line a site and their sum, in ``unit``.
+
+    With more than 20 classes a line tells the number of classes held and the largest one instead
+    of every count; with one column, as for text, only the sums. Without the names of the ``sites``
+    they are called partitions.
+    """
+    rows = [*counts, counts.sum(axis=0)]
+    names = [*(sites or (f"partition-{site}" for site in range(len(counts)))), "all"]
+    if len(classes) == 1:
+        header = ["site", unit]
+        cells = [[str(row.sum())] for row in rows]
+    elif len(classes) <= _MAX_COLUMNS:
+        header = ["site", unit, *classes]
+        cells = [[str(row.sum()), *(str(count) for count in row)] for row in rows]
+    else:
+        header = ["site", unit, "classes", "largest class"]
+        cells = [
+            [
+                str(row.sum()),
+                str(np.count_nonzero(row)),
+                f"{classes[int(row.argmax())]} {row.max()}",
+            ]
+            for row in rows
+        ]
+    table = [header, *([name, *row] for name, row in zip(names, cells, strict=True))]
+    widths = [max(len(line[column]) for line in table) for column in range(len(header))]
+    return "\n".join(
+        "  ".join(
+            [line[0].ljust(widths[0])]
+            + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
+        )
+        for line in table
+    )
+
+
+# ---- draws ---------------------------------------------------------------------------------------
+# Draws of unequal shares, repeated until every client has enough.
+
+
+def dirichlet(alpha: float, clients: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Draw shares [clients] from the symmetric Dirichlet(alpha); DataError if floats cannot draw with alpha."""
+    shares = rng.dirichlet(np.full(clients, alpha))
+    if not np.isclose(shares.sum(), 1):  # not a number, or all zero where the sum overflowed
+        raise DataError(
+            f"partition.alpha={alpha} is too extreme to draw with; use partition.kind=iid for an "
+            "even partition, or partition.kind=by_class with one class a client for the other "
+            "extreme"
+        )
+    return shares
+
+
+def divide(total: int, shares: NDArray[np.float64]) -> Indices:
+    """Cut ``total`` images at the rounded cumulative shares; the parts sum to ``total`` exactly."""
+    ends = np.rint(np.cumsum(shares) * total).astype(np.int64)
+    ends[-1] = total
+    return np.diff(np.minimum(ends, total), prepend=0)
+
+
+def draw_until_large_enough(
+    draw: Callable[[], Indices], images: int, clients: int, settings: PartitionSettings
+) -> Indices:
+    """Repeat a draw of counts [K, classes] until every client has ``min_size`` images.
+
+    A client without any image is refused whatever ``min_size`` says.
+
+    Raises
+    ------
+    DataError
+        there are too few images for that, or ``max_draws`` draws did not give it.
+    """
+    least = max(1, settings.min_size)
+    if clients * least > images:
+        raise DataError(
+            f"{clients} clients with partition.min_size={settings.min_size} need {clients * least} "
+            f"images, there are {images}; set partition.min_size to {images // clients} or less, "
+            "or lower federation.sites"
+        )
+    best = 0
+    for _ in range(settings.max_draws):
+        look_at_the_clock()
+        counts = draw()
+        smallest = int(counts.sum(axis=1).min())
+        if smallest >= least:
+            return counts
+        best = max(best, smallest)
+    lower = (
+        "partition.min_size or federation.sites" if settings.min_size > 1 else "federation.sites"
+    )
+    raise DataError(
+        f"{settings.max_draws} draws of partition.kind={settings.kind} with "
+        f"partition.alpha={settings.alpha} gave no partition in which each of {clients} clients "
+        f"has {least} images (the best had a smallest client of {best}); raise partition.alpha or "
+        f"partition.max_draws, or lower {lower}"
+    )

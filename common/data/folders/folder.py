@@ -1,4 +1,4 @@
-"""What lies in a folder of images: which files are whose class, and which are no images at all."""
+"""What lies in a folder of images: which files are whose class, which are no images, which are held out."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
+from common.data.division.stratify import Indices, validation_split
 from common.data.folders.decode import ENDINGS, HEIF_ENDINGS, reads_heif
+from common.data.store import Contents, Stored, digest_of, shared
+from common.draws.seeding import derive
 from common.errors import DataError
-from common.samples.dataset import Skipped
+from common.samples.dataset import Skipped, Split
 from common.settings.images import class_name
 
 log = logging.getLogger("flwr")
@@ -218,3 +222,130 @@ def by_reason(skipped: Iterable[Skipped]) -> str:
     counts = Counter(one.reason for one in skipped)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{reason}: {count}" for reason, count in ordered)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+# The publishers' files: where they lie and how they are checked before any is used.
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One published file.
+
+    Attributes
+    ----------
+    path
+        where it lies below the data directory (torchvision's layout).
+    split
+        the part of the data set it belongs to.
+    md5
+        the published file's checksum.
+    archive
+        the address of what its publisher offers, from which it is unpacked.
+    """
+
+    path: str
+    split: Literal["train", "test"]
+    md5: str
+    archive: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from.
+
+    Attributes
+    ----------
+    torchvision
+        the name of torchvision's class that downloads it.
+    files
+        everything it is read from.
+    read
+        makes the two splits of the files below a data directory.
+    """
+
+    torchvision: str
+    files: tuple[SourceFile, ...]
+    read: Callable[[Path, tuple[SourceFile, ...]], tuple[Split, Split]]
+
+    def paths(self, data_dir: Path) -> list[Path]:
+        """Return where its files lie, if they are there."""
+        return [data_dir / file.path for file in self.files]
+
+    def missing(self, data_dir: Path) -> list[SourceFile]:
+        """Return the files that do not lie below ``data_dir``."""
+        return [file for file in self.files if not (data_dir / file.path).is_file()]
+
+    def splits(self, data_dir: Path) -> tuple[Split, Split]:
+        """Return the training and the test split; DataError if a file is missing, truncated or damaged, naming it."""
+        return self.read(data_dir, self.files)
+
+    def fingerprint(self, data_dir: Path) -> str:
+        """Return what tells a store built from these files from one built from others."""
+        listing = "\n".join(f"{file.md5} {file.path}" for file in self.files)
+        return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def read_verified(data_dir: Path, file: SourceFile) -> bytes:
+    """Return a published file's content by its checksum; DataError if it is another or cannot be read."""
+    path = data_dir / file.path
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}); it comes from {file.archive}"
+        ) from error
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if md5 != file.md5:
+        raise DataError(
+            f"{path} is truncated or damaged: its {len(content):,} bytes have the md5 {md5}, the "
+            f"published file has {file.md5}; delete it (it is downloaded again) or unpack "
+            f"{file.archive} again"
+        )
+    return content
+
+
+# ---- holdout -------------------------------------------------------------------------------------
+# A test split for a set that brings none: a stratified share of its training images, drawn by the run's seed.
+
+_CUT = 2  # another number makes every cut be made again
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """What share of the training images becomes the test split where there is none, and the run's seed."""
+
+    share: float = 0.0
+    seed: int = 0
+
+
+def with_test(
+    stored: Stored, name: str, roots: Sequence[Path], holdout: Holdout, mode: int
+) -> Stored:
+    """Return ``stored`` with a test split: its own, else one cut off its training split, in a store of its own.
+
+    Parameters
+    ----------
+    roots : sequence of Path
+        Where stores may lie.
+    holdout : Holdout
+        What to cut; a share of 0 cuts nothing.
+    mode : int
+        Who may enter a new store.
+    """
+    if len(stored.test) or not holdout.share or not len(stored.train):
+        return stored
+    source = digest_of([_CUT, stored.checksum, holdout.share, holdout.seed])
+
+    def cut() -> Contents:
+        learned, held_out = (stored.train.at(part) for part in test_split(stored.train, holdout))
+        held_out = Split(held_out.images, held_out.labels)  # whose groups are nobody's
+        return Contents(learned, held_out, stored.skipped, stored.about)
+
+    return shared(f"{name}-test-{source[:8]}", roots, source, cut, mode)
+
+
+def test_split(train: Split, holdout: Holdout) -> tuple[Indices, Indices]:
+    """Return the sorted positions of what stays to learn from and of what becomes the test split."""
+    seed = derive(holdout.seed, "test")
+    return validation_split(train.labels, holdout.share, seed, train.owners, least=1)

@@ -11,24 +11,24 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.bounds import ANYWHERE, Bounds
-from common.data.division.groups import group_ids, on_both_sides, warn_of_shared
+from common.data.division.stratify import group_ids, on_both_sides, warn_of_shared
 from common.data.folders.decode import Unreadable, dtype_of, read_image
 from common.data.folders.folder import (
     PLAIN,
     TRAIN,
+    Holdout,
     Listing,
     account,
     by_reason,
     list_split,
     printable,
     split_folders,
+    with_test,
 )
-from common.data.folders.holdout import Holdout, with_test
 from common.data.folders.pictures import most_pixels
-from common.data.store import Contents, Stored, digest_of, shared, store_roots
+from common.data.store import ANYWHERE, Bounds, Contents, Stored, digest_of, shared, store_roots
 from common.errors import DataError
-from common.learning.patience import look_at_the_clock
+from common.learning.compute import look_at_the_clock
 from common.samples.dataset import Dataset, DatasetInfo, Skipped, Split
 from common.settings.images import ImagesSettings
 

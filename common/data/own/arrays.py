@@ -1,20 +1,28 @@
-"""What a set of one's own brings, by name, checked and brought to one form."""
+"""What a user's own set brings, from an npz, a function or item by item, checked and brought to one form."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import logging
+import operator
 import re
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 
-from common.data.division.groups import group_ids, on_both_sides
+from common.code.imports import load
+from common.data.division.stratify import group_ids, on_both_sides
+from common.data.folders.decode import FILTER, on_white
 from common.data.own.rows import check_printed, columns_of, rows_of
 from common.data.store import Contents
-from common.errors import DataError
+from common.errors import DataError, NectarError
 from common.samples.dataset import Images, Labels, Split
 from common.settings.images import class_name
 
@@ -326,3 +334,212 @@ def check_classes(names: list[str], largest: int, what: str) -> None:
 
 def _constants(value: Any, key: str, what: str) -> list[float]:
     return [float(number) for number in numbers(value, f"{what}: {key}").ravel()]
+
+
+# ---- npz -----------------------------------------------------------------------------------------
+# ``data.file``: arrays in a NumPy file.
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file's content; DataError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(
+            f"data.file={path} cannot be read ({error.strerror}): every machine that runs the federation needs it at "
+            "that path"
+        ) from error
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """Return a file's arrays by name, never unpickling; DataError if it is no .npz, is damaged or holds objects."""
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            raise DataError(
+                f"{path} is one array: write np.savez(path, train_images=..., train_labels=...)"
+            )
+        with found:
+            return {name: _array(found, name, path) for name in found.files}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(f"{path} cannot be read as a .npz file of NumPy's ({reason})") from error
+
+
+def _array(found: Any, name: str, path: Path) -> Any:
+    try:
+        return found[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise DataError(
+            f"{path}: {name} holds Python objects, which are never unpickled: save an array of numbers, and classes "
+            "as np.array([...], dtype=str)"
+        ) from None
+
+
+# ---- function ------------------------------------------------------------------------------------
+# ``dataset=package.module:callable``: what a function of the user's returns.
+
+
+def read_function(path: str, data_dir: Path, size: int) -> Mapping[str, Any]:
+    """Call the function and return images and labels by name.
+
+    Parameters
+    ----------
+    path : str
+        ``package.module:callable``. One that needs an argument is given the data directory. It returns a mapping as
+        :func:`common.data.own.arrays.contents_of` takes it, or data sets as torch has them: (train, test), or one.
+    size : int
+        As in :func:`common.data.own.arrays.arrays_of`.
+
+    Raises
+    ------
+    DataError
+        If it raises, or returns something else.
+    ConfigError
+        If it cannot be imported.
+    """
+    function = load(path)
+    if not callable(function):
+        raise DataError(f"dataset={path} is a {type(function).__name__}: name a function")
+    arguments = [data_dir] if _takes_directory(function, path) else []
+    try:
+        found = function(*arguments)
+    except NectarError:
+        raise
+    except Exception as error:  # a user's own function may raise anything
+        reason = str(error).splitlines()[0] if str(error) else "without a reason"
+        raise DataError(f"dataset={path} raised {type(error).__name__}: {reason}") from error
+    if isinstance(found, Mapping):
+        return found
+    splits = found if isinstance(found, tuple) else (found,)
+    if len(splits) not in (1, 2) or not all(map(is_item_set, splits)):
+        raise DataError(
+            f"dataset={path} returned a {type(found).__name__}: return a dict with train_images, train_labels and, if "
+            "there are, test_images and test_labels; or two data sets of torch's, (train, test)"
+        )
+    return of_item_sets(dict(zip(("train", "test"), splits, strict=False)), size, path)
+
+
+def of_item_sets(splits: Mapping[str, Any], size: int, what: str) -> dict[str, Any]:
+    """Return data sets of torch's, by the name of the split, as images and labels by name; their classes too."""
+    named: dict[str, Any] = {}
+    for part, items in splits.items():
+        named[f"{part}_images"], named[f"{part}_labels"] = arrays_of(
+            each(items), len(items), size, f"{what} ({part})"
+        )
+    classes = getattr(splits["train"], "classes", None)
+    if classes is not None:
+        named["classes"] = [str(name) for name in classes]
+    return named
+
+
+def _takes_directory(function: Callable[..., Any], path: str) -> bool:
+    """Whether the function needs an argument."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # one written in C may not tell
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in variadic]
+    if len(needed) > 1 or any(p.kind not in positional for p in needed):
+        names = ", ".join(p.name for p in needed)
+        raise DataError(
+            f"dataset={path} needs the arguments {names}: it is called without any, or with the data directory"
+        )
+    return bool(needed)
+
+
+# ---- items ---------------------------------------------------------------------------------------
+# Samples one by one, as torch's and the hub's data sets give them, to two arrays.
+
+_GREY = ("1", "L", "LA", "La")
+_COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
+
+
+def is_item_set(value: object) -> bool:
+    """Whether ``value`` gives samples by position, as a data set of torch's does."""
+    return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_plain(value)
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, (np.ndarray, str, bytes, dict, list, tuple)) or hasattr(value, "numpy")
+
+
+def each(items: Any) -> Iterator[Any]:
+    """Yield a data set's samples by position: not every one that has a length can be iterated over."""
+    return (items[i] for i in range(len(items)))
+
+
+def arrays_of(
+    samples: Iterable[Any], count: int, size: int, what: str
+) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+    """Return images [n, C, H, W] and labels [n] of ``count`` samples, each (image, label).
+
+    An image is Pillow's, then all become grey or all RGB, or an array or tensor, which stays as it is.
+
+    Parameters
+    ----------
+    size : int
+        Pixels a side that Pillow's images are brought to, as those of a folder are; 0 leaves them as they are.
+    what : str
+        What a message calls the set.
+
+    Raises
+    ------
+    DataError
+        If a sample is no image with a whole number, or images differ in size.
+    """
+    images: NDArray[np.generic] | None = None
+    labels = np.zeros(count, dtype=np.int64)
+    for place, sample in enumerate(samples):
+        image, labels[place] = _sample(sample, place, what)
+        plane = _plane(image, size, f"{what}, image {place}")
+        if images is None:
+            images = np.empty((count, *plane.shape), dtype=plane.dtype)
+        if isinstance(image, Image.Image) and len(plane) != images.shape[1]:
+            if len(plane) == 1:
+                plane = plane.repeat(3, axis=0)
+            else:  # the first coloured one
+                images = images.repeat(3, axis=1)
+        if plane.shape != images.shape[1:]:
+            raise DataError(
+                f"{what} has images of shape {plane.shape} and {images.shape[1:]}: set data.size, such as "
+                "data.size=32, to bring all to one size"
+            )
+        images[place] = plane
+    if images is None:
+        raise DataError(f"{what} holds no image")
+    return images, labels
+
+
+def _sample(sample: Any, place: int, what: str) -> tuple[Any, int]:
+    try:
+        image, label = sample
+    except (TypeError, ValueError):
+        raise DataError(f"{what}: sample {place} is not a pair of an image and its label") from None
+    try:
+        return image, operator.index(label.item() if hasattr(label, "item") else label)
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(
+            f"{what}: the label of sample {place} is a {type(label).__name__}, not a whole number"
+        ) from None
+
+
+def _plane(image: Any, size: int, what: str) -> NDArray[np.generic]:
+    if not isinstance(image, Image.Image):
+        if image is None:
+            raise DataError(f"{what} is missing")
+        return numbers(image, what)
+    if image.mode not in (*_GREY, *_COLOUR):
+        raise DataError(
+            f"{what} is of Pillow's mode {image.mode}, whose range is not known: bring its values to uint8 or 0..1"
+        )
+    flat = on_white(image).convert("L" if image.mode in _GREY else "RGB")
+    if size:
+        flat = ImageOps.fit(flat, (size, size), FILTER)
+    values = np.asarray(flat)
+    return values[None] if values.ndim == 2 else values.transpose(2, 0, 1)

@@ -1,13 +1,18 @@
-"""``dataset=hf:NAME``: an image set of the Hugging Face Hub, through flwr-datasets, which is an optional extra."""
+"""Other libraries' sets: the Hugging Face Hub's (``dataset=hf:NAME``) and torchvision's (``torchvision:NAME``)."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
-from common.data.bounds import ANYWHERE, Bounds
-from common.data.own.items import arrays_of
-from common.errors import DataError
+import numpy as np
+import torch
+
+from common.code.imports import constructor_parameters
+from common.data.own.arrays import arrays_of, of_item_sets
+from common.data.store import ANYWHERE, Bounds
+from common.errors import ConfigError, DataError
 
 _TRAIN = ("train",)
 #: as for folders, the first that is there is taken
@@ -24,7 +29,7 @@ def read_hub(dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE)
     data_dir : Path
         Below which the hub's files are kept.
     size : int
-        As in :func:`common.data.own.items.arrays_of`.
+        As in :func:`common.data.own.arrays.arrays_of`.
     bounds : Bounds
         What this machine lets a run touch; without leave to download, the hub's library is not asked.
 
@@ -87,7 +92,7 @@ def of_split(split: Any, part: str, size: int, what: str) -> dict[str, Any]:
     part : str
         ``train`` or ``test``.
     size : int
-        As in :func:`common.data.own.items.arrays_of`.
+        As in :func:`common.data.own.arrays.arrays_of`.
     what : str
         What a message calls the set.
 
@@ -118,3 +123,137 @@ def _column(split: Any, kind: str, usual: str, what: str) -> str:
             "own and name it by dataset=package.module:callable"
         )
     return str(found[0])
+
+
+# ---- torchvision sets ----------------------------------------------------------------------------
+# ``dataset=torchvision:NAME``: any of torchvision's image sets, laid out below the data directory as it does.
+
+#: what torchvision's sets call their parts, the first one that a set knows being taken
+_TORCHVISION_SETS_TRAIN, _TORCHVISION_SETS_TEST = ("train", "trainval"), ("test", "val", "valid")
+
+
+def read_torchvision(
+    dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE
+) -> dict[str, Any]:
+    """Return images and labels by name, downloading what is missing where there is a network.
+
+    Parameters
+    ----------
+    dataset : str
+        ``torchvision:NAME``; ``torchvision:NAME:SPLIT`` for a set that has several, such as EMNIST.
+    data_dir : Path
+        The data directory, torchvision's ``root``.
+    size : int
+        As in :func:`common.data.own.arrays.arrays_of`.
+
+    Raises
+    ------
+    ConfigError
+        If torchvision has no such set.
+    DataError
+        If it is missing and cannot or may not be downloaded, or is no set of images with one label each.
+    """
+    _, name, *variant = dataset.split(":")
+    bounds.links_inside(data_dir, "data-dir")
+    cls = _class(name, dataset)
+    splits = {
+        part: opened
+        for part in ("train", "test")
+        if (opened := _open(cls, part, variant, dataset, data_dir, bounds)) is not None
+    }
+    return _fast(splits) or of_item_sets(splits, size, dataset)
+
+
+def _class(name: str, dataset: str) -> Any:
+    import torchvision.datasets as known  # two seconds, which only a first reading should cost
+
+    cls = getattr(known, name, None)
+    if inspect.isclass(cls) and issubclass(cls, known.VisionDataset):
+        return cls
+    from difflib import get_close_matches
+
+    folded = {other.lower(): other for other in known.__all__}
+    near = [folded[one] for one in get_close_matches(name.lower(), folded, n=1, cutoff=0.5)]
+    hint = f", the nearest is {near[0]}" if near else ""
+    raise ConfigError(
+        f"dataset={dataset}: torchvision.datasets has no image set {name}{hint}; its page lists all there are."
+    )
+
+
+def _open(
+    cls: Any, part: str, variant: list[str], dataset: str, data_dir: Path, bounds: Bounds
+) -> Any:
+    """Return the set's training or test part; None for the test part of one that has none."""
+    parameters = constructor_parameters(cls)
+    fetches = "download" in parameters
+    options: dict[str, Any] = {"download": bounds.download} if fetches else {}
+    if "train" in parameters:
+        if ("split" in parameters) != bool(variant):
+            raise _variants(cls, dataset)
+        options |= {"train": part == "train"} | ({"split": variant[0]} if variant else {})
+        return _made(cls, options, dataset, data_dir, bounds)
+    if variant:
+        raise _variants(cls, dataset)
+    if "split" not in parameters:
+        return _made(cls, options, dataset, data_dir, bounds) if part == "train" else None
+    names = _TORCHVISION_SETS_TRAIN if part == "train" else _TORCHVISION_SETS_TEST
+    for name in names:
+        try:
+            return _made(cls, options | {"split": name}, dataset, data_dir, bounds)
+        except ValueError:  # torchvision's answer to a split that the set does not have
+            continue
+    if part == "test":
+        return None
+    raise DataError(f"dataset={dataset} has no part named {' or '.join(names)}")
+
+
+def _made(cls: Any, options: dict[str, Any], dataset: str, data_dir: Path, bounds: Bounds) -> Any:
+    data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        return cls(root=data_dir, **options)
+    except ValueError as error:
+        if "split" in options and "train" not in options:
+            raise
+        raise DataError(f"dataset={dataset}: {error}") from error
+    except TypeError as error:
+        raise DataError(
+            f"dataset={dataset} takes more than a folder and a split ({error}): write a function of your own and name "
+            "it by dataset=package.module:callable"
+        ) from error
+    except Exception as error:  # a network fails in any way it likes
+        bounds.may_download(dataset)
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise DataError(
+            f"dataset={dataset} is not below {data_dir} and cannot be downloaded ({reason}): put its files there as "
+            "torchvision lays them out, or point data-dir or NECTAR_DATA to a folder that has them"
+        ) from error
+
+
+def _variants(cls: Any, dataset: str) -> ConfigError:
+    known = getattr(cls, "splits", ())
+    if not known:
+        return ConfigError(f"dataset={dataset}: this set has no variants, write two words alone.")
+    first = ":".join(dataset.split(":")[:2])
+    return ConfigError(
+        f"dataset={dataset} must name one of its variants, {', '.join(known)}: dataset={first}:{known[0]}."
+    )
+
+
+def _fast(splits: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays of a set that keeps all its images in memory; nothing for any other."""
+    named: dict[str, Any] = {}
+    for part, items in splits.items():
+        images = getattr(items, "data", None)
+        labels = getattr(items, "targets", getattr(items, "labels", None))
+        if not isinstance(images, np.ndarray | torch.Tensor) or labels is None:
+            return {}
+        images, labels = np.asarray(images), np.asarray(labels)
+        if (
+            images.dtype != np.uint8
+            or images.ndim not in (3, 4)
+            or labels.shape != images.shape[:1]
+        ):
+            return {}
+        named |= {f"{part}_images": images, f"{part}_labels": labels}
+    classes = getattr(splits["train"], "classes", None)
+    return named | ({} if classes is None else {"classes": [str(name) for name in classes]})

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from common.data.bounds import ANYWHERE, Bounds
-from common.data.division.groups import warn_of_shared
-from common.data.folders.holdout import Holdout, with_test
+from common.data.division.stratify import warn_of_shared
+from common.data.folders.folder import Holdout, with_test
 from common.data.folders.pictures import bounded
-from common.data.own.arrays import ON_BOTH_SIDES, check_classes, contents_of
-from common.data.own.function import read_function
-from common.data.own.hub import read_hub
-from common.data.own.npz import file_digest, read_npz
-from common.data.own.rows import info_of_rows
-from common.data.own.table_file import read_table
-from common.data.own.targets import as_classes
-from common.data.own.torchvision_sets import read_torchvision
+from common.data.own.arrays import (
+    ON_BOTH_SIDES,
+    check_classes,
+    contents_of,
+    file_digest,
+    read_function,
+    read_npz,
+)
+from common.data.own.hub import read_hub, read_torchvision
+from common.data.own.rows import info_of_rows, read_table
 from common.data.store import (
+    ANYWHERE,
+    Bounds,
     Contents,
     Stored,
     checksum_of,
@@ -32,10 +36,17 @@ from common.data.store import (
     store_roots,
 )
 from common.errors import DataError
-from common.samples.dataset import Dataset, DatasetInfo
-from common.settings.datasets import FILE, FUNCTION, HUB, TABLE_ENDING, TORCHVISION, kind_of
+from common.samples.dataset import Dataset, DatasetInfo, number_of
 from common.settings.images import ImagesSettings
-from common.settings.sections import DataSettings
+from common.settings.sections import (
+    FILE,
+    FUNCTION,
+    HUB,
+    TABLE_ENDING,
+    TORCHVISION,
+    DataSettings,
+    kind_of,
+)
 
 _READER = 2  # another number makes every store be built again
 _PRIVATE = 0o700
@@ -55,7 +66,7 @@ def read_own(
     holdout: Holdout,
     bounds: Bounds = ANYWHERE,
 ) -> Dataset:
-    """Return a set of one's own, named by one of the forms of :mod:`common.settings.datasets`.
+    """Return a set of one's own, named by one of the forms of :mod:`common.settings.sections`.
 
     A file's store is known by the file's checksum, a published set's by its name: neither is read again. A function
     is called in every process, since nothing else tells whether what it returns has changed; it must return the same
@@ -203,3 +214,55 @@ def _constants(
             f"{where} must be one number{above}, or one for each of {channels} channels"
         )
     return tuple(values)
+
+
+# ---- targets -------------------------------------------------------------------------------------
+# Whether labels are classes: what looks measured is refused, and numbers that leave some out are coded.
+
+#: more different numbers than this are taken for measurements where so few rows have each, on average
+_FEW, _ROWS = 20, 10
+
+_DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}( .*)?")
+
+
+def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
+    """Return a set whose labels are coded as a table's are, unless it names its classes: from 0, none left out.
+
+    Raises
+    ------
+    DataError
+        If the labels look measured and these are not taken: why, and what to do.
+    """
+    if stored.about.get("stated"):
+        return stored
+    labels = np.concatenate([stored.train.labels, stored.test.labels])
+    there = np.unique(labels)
+    names = [stored.about["classes"][label] for label in there]
+    why = "" if measured else _looks_measured(names, len(labels))
+    if why:
+        raise DataError(
+            f"{name}: its labels look like a measurement, not like classes ({why}): name another column (data.label), "
+            "or write a few classes into it before, such as low and high; data.classes=labels takes every value as a "
+            "class all the same"
+        )
+    if len(there) == len(stored.about["classes"]) or len(there) < 2:
+        return stored
+    train, test = (
+        replace(split, labels=np.searchsorted(there, split.labels).astype(np.int64))
+        for split in (stored.train, stored.test)
+    )
+    return replace(stored, train=train, test=test, about={**stored.about, "classes": names})
+
+
+def _looks_measured(names: Sequence[str], rows: int) -> str:
+    """Return what the values of labels look like, where that is not classes."""
+    if 2 * sum(map(bool, map(_DATE.fullmatch, names))) > len(names):
+        return "dates"
+    numbers = [number for number in map(number_of, names) if number is not None]
+    if any(number % 1 for number in numbers):
+        return "numbers with a fraction"
+    if len(numbers) == len(names) > _FEW and rows < _ROWS * len(names):
+        return f"{len(names)} different numbers in {rows:,} rows"
+    if len(names) > _FEW and rows < 2 * len(names):  # prices, times, percentages
+        return f"{len(names)} different values in {rows:,} rows"
+    return ""

@@ -6,11 +6,11 @@ import string
 from difflib import get_close_matches
 
 from common.data.folders.decode import scale_of
-from common.data.published.leaf_vocabulary import FREQUENT, TOKENS, WHOLE
+from common.data.published.leaf import FREQUENT, TOKENS, WHOLE
 from common.errors import DataError
 from common.samples.dataset import DatasetInfo
-from common.settings.datasets import forms_in_words, kind_of
 from common.settings.images import ImagesSettings
+from common.settings.sections import forms_in_words, kind_of
 
 _FASHION = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from common.draws.seeding import generator
+from common.samples.dataset import DatasetInfo
+from common.samples.inputs import Samples
 from common.sites import ALL_SITES
-from nectar.audit.images.attacks import ATTACKS, COUNTED, FITTED, MEMBER, Candidates
-from nectar.audit.images.evidence import NOBODY, Evidence
-from nectar.audit.images.figures import Found, Scored, figures
+from common.wire.synthetic_images import SyntheticImages
+from nectar.audit.images.attacks import (
+    ATTACKS,
+    COUNTED,
+    FITTED,
+    MEMBER,
+    RATE,
+    Candidates,
+    Found,
+    Scored,
+    figures,
+)
+from synth.distribution_matching import doubled as blown_up
 
 MOST_UNMIXED = 8_000
 """Candidates of a class up to which images are un-mixed: two tables of all pairs of them are in memory."""
@@ -192,3 +206,260 @@ class _Search:
                 distance = ((pixels[mask][near[mask].argmax(0)] - sent) ** 2).mean(1).sqrt()
                 apart[place, at] = torch.minimum(apart[place, at], distance)
         apart[2, at] = float(own.sum() / (own | other).sum().clamp_min(1))
+
+
+# ---- evidence ------------------------------------------------------------------------------------
+# What an audit of images goes by: who was in the data, who was not, and what left.
+
+NOBODY = -1
+"""The owner of a control."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Images that left a site, as pixels, values 0 to 1 where the site keeps to that.
+
+    Parameters
+    ----------
+    pixels : Tensor
+        Float32 [m, D].
+    of_class : Tensor
+        Bool [m, classes]: which classes an image stands for; of soft labels those with at least half of the most.
+    """
+
+    pixels: Tensor
+    of_class: Tensor
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Candidates, and what was sent.
+
+    Parameters
+    ----------
+    candidates : Samples
+        Members and controls, as they are stored.
+    owner : Tensor
+        int64 [n]: the position in ``sites`` of the site that trains on it, or NOBODY.
+    kind : Tensor
+        int64 [n], MEMBER, FITTED or COUNTED of :mod:`nectar.audit.images.attacks`.
+    sent : mapping of str to Sent
+        By site, or under ALL_SITES.
+    """
+
+    candidates: Samples
+    owner: Tensor
+    kind: Tensor
+    sites: tuple[str, ...]
+    info: DatasetInfo
+    sent: Mapping[str, Sent]
+
+    @classmethod
+    def of(
+        cls,
+        members: Mapping[str, Samples],
+        controls: Samples,
+        info: DatasetInfo,
+        sent: Mapping[str, Sent],
+    ) -> Evidence:
+        """Put it together; half of the controls of each class fit thresholds, the others are counted."""
+        owners = [torch.full((len(one),), i) for i, one in enumerate(members.values())]
+        owner = torch.cat([*owners, torch.full((len(controls),), NOBODY)])
+        kind = torch.full((len(owner),), MEMBER)
+        kind[owner == NOBODY] = _halves(controls.labels)
+        return cls(
+            everybody([*members.values(), controls]), owner, kind, tuple(members), info, sent
+        )
+
+    def pixels(self, rows: Tensor) -> Tensor:
+        """Return candidates as float32 [n, D], values 0 to 1."""
+        return self.candidates.raw[rows].flatten(1).to(torch.float32) / self.info.scale
+
+
+def everybody(parts: Sequence[Samples]) -> Samples:
+    """Return samples of one data set as one."""
+    raw, labels = (
+        torch.cat(each) for each in zip(*((p.raw, p.labels) for p in parts), strict=True)
+    )
+    return replace(parts[0], raw=raw, labels=labels)
+
+
+def sent_of(images: SyntheticImages, info: DatasetInfo) -> Sent:
+    """Return what a site sent, without the normalisation; images of half the size as networks see them."""
+    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (info.mean, info.std))
+    given = images.images.float()
+    pixels = (given if given.shape[1:] == info.shape else blown_up(given)) * std + mean
+    labels, classes = images.labels, len(info.classes)
+    if labels.is_floating_point():
+        return Sent(pixels.flatten(1), labels >= labels.amax(1, keepdim=True) / 2)
+    return Sent(pixels.flatten(1), labels[:, None] == torch.arange(classes))
+
+
+def together(sets: Sequence[Sent]) -> Sent:
+    """Return several sets as one."""
+    return Sent(torch.cat([s.pixels for s in sets]), torch.cat([s.of_class for s in sets]))
+
+
+def _halves(labels: Tensor) -> Tensor:
+    """Return FITTED or COUNTED for controls of these classes, int64 [n]: alternately, in an order that is drawn."""
+    kind = torch.full((len(labels),), COUNTED)
+    for label in torch.unique(labels).tolist():
+        rows = (labels == label).nonzero().flatten()
+        drawn = torch.randperm(len(rows), generator=generator(0, "audit-halves", label))
+        kind[rows[drawn[::2]]] = FITTED
+    return kind
+
+
+# ---- outcome -------------------------------------------------------------------------------------
+# What an audit of images came to: as JSON in a record, and as tables.
+
+SCHEMA = 1
+
+LIMITS = (
+    "What these attacks do not find may be found by others: a share near that of false alarms proves nothing. "
+    "Un-mixing has every member among its candidates."
+)
+
+
+def outcome(
+    whole: Examined, sites: Mapping[str, Examined], about: Mapping[str, Any], notes: Sequence[str]
+) -> dict[str, Any]:
+    """Return the outcome as JSON can state it.
+
+    Parameters
+    ----------
+    about : mapping
+        What was audited: controls by what they are.
+    notes : sequence of str
+        What could not be had.
+    """
+    return {
+        "schema": SCHEMA,
+        "rate": RATE,
+        **about,
+        "notes": [*notes, LIMITS],
+        "all": _stated(whole),
+        "sites": {site: _stated(each) for site, each in sites.items()},
+    }
+
+
+def _stated(one: Examined) -> dict[str, Any]:
+    return {**asdict(one), "strongest": one.strongest}
+
+
+def plus_minus(found: Mapping[str, Any], name: str, digits: int = 1) -> str:
+    """Return a share in percent with its standard error."""
+    return f"{100 * found[name]:.{digits}f} ± {100 * found[f'{name}_error']:.{digits}f} %"
+
+
+def attack_rows(examined: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row an attack: its name, area, members found, false alarms counted; the strongest is marked."""
+    return [
+        [
+            f"{name} *" if name == examined["strongest"] else name,
+            f"{found['area']:.3f} ± {found['area_error']:.3f}",
+            plus_minus(found, "found"),
+            plus_minus(found, "false_alarms"),
+        ]
+        for name, found in examined["attacks"].items()
+    ]
+
+
+ATTACK_HEAD = ("attack", "area", f"members found at {100 * RATE:g} %", "false alarms counted")
+SITE_HEAD = (
+    "site",
+    "members",
+    "images",
+    "own",
+    "other",
+    "nearer to own",
+    "by chance",
+    "strongest",
+    "found",
+    "area",
+)
+
+
+def site_rows(content: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row a site: members, images, median distances, share nearer to its own, and the strongest attack."""
+    rows = []
+    for site, each in content["sites"].items():
+        found = each["attacks"].get(each["strongest"])
+        near = each.get("nearest") or {}
+        rows.append(
+            [
+                site,
+                f"{found['members']:,}" if found else _NOTHING,
+                f"{each['images']:,}",
+                *(_number(near.get(key)) for key in ("own_median", "other_median")),
+                *(_share(near.get(key)) for key in ("nearer_to_own", "nearer_by_chance")),
+                each["strongest"] or _NOTHING,
+                plus_minus(found, "found") if found else _NOTHING,
+                f"{found['area']:.3f}" if found else _NOTHING,
+            ]
+        )
+    return rows
+
+
+def as_text(content: Mapping[str, Any]) -> str:
+    """Return the outcome for a terminal."""
+    parts = [sentence(content)]
+    if content["all"]["attacks"]:
+        parts.append(aligned([ATTACK_HEAD, *attack_rows(content["all"])]))
+    if content["sites"]:
+        parts.append(aligned([SITE_HEAD, *site_rows(content)]))
+        parts.append(DISTANCES)
+    return "\n\n".join([*parts, *content["notes"]])
+
+
+DISTANCES = (
+    "own, other: median distance of a sent image from the nearest image of its class that the site trains on, and from "
+    "the nearest control (root mean square of values 0 to 1). By chance: the share nearer to own if these were drawn "
+    "alike."
+)
+
+
+def sentence(content: Mapping[str, Any]) -> str:
+    """Say who the members and controls are, and what the strongest attack finds."""
+    controls = ", ".join(f"{count:,} {what}" for what, count in content["controls"].items())
+    whole = content["all"]
+    found = whole["attacks"].get(whole["strongest"])
+    members = f"{found['members']:,} members" if found else "No members"
+    said = [f"{members} (all images that sites train on); controls: {controls}."]
+    after = f" after round {content['round']}" if "round" in content else ""
+    said.append(f"{whole['images']:,} images that were sent were read{after}.")
+    if found:
+        said.append(
+            f"The strongest attack, {whole['strongest']}, finds {plus_minus(found, 'found')} of the members where "
+            f"{plus_minus(found, 'false_alarms')} of the controls are taken for some; area "
+            f"{found['area']:.3f} ± {found['area_error']:.3f}."
+        )
+    return " ".join(said)
+
+
+_NOTHING = "–"
+
+
+def _number(value: Any) -> str:
+    return _NOTHING if value is None else f"{value:.3f}"
+
+
+def _share(value: Any) -> str:
+    return _NOTHING if value is None else f"{100 * value:.0f} %"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in columns, the first to the left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
+            ]
+        ).rstrip()
+        for row in rows
+    )

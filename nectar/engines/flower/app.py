@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.code.fingerprint import fingerprint_of
 from common.config.text import from_home
-from nectar.engines.flower.job import LaunchError
+from nectar.engines.flower.client import LaunchError
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp

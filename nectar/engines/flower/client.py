@@ -1,16 +1,25 @@
-"""Flower's command line client, asked for JSON: start a run, read its log, learn its outcome."""
+"""Flower's command line client, asked for JSON: start a run, read and show its log, learn its outcome."""
+
+from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import subprocess
+import sysconfig
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from common.config.keys import TYPED
+from common.errors import NectarError
 from nectar.engines import processes
-from nectar.engines.flower.job import LaunchError
+from nectar.words import to_flwr
+from server_app.sending import is_marked, told
 
 SUBMIT_SECONDS = 300.0
 _LIST_SECONDS = 120.0
@@ -38,6 +47,10 @@ class Outcome:
         """What is said of a run that did not complete."""
         given = self.details if self.details not in ("", "N/A") else "Flower gives no reason"
         return f"The run did not complete ({self.status.partition(':')[2]}): {given}"
+
+
+class LaunchError(NectarError):
+    """A simulation could not be started, or ended without an outcome."""
 
 
 class Refused(LaunchError):
@@ -214,3 +227,220 @@ def _refusal(answer: Mapping[str, Any]) -> str:
         if opening in reason:
             return reason[reason.index(opening) :]
     return reason
+
+
+# ---- log -----------------------------------------------------------------------------------------
+# The run's log as the terminal shows it: Flower's lines, without Flower's and Ray's small talk.
+
+_RETRY_SECONDS = 2.0
+
+#: the log of a run that is over is read so often, until a reading does not break off
+_READINGS = 3
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_LEVEL = r"(?:\(\w+ pid=\d+\) )?(?:INFO|WARNING)\s*:\s*"
+
+# Whole lines, never parts of one, and none at the level of an error: a line that is not known to
+# be idle is shown.
+_IDLE = re.compile(
+    "|".join(
+        [
+            rf"{_LEVEL}$",
+            rf"{_LEVEL}Starting logstream for run_id `\d+`$",
+            rf"{_LEVEL}Starting Flower Simulation$",
+            rf"{_LEVEL}Since flwr 1\.32, default simulated SuperNodes changed from 10 to 2\.$",
+            rf"{_LEVEL}Federation `[^`]*` \(\d+ simulated SuperNodes\)$",
+            rf"{_LEVEL}To change federation size, use the following command:$",
+            rf"{_LEVEL}flwr federation simulation-config .*$",
+            rf"{_LEVEL}Manually terminating ClientAppActor(?: \[repeated .*)?$",
+            r"(?:\(\w*\s*pid=\d+\) )?\[mutex\.cc : \d+\] RAW: .*$",
+            r"Using SuperLink: .*$",
+            r"Successfully installed \S+ to \S+$",
+            r".*FutureWarning: Tip: In future versions of Ray, Ray will no longer override "
+            r"accelerator visible devices env var .*$",
+        ]
+    )
+)
+_WARNING_SOURCE = re.compile(r"\s+warnings\.warn\($")
+
+
+def plain(line: str) -> str:
+    """Give `line` without terminal colours."""
+    return _COLOUR.sub("", line)
+
+
+class NoiseFilter:
+    """Says line by line what is worth showing; remembers a cut warning for its second line."""
+
+    def __init__(self) -> None:
+        self._after_warning = False
+
+    def shows(self, line: str) -> bool:
+        """Tell whether `line` (with or without its line end and colours) carries information."""
+        text = plain(line).rstrip()
+        source_line = self._after_warning and _WARNING_SOURCE.match(text) is not None
+        idle = source_line or _IDLE.match(text) is not None
+        self._after_warning = idle and "FutureWarning" in text
+        return not idle
+
+
+class Screen:
+    """Where a log is shown.
+
+    Parameters
+    ----------
+    verbose
+        Whether every line is, idle ones too.
+    """
+
+    def __init__(self, out: TextIO, *, verbose: bool) -> None:
+        self._out = out
+        self._verbose = verbose
+        self._noise = NoiseFilter()
+        self._explained = False
+
+    def show(self, line: str) -> None:
+        """Show a line of the log, line end included; colours are for terminals alone, marked lines for programs.
+
+        Behind the sentence that says why a run stopped Flower says it again, as a traceback.
+        """
+        self._explained = self._explained or bool(told(line, "stopped"))
+        if is_marked(line):
+            return
+        if self._verbose or (self._noise.shows(line) and not self._explained):
+            self._out.write(line if self._out.isatty() else plain(line))
+            self._out.flush()
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence of our own."""
+        self._out.write(f"{sentence}\n")
+        self._out.flush()
+
+    def say_failed(self, outcome: Outcome) -> None:
+        """Show that a run did not complete, with Flower's reason unless the log has said it."""
+        self.say("The run did not complete." if self._explained else outcome.reason)
+
+
+def follow_lines(
+    lines: Callable[[], Iterator[str]], outcome: Callable[[], Outcome], see: Callable[[str], object]
+) -> Outcome:
+    """Read a run's log, each line once, until the run is over.
+
+    Parameters
+    ----------
+    lines
+        Gives the log from its beginning to the run's end; raises LogBroken where the connection breaks.
+    see
+        Called with each line, its line end included; the log's very last one may have none.
+    """
+    seen, left = 0, _READINGS
+    while True:
+        half, whole = "", True
+        try:
+            for number, line in enumerate(lines()):
+                # After a broken connection the log comes again from its beginning.
+                if number < seen:
+                    continue
+                if line.endswith("\n"):
+                    see(line)
+                    seen = number + 1
+                else:
+                    half = line
+        except LogBroken:
+            whole = False
+        found = outcome()
+        if found.finished:
+            left -= 1
+            if whole or not left:
+                if half:
+                    see(half)
+                return found
+        time.sleep(_RETRY_SECONDS)
+
+
+# ---- job -----------------------------------------------------------------------------------------
+# What is to be simulated, and the plain ``flwr run`` command that does it.
+
+RAY_ADDRESS = "RAY_ADDRESS"
+"""The variable that takes a process of Ray to a cluster that is there."""
+
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Simulated devices and what each may use.
+
+    Attributes
+    ----------
+    client_cores
+        Cores a device at work takes.
+    client_gpus
+        Share of a GPU a device at work takes.
+    workers
+        Devices at work at a time.
+    cluster
+        The Ray cluster whose cores bound these instead; empty: a Ray of the run's own.
+    """
+
+    supernodes: int
+    client_cores: int
+    client_gpus: float
+    workers: int
+    cluster: str = ""
+
+    def federation_config(self) -> str:
+        """Give Flower's ``--federation-config`` string."""
+        # Ray refuses to be told how many cores a cluster has that is there.
+        own = "" if self.cluster else f" init-args-num-cpus={self.workers * self.client_cores}"
+        return (
+            f"num-supernodes={self.supernodes} "
+            f"client-resources-num-cpus={self.client_cores} "
+            f"client-resources-num-gpus={float(self.client_gpus)}{own}"
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a Flower app in simulation.
+
+    Attributes
+    ----------
+    app
+        The app's directory, the one that holds its pyproject.toml.
+    run_config
+        Overrides of the app's run configuration.
+    """
+
+    app: Path
+    run_config: Mapping[str, Scalar]
+    resources: Resources
+
+    def options(self, *without: str) -> list[str]:
+        """Give the options of ``flwr run`` that carry this job, but for some keys of its run configuration."""
+        overrides = to_flwr({k: v for k, v in self.run_config.items() if k not in without})
+        config = ["--run-config", overrides] if overrides else []
+        return [*config, "--federation-config", self.resources.federation_config()]
+
+    def plain_command(self) -> str:
+        """Give the line that does the same with nothing but Flower, ready for a POSIX shell.
+
+        Flower's own dependency installation is off in it: it costs time at every run and its
+        clean-up can make a run that went well be reported as failed. The scripts' directory leads
+        PATH because Flower finds its own programs there.
+        """
+        words = ["flwr", "run", str(self.app), *self.options(TYPED), "--stream"]
+        cluster = self.resources.cluster
+        return " ".join(
+            [
+                f'env PATH={shlex.quote(str(scripts_directory()))}:"$PATH"',
+                "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
+                *([f"{RAY_ADDRESS}={shlex.quote(cluster)}"] if cluster else []),
+                shlex.join(words),
+            ]
+        )
+
+
+def scripts_directory() -> Path:
+    """Give the directory of this environment's programs (``flwr``, ``flower-superlink``)."""
+    return Path(sysconfig.get_path("scripts"))

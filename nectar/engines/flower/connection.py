@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
+import re
 import ssl
+import tempfile
 import time
+import tomllib
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from nectar.engines.flower.client import Client
-from nectar.engines.flower.job import LaunchError, scripts_directory
+from common.config.keys import nearest
+from common.config.text import from_home
+from nectar.engines.flower.client import Client, LaunchError, scripts_directory
 
 _PROBE_SECONDS, _FIRST_PROBE_SECONDS = 10.0, 30.0
 _POLL_SECONDS = 1.0
@@ -132,3 +139,124 @@ def _environment(home: Path) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
     }
+
+
+# ---- connecting ----------------------------------------------------------------------------------
+# How one finds a SuperLink: by a name in Flower's configuration, or by HOST:PORT and a CA.
+
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
+
+#: a name of our own, for connections that have none
+_UNNAMED = "nectar"
+
+
+@contextlib.contextmanager
+def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Iterator[Connection]:
+    """Find the connection that ``word`` names.
+
+    Parameters
+    ----------
+    word : str
+        A name of Flower's configuration, or HOST:PORT.
+    ca : str, optional
+        The authority's certificates, for HOST:PORT. A Flower home for the time of the call is made then.
+    insecure : bool
+        Whether a connection without TLS is meant.
+
+    Raises
+    ------
+    LaunchError
+        There is no such connection, it is Flower's local simulation, or it has no TLS where that is not meant.
+    """
+    if _is_address(word):
+        with tempfile.TemporaryDirectory(prefix="nectar-connection-") as home:
+            yield _unnamed(word, ca, insecure, Path(home))
+        return
+    if ca is not None:
+        raise LaunchError(
+            f"--ca goes with HOST:PORT; the connection {word!r} states its own root-certificates."
+        )
+    yield _named(word, insecure)
+
+
+def flower_home() -> Path:
+    """Return Flower's home, as Flower finds it."""
+    return Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()
+
+
+def _is_address(text: str) -> bool:
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and int(match["port"]) < 2**16
+
+
+def _unnamed(address: str, ca: str | None, insecure: bool, home: Path) -> Connection:
+    if ca is not None and insecure:
+        raise LaunchError("--ca and --insecure exclude each other.")
+    if ca is None and not insecure:
+        raise LaunchError(
+            f"{address} needs the authority's certificate: --ca ca.crt (or, where nobody else can listen, --insecure)."
+        )
+    certificates = None if ca is None else Path.cwd() / from_home(ca)
+    if certificates is not None and not certificates.is_file():
+        raise LaunchError(f"There is no certificate {certificates}: give the authority's ca.crt.")
+    trust = (
+        "insecure = true" if certificates is None else f"root-certificates = {_toml(certificates)}"
+    )
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "{_UNNAMED}"\n\n[superlink.{_UNNAMED}]\naddress = "{address}"\n{trust}\n',
+        encoding="utf-8",
+    )
+    return Connection(_UNNAMED, address, certificates, insecure, home)
+
+
+def _named(name: str, insecure: bool) -> Connection:
+    home = flower_home()
+    file = home / "config.toml"
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8")).get("superlink", {})
+    except FileNotFoundError:
+        content = {}
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"Flower's configuration {file} cannot be read: {error}") from None
+    known = [key for key, value in content.items() if isinstance(value, dict)]
+    if name not in known:
+        guess = nearest(name, known)
+        hint = f"did you mean {guess}? " if guess else ""
+        raise LaunchError(
+            f"There is no connection {name!r} in {file}: {hint}Add [superlink.{name}] with address and "
+            "root-certificates there, or give HOST:PORT --ca ca.crt."
+        )
+    return _checked(Connection(name, *_facts(name, file, content[name]), home), file, insecure)
+
+
+def _facts(name: str, file: Path, entry: dict[str, Any]) -> tuple[str, Path | None, bool]:
+    address = str(entry.get("address", ""))
+    if not _is_address(address):
+        raise LaunchError(
+            f"The connection {name!r} in {file} is to no SuperLink of its own (address {address!r}): it needs "
+            'address = "HOST:PORT"; `nectar simulate` is the simulation.'
+        )
+    certificates = entry.get("root-certificates")
+    path = None if certificates is None else Path(str(certificates))
+    return address, path, entry.get("insecure") is True
+
+
+def _checked(connection: Connection, file: Path, insecure: bool) -> Connection:
+    if connection.insecure and not insecure:
+        raise LaunchError(
+            f"The connection {connection.name!r} in {file} has no TLS (insecure = true), and it carries code for every "
+            "site: give it root-certificates, or say --insecure if that is meant."
+        )
+    if insecure and not connection.insecure:
+        raise LaunchError(
+            f"The connection {connection.name!r} in {file} has TLS: leave --insecure out."
+        )
+    if connection.root_certificates is not None and not connection.root_certificates.is_file():
+        raise LaunchError(
+            f"The connection {connection.name!r} in {file} names {connection.root_certificates}, which is not there."
+        )
+    return connection
+
+
+def _toml(path: Path) -> str:
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -15,7 +15,7 @@ from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 
-from common.learning import steps
+from common.learning import compute as steps
 from nectar.engines import processes
 from nectar.engines.pool.arrays import Receiver, Sender
 

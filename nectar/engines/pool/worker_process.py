@@ -56,7 +56,7 @@ def _work(tasks: Receiver, answers: _Answers) -> None:
         answers.send("failed", f"{type(error).__name__}: {error}")
         return
     answers.send("ready", source)
-    from common.learning import steps
+    from common.learning import compute as steps
 
     with steps.watched(answers.report):
         while True:

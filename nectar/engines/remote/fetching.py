@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
+import stat
+import tempfile
 import threading
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nectar.engines.flower.client import Client, Outcome
+from nectar.engines.flower.client import Client, LaunchError, Outcome
 from nectar.engines.flower.connection import Connection
-from nectar.engines.flower.job import LaunchError
-from nectar.engines.remote.following import follow
-from nectar.engines.remote.unpacking import unpack
+from nectar.engines.remote.order import follow
 from nectar.words import to_flwr
-from server_app.marked_lines import told
-from server_app.sending.lines import Arrival, FetchError, Head
-from server_app.sending.request import LATEST, Request, checked_record
+from server_app.record import Record
+from server_app.run_directory import COMPLETED, RunDirectory
+from server_app.sending import (
+    LATEST,
+    NAME,
+    Arrival,
+    FetchError,
+    Head,
+    Request,
+    checked_record,
+    told,
+    within,
+)
+from server_app.writer import LOCK
 
 #: how often the log is read until all lines are there; the SuperLink keeps it
 _READINGS = 3
@@ -123,3 +139,141 @@ def _ended_in_time(client: Client, run: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+# ---- unpacking -----------------------------------------------------------------------------------
+# The archive of a record as files at home: every name is checked, nothing is written outside, nothing half.
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+#: bytes an archive may unpack to, and bytes compared at a time
+_LIMIT, _PIECE = 4_000_000_000, 1_000_000
+
+
+def unpack(
+    content: bytes, target: Path, *, replace: bool = False, without: Collection[str] = ()
+) -> bool:
+    """Unpack an archive as the directory ``target``.
+
+    What lies there and is none of the archive's files stays: a report, a file that was fetched before. Where the
+    record has gone on since, a copy of a run that had not completed, nothing is asked.
+
+    Parameters
+    ----------
+    content : bytes
+        The zip archive.
+    target : Path
+        The record's directory at home. It is whole or not there.
+    replace : bool
+        Whether files of a completed run that are otherwise there may go.
+    without : collection of str
+        What of the record was left out; where it has gone on since, an earlier copy of that goes.
+
+    Returns
+    -------
+    bool
+        Whether anything was written: False if the same files are there already.
+
+    Raises
+    ------
+    FetchError
+        If the archive holds anything but plain files below the record, or cannot be read, or the directory is there
+        with other content.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            members = _members(archive)
+            there = [member for member in members if os.path.lexists(target / member.filename)]
+            changed = os.path.lexists(target) and not (
+                target.is_dir() and all(_is_same(archive, member, target) for member in there)
+            )
+            if len(there) == len(members) and not changed:
+                return False
+            if changed and _is_own(target) and Record(target).is_being_written():
+                raise FetchError(
+                    f"{target} is being written by a run on this machine, and what came is otherwise: give another "
+                    "--output, or wait for its end"
+                )
+            if changed and not replace and (_is_own(target) or not _is_unfinished(target)):
+                raise FetchError(
+                    f"{target} is there already, and otherwise: give another --output, or --replace to let it go"
+                )
+            _place(archive, members, target, without if changed else ())
+    except zipfile.BadZipFile as error:
+        raise FetchError(f"what came is not an archive ({error})") from None
+    except (NotImplementedError, RuntimeError, ValueError, zlib.error, EOFError) as error:
+        raise FetchError(f"what came is an archive that cannot be read ({error})") from None
+    except OSError as error:
+        raise FetchError(
+            f"{target} cannot be written ({error.strerror}): choose another --output"
+        ) from None
+    return True
+
+
+def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
+    members = archive.infolist()
+    for member in members:
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        named = all(NAME.fullmatch(part) for part in member.filename.split("/"))
+        if kind != stat.S_IFREG or not named or member.compress_type not in _METHODS:
+            raise FetchError(
+                f"what came holds {member.filename[:100]!r}, which is not a file of a record: nothing is unpacked"
+            )
+    if len({member.filename for member in members}) != len(members):
+        raise FetchError("what came holds a file twice: nothing is unpacked")
+    if sum(member.file_size for member in members) > _LIMIT:
+        raise FetchError(
+            f"what came is larger than {_LIMIT / 1e9:g} GB unpacked: nothing is unpacked"
+        )
+    return members
+
+
+def _is_same(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) -> bool:
+    path = target / member.filename
+    if not path.is_file() or path.stat().st_size != member.file_size:
+        return False
+    with archive.open(member) as came, path.open("rb") as here:
+        return all(piece == here.read(len(piece)) for piece in iter(lambda: came.read(_PIECE), b""))
+
+
+def _is_unfinished(target: Path) -> bool:
+    """Whether the copy at home is of a run that went on, or failed, when it was fetched."""
+    stated = RunDirectory(target).stated()
+    return stated is not None and stated.get("outcome") != COMPLETED
+
+
+def _is_own(target: Path) -> bool:
+    """Whether a run on this machine wrote it: a copy that came has no lock, and what another wrote it may not touch."""
+    return os.path.lexists(target / LOCK)
+
+
+def _place(
+    archive: zipfile.ZipFile,
+    members: list[zipfile.ZipInfo],
+    target: Path,
+    stale: Collection[str],
+) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as temporary:
+        fresh = Path(temporary, "record")
+        fresh.mkdir()
+        for member in members:
+            path = fresh / member.filename
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(member) as source, path.open("xb") as file:
+                shutil.copyfileobj(source, file)
+        if os.path.lexists(target):
+            _carry_over(target, fresh, stale)
+            target.rename(Path(temporary, "replaced"))
+        fresh.rename(target)
+
+
+def _carry_over(old: Path, fresh: Path, stale: Collection[str]) -> None:
+    """Copy what the archive does not have from the old directory to the fresh one."""
+    for folder, folders, files in os.walk(old):
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for path in (Path(folder, name) for name in [*files, *links]):
+            name = path.relative_to(old)
+            if not os.path.lexists(fresh / name) and not within(name.as_posix(), stale):
+                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, fresh / name, follow_symlinks=False)

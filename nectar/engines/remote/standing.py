@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from nectar.engines.flower.client import Client
+from nectar.engines.flower.client import Client, plain
 from nectar.engines.flower.connection import Connection
-from nectar.engines.flower.log import plain
-from server_app.marked_lines import is_marked, told
-from strategies.exchange.naming import silent_in
+from server_app.sending import is_marked, told
+from strategies.exchange.roll_call import silent_in
 
 _SECONDS = 120.0
 

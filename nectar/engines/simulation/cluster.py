@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from nectar.engines.flower.job import LaunchError
+from nectar.engines.flower.client import LaunchError
 
 
 def knock(address: str) -> None:

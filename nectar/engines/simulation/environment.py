@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from common.code.imports import FOLDER
-from nectar.engines.flower.job import RAY_ADDRESS, scripts_directory
+from nectar.engines.flower.client import RAY_ADDRESS, scripts_directory
 from nectar.engines.simulation import bytecode, workspace
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nectar.engines import processes
-from nectar.engines.flower.job import scripts_directory
-from nectar.engines.flower.log import plain
+from nectar.engines.flower.client import plain, scripts_directory
 from nectar.engines.simulation import warm
 
 

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import TextIO
 
 from nectar.engines.flower.app import require_app
-from nectar.engines.flower.client import Outcome
-from nectar.engines.flower.job import Job
-from nectar.engines.flower.log import Screen, follow_lines
+from nectar.engines.flower.client import Job, Outcome, Screen, follow_lines
 from nectar.engines.interrupt import Interrupted, Interrupts
 from nectar.engines.simulation import bytecode
 from nectar.engines.simulation.superlink import SuperLink
 from nectar.engines.simulation.workspace import Workspace, sweep
 from nectar.words import next_step
-from server_app.marked_lines import told
+from server_app.sending import told
 
 
 def simulate(

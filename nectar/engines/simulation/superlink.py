@@ -14,12 +14,14 @@ from nectar.engines.flower.app import copy_bundled
 from nectar.engines.flower.client import (
     SUBMIT_SECONDS,
     Client,
+    Job,
+    LaunchError,
     Outcome,
     run_number,
     run_words,
+    scripts_directory,
     silent,
 )
-from nectar.engines.flower.job import Job, LaunchError, scripts_directory
 from nectar.engines.simulation import bytecode
 from nectar.engines.simulation.environment import environment
 from nectar.engines.simulation.programs import Place, Program

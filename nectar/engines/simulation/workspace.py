@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from nectar.engines import processes
-from nectar.engines.flower.job import LaunchError
+from nectar.engines.flower.client import LaunchError
 
 MARK = "NECTAR_SIMULATION"
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.config.resolved import Config
-from common.data.folders.files import Source
+from common.data.folders.folder import Source
 from common.data.published.sources import SOURCES
 from common.data.store import open_store, store_roots
 from common.division import Division
 from common.errors import DataError, NectarError
 from common.samples.dataset import Dataset
-from common.settings.datasets import kind_of
+from common.settings.sections import kind_of
 from nectar.dataset.account import own
 from nectar.operate.doctor.check import Check, Level
 

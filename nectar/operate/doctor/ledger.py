@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.privacy.accounting import epsilon
-from common.privacy.head import Head
-from common.privacy.ledger import Ledger, LedgerError
+from common.privacy.ledger import Head, Ledger, LedgerError
 from nectar.operate.doctor.check import Check
 
 _ABOUT = "privacy"

@@ -17,7 +17,7 @@ from common.code.fingerprint import source_fingerprint
 from common.errors import ConfigError
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import project
-from nectar.engines.flower.job import LaunchError
+from nectar.engines.flower.client import LaunchError
 from nectar.operate.doctor.check import Check
 
 _PYTHON = ((3, 11), (3, 15))

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.sites import site_slug
+from nectar.engines.flower.client import LaunchError
 from nectar.engines.flower.connection import Connection
-from nectar.engines.flower.job import LaunchError
 from nectar.operate.doctor.check import Check
 from nectar.operate.keys.files import KeysError
 from nectar.operate.keys.inventory import SITE_KEY

@@ -1,1 +1,0 @@
-"""A record goes home: packed by a ServerApp and printed through its run's log."""
