@@ -467,7 +467,3 @@ def is_seeded(config: Config, own_data: bool) -> bool:
     return asked == "seeded" or (
         asked == "auto" and not own_data and not is_somebodys_own(config.dataset)
     )
-
-
-# ---- site round ----------------------------------------------------------------------------------
-# One instruction at a site: of which round it is, until when, what the site remembers and says beside its reply.

@@ -94,6 +94,9 @@ def _refuse(sentences: str) -> int:
     return _REFUSED
 
 
+# ---- command line --------------------------------------------------------------------------------
+# The commands by what they are for, and how a function with typed options becomes one of them.
+
 class Interrupted(Exception):
     """Ctrl-C, which a command did not answer itself."""
 
@@ -337,7 +340,3 @@ COMMANDS = _root()
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-# ---- command line --------------------------------------------------------------------------------
-# The commands by what they are for, and how a function with typed options becomes one of them.

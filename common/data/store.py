@@ -321,7 +321,3 @@ def _arrays(train: Split, test: Split) -> dict[str, np.ndarray]:  # the order is
 
 def _digests(train: Split, test: Split) -> dict[str, str]:
     return {name: array_digest(array) for name, array in _arrays(train, test).items()}
-
-
-# ---- bounds --------------------------------------------------------------------------------------
-# What reading a data set may touch on this machine: at its user's own anything, at a site what its owner says.

@@ -224,10 +224,3 @@ class FedssynSettings(GenerationSettings):
         if self.made_by is None or not self.shared:
             return Disclosure("nothing", update=True)
         return self.made_by.disclosure
-
-
-# ---- image sources -------------------------------------------------------------------------------
-# Where the images come from that sites add to their own (``fedssyn.source``), and what leaves a site with them.
-#
-# A source is an entry here, one of its name in `client_app.fedssyn` (how a site makes them) and one in
-# `strategies.image_sources` (how they are asked for, and what of them is believed); nothing else knows their names.

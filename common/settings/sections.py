@@ -581,14 +581,6 @@ SECTIONS: dict[str, type[Section]] = {
 """Every run-wide section by its name in files and on the command line."""
 
 
-# ---- image training ------------------------------------------------------------------------------
-# How the server trains on the sites' images: FedDM's and REAL's, whatever else these methods set.
-
-
-# ---- networks ------------------------------------------------------------------------------------
-# Settings of networks: the one that is learned, and a frozen public one on whose embeddings it may be.
-
-
 # ---- datasets ------------------------------------------------------------------------------------
 # The forms of ``dataset`` beside a name of ``conf/dataset``: a set of one's own, told by how it is reached.
 #

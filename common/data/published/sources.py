@@ -86,6 +86,11 @@ def read_idx_splits(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Spli
     return train, test
 
 
+# ---- dsprites ------------------------------------------------------------------------------------
+# dSprites (Matthey et al., 2017), read from the published npz, with the twelve clients of Fedssyn's paper.
+#
+# A client sees one of three shapes in one of four quarters of the image (Li et al., 2024, appendix A.4).
+
 FOLDER = "dsprites"
 SIDE = 64
 #: columns of the published tables of factors: colour, shape, scale, orientation, x, y
@@ -206,6 +211,8 @@ def _client(labels: Labels, values: NDArray[np.floating[Any]]) -> Labels:
     right, low = ((values[:, axis] >= 0.5).astype(np.int64) for axis in (_X, _Y))
     return labels * _QUARTERS + right + 2 * low
 
+
+# ---- every data set's files ----------------------------------------------------------------------
 
 SOURCES: dict[str, Source | LeafSource | SpritesSource] = {
     "mnist": Source(
@@ -466,9 +473,3 @@ def _download(name: str, source: Source, data_dir: Path) -> None:
             (staging / file.path).replace(data_dir / file.path)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-# ---- dsprites ------------------------------------------------------------------------------------
-# dSprites (Matthey et al., 2017), read from the published npz, with the twelve clients of Fedssyn's paper.
-#
-# A client sees one of three shapes in one of four quarters of the image (Li et al., 2024, appendix A.4).
