@@ -25,7 +25,8 @@ from common.config.schema import section_classes
 from common.config.tables import ENDING, TABLE, experiments, title
 from common.config.text import scalar_text
 from common.config.yaml_file import read_yaml
-from common.data.published.catalogue import NATURAL, describe
+from common.data.division.partitions import NATURAL
+from common.data.published.catalogue import describe
 from common.methods import METHODS, settings_class
 from common.models.registry import KINDS
 from common.settings.base import Disclosure

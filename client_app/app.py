@@ -20,9 +20,9 @@ from client_app.deadline import Deadline
 from client_app.device import DeviceClient, Metrics, client_class
 from client_app.draws import divided, key_of
 from client_app.owner.node_config import NodeConfig
-from client_app.owner.private_files import for_the_owner_alone, is_reserved
 from client_app.owner.review import Review
 from client_app.owner.vetoes import check_instruction
+from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.site import (
     PARTITION,
     account_of,
@@ -46,12 +46,13 @@ from common.data.division.partitions import class_counts
 from common.data.division.stratify import Indices, held_back
 from common.division import Division
 from common.errors import FederationError, NectarError, one_line, reason
-from common.learning.compute import checked_by, use_threads
+from common.learning.compute import use_threads
 from common.learning.run import Run
 from common.privacy.ledger import HEAD, HEADS, RECORD, Head, own_of, read_head
 from common.samples.inputs import Samples
 from common.sites import IN_PROCESS, site_name
 from common.specs.updates import DATA, EVALUATION, REASON, TRAINING_FAILED
+from common.storage.limits import checked_by
 from common.wire.codec import array_of, filled, record_of
 
 #: Flower's own code for a ClientApp that raised

@@ -21,7 +21,6 @@ from client_app.state import SHELF, ContextState, DeviceState, DirectoryState, k
 from common.config.keys import COMMAND_LINE
 from common.config.loading import load
 from common.data.loading import times_forgotten
-from common.data.store import Bounds
 from common.division import Division, require_same_data
 from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
@@ -31,6 +30,7 @@ from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings
 from common.settings.sections import ComputeSettings
 from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, partition_name, site_name
+from common.storage.limits import Bounds
 
 PARTITION = ("partition-id", "num-partitions")
 """The node config's keys of a site that is given its share of the run's data set."""

@@ -17,7 +17,7 @@ from common.data.features import Extractor
 from common.data.loading import load, load_site
 from common.data.own.rows import check_reach
 from common.data.published.catalogue import NAMES, describe
-from common.data.store import ANYWHERE, Bounds, store_roots
+from common.data.store import store_roots
 from common.draws.seeding import derive
 from common.errors import DataError, FederationError
 from common.learning.run import Run
@@ -25,6 +25,7 @@ from common.samples.dataset import Dataset, DatasetInfo, Labels
 from common.settings.sections import FUNCTION, kind_of
 from common.sites import folder_sites
 from common.specs.updates import OTHER_DATA
+from common.storage.limits import ANYWHERE, Bounds
 
 Indices = NDArray[np.int64]
 

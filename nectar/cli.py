@@ -97,6 +97,7 @@ def _refuse(sentences: str) -> int:
 # ---- command line --------------------------------------------------------------------------------
 # The commands by what they are for, and how a function with typed options becomes one of them.
 
+
 class Interrupted(Exception):
     """Ctrl-C, which a command did not answer itself."""
 

@@ -51,7 +51,7 @@ class Strategy(Federated):
         if unwritten == {"bounds"}:
             raise TypeError(
                 f"{cls.__name__} does not say what of a reply is believed: write bounds(self), which returns a "
-                "strategies.bounds.Bound for each part of what its sites send (docs/add-a-method.md)"
+                "strategies.exchange.rules.Bound for each part of what its sites send (docs/add-a-method.md)"
             )
 
     # ---- what a method writes, beside bounds ----------------------------------------------------------

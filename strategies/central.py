@@ -15,8 +15,8 @@ from common.settings.central import CentralSettings
 from common.sites import Site
 from common.wire.weights import Weights
 from strategies.base import Instruction, Strategy
-from strategies.bounds import Bound
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound
 
 
 class Central(Strategy):

@@ -18,9 +18,9 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.tensors import LatentMeans
 from common.wire.weights import Weights
 from strategies.base import State
-from strategies.bounds import Bound
 from strategies.exchange.judging import Led
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound
 from strategies.feddm import FedDM
 from synth.aggregation_free import knowledge_gap
 

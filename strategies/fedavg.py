@@ -9,8 +9,8 @@ from common.sites import Site
 from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
-from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound, model
 
 
 class FedAvg(Strategy):

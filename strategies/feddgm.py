@@ -22,9 +22,9 @@ from common.specs.feddgm import settings_of, surrogate_of
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
-from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload
 from strategies.exchange.round import arrays_from
+from strategies.exchange.rules import Bound, model
 from strategies.stylegan_file import image_generator
 from strategies.surrogate import GlobalModels, initial
 from synth import augmentation

@@ -40,8 +40,8 @@ from common.wire.tensors import ClassList, LatentMeans
 from common.wire.weights import Weights
 from strategies.averaging import Average
 from strategies.base import Instruction, State
-from strategies.bounds import Bound, beside, form, model, vectors
 from strategies.exchange.replies import Outcome, Upload
+from strategies.exchange.rules import Bound, beside, form, model, vectors
 from strategies.fedvae import FedVAE
 from strategies.parcels import Parcels
 from synth.latent_sharing import best_match

@@ -26,11 +26,11 @@ from common.wire.codec import Payload
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
-from strategies.bounds import Bound
 from strategies.exchange.judging import STATISTICS, LengthHistory, Shortening, Trials
 from strategies.exchange.replies import Outcome, Spending, Upload
 from strategies.exchange.roll_call import Question, wait_for_sites
 from strategies.exchange.round import Evaluation, Round
+from strategies.exchange.rules import Bound
 
 logger = getLogger("flwr")
 

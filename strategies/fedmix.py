@@ -14,8 +14,8 @@ from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import Instruction, State
-from strategies.bounds import Bound, images, model
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound, images, model
 from strategies.fedavg import FedAvg
 from strategies.parcels import Parcels
 

@@ -39,10 +39,10 @@ from common.wire.codec import Payload
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
-from strategies.bounds import Bound, form
 from strategies.central import Central
 from strategies.exchange.judging import Shortening
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound, form
 from strategies.image_sources import SOURCES, Source
 from strategies.parcels import Parcels
 from strategies.shuffled_pool import ShuffledPool

@@ -19,8 +19,8 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
-from strategies.bounds import Bound, images, model
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound, images, model
 from synth.synthetic_updates import Batches, Parameters, replay, replay_together
 
 logger = getLogger("flwr")

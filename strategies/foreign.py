@@ -29,9 +29,9 @@ from common.sites import Site
 from common.specs.updates import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
 from common.wire.weights import Weights
 from strategies.averaging import ServerOptimizer
-from strategies.bounds import Bound, model
 from strategies.exchange.replies import Upload, matched
 from strategies.exchange.round import Instruction, Round, Serialiser, arrays_from, weights_from
+from strategies.exchange.rules import Bound, model
 from strategies.federated import Federated, State
 
 logger = getLogger("flwr")

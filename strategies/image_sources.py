@@ -26,8 +26,8 @@ from common.wire.bundle import Bundle
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
-from strategies.bounds import Bound, form
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound, form
 from strategies.surrogate import SurrogateServer
 
 _REACHES, _STAYS = "shares of every site", "the run's checkpoints"

@@ -21,9 +21,9 @@ from common.wire.int8_update import LEVELS
 from common.wire.weights import Weights
 from strategies.averaging import shares_of
 from strategies.base import Instruction, State
-from strategies.bounds import Bound, model
 from strategies.exchange.judging import Led, Shortening
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound, model
 from strategies.fedavg import FedAvg
 
 logger = getLogger("flwr")

@@ -19,9 +19,9 @@ from common.wire.top_k_update import MaskedUpdate, TopKUpdate
 from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
-from strategies.bounds import Bound, model
 from strategies.exchange.judging import Shortening
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound, model
 
 
 class SparseAverage(Strategy):

@@ -25,8 +25,8 @@ from common.wire.codec import Payload, Spec
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
-from strategies.bounds import Bound, images
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound, images
 from synth import augmentation
 from synth.row_draws import RowDraws
 from synth.starts import project_ball

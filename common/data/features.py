@@ -18,7 +18,7 @@ from torch import Tensor
 from common.code.imports import is_import_path
 from common.code.imports import load as load_path
 from common.config.resolved import Config
-from common.data.store import ANYWHERE, Bounds, Contents, digest_of, shared
+from common.data.store import Contents, digest_of, shared
 from common.draws.seeding import process_wide
 from common.errors import ConfigError, DataError
 from common.learning.compute import torch_device
@@ -27,6 +27,7 @@ from common.models import Classifier, own
 from common.models.building import drawn, outline
 from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.samples.inputs import Samples, samples
+from common.storage.limits import ANYWHERE, Bounds
 
 log = logging.getLogger("flwr")
 

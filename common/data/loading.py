@@ -6,16 +6,18 @@ import threading
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
-from common.data.folders.folder import Holdout, Source
+from common.data.folders.folder import Holdout
 from common.data.folders.image_sets import read_central, read_site
 from common.data.own.reading import read_own
 from common.data.published.catalogue import NAMES, describe
+from common.data.published.files import Source
 from common.data.published.sources import SOURCES, ensure_files, read_digits
-from common.data.store import ANYWHERE, Bounds, Contents, shared, store_roots
+from common.data.store import Contents, shared, store_roots
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings, kind_of
+from common.storage.limits import ANYWHERE, Bounds
 
 _loaded: dict[Hashable, Dataset] = {}
 _forgotten: list[int] = []

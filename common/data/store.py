@@ -22,6 +22,7 @@ from filelock import FileLock
 
 from common.errors import DataError
 from common.samples.dataset import Skipped, Split, array_digest, combined_checksum
+from common.storage.limits import ANYWHERE, Bounds
 
 log = logging.getLogger("flwr")
 
@@ -56,79 +57,6 @@ class Stored:
 
 class _Unusable(OSError):
     """A store that is damaged or was made from other files; the message says which and why."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Below which folder everything that a run's settings name must lie, and whether files may be fetched.
-
-    Parameters
-    ----------
-    root : Path, optional
-        The folder; None for a machine that serves its own user alone, where a run names any place.
-    download : bool
-        Whether missing files of a data set may be downloaded.
-    keep : Path, optional
-        Where stores go that find no room below the data directory; only with ``root``, without which that is the
-        user's cache.
-    """
-
-    root: Path | None = None
-    download: bool = True
-    keep: Path | None = None
-
-    def inside(self, path: Path, key: str) -> Path:
-        """Return ``path`` with its links followed.
-
-        Parameters
-        ----------
-        path : Path
-            What the run names, possibly not there.
-        key : str
-            The setting that names it.
-
-        Raises
-        ------
-        DataError
-            If it lies outside of ``root``.
-        """
-        real = Path(os.path.realpath(path))
-        if self.root is not None and not real.is_relative_to(os.path.realpath(self.root)):
-            raise DataError(
-                f"{key} is {path}, which lies outside of this site's data-root {self.root}: nothing there was touched",
-                told=f"{key} names a place outside of this site's data-root: leave it out, or ask the site's owner "
-                "where its data lie",
-            )
-        return real
-
-    def links_inside(self, folder: Path, key: str) -> None:
-        """Refuse a folder with a link below it that leads out of ``root``, with a DataError."""
-        if self.root is None:
-            return
-        pending, seen = [folder], set()
-        while pending:
-            place = Path(os.path.realpath(pending.pop()))
-            if place in seen or not place.is_dir():
-                continue
-            seen.add(place)
-            with os.scandir(place) as entries:
-                for entry in entries:
-                    if entry.is_symlink():
-                        self.inside(Path(entry.path), f"a link below {key}")
-                    if entry.is_dir():
-                        pending.append(Path(entry.path))
-
-    def may_download(self, name: str) -> None:
-        """Refuse to fetch what is missing of the data set ``name``, unless that is allowed, with a DataError."""
-        if not self.download:
-            raise DataError(
-                f"this site downloads nothing, and files of {name} are missing in its data directory: its owner puts "
-                "them there, or restarts the SuperNode with allow-download=true in its node config"
-            )
-
-
-ANYWHERE = Bounds()
-"""A machine that serves its own user alone."""
 
 
 def store_roots(*directories: Path, bounds: Bounds = ANYWHERE) -> list[Path]:

@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import load_file
 
 from common.config.resolved import Config
-from common.data.store import ANYWHERE, Bounds
 from common.errors import ConfigError, one_line
 from common.learning.run import Run
 from common.models import Classifier
+from common.storage.limits import ANYWHERE, Bounds
 
 logger = getLogger("flwr")
 

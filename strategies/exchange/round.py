@@ -31,7 +31,6 @@ from common.wire import codec as npy
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec, array_of, filled, is_finite, record_of
 from common.wire.weights import Lent, Weights, view_of
-from strategies.bounds import held_beside, require_believable, unbounded
 from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, absurd_losses, group_sizes
 from strategies.exchange.replies import (
     EVALUATION_RECORDS,
@@ -44,6 +43,7 @@ from strategies.exchange.replies import (
     require_records,
 )
 from strategies.exchange.roll_call import listed
+from strategies.exchange.rules import held_beside, require_believable, unbounded
 
 if TYPE_CHECKING:
     from strategies.federated import Federated
@@ -146,7 +146,7 @@ class Round:
                 raise ConfigError(
                     f"method={self._run.config.method} asks its sites for "
                     f"{f'a part {part!r}' if part else 'a payload'} of which {type(self._strategy).__name__}.bounds "
-                    "says nothing: add a strategies.bounds.Bound for it"
+                    "says nothing: add a strategies.exchange.rules.Bound for it"
                 )
 
     # ---- what comes back ------------------------------------------------------------------------------

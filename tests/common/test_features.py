@@ -25,11 +25,11 @@ from common.config.loading import load
 from common.data.features import Extractor
 from common.data.loading import load as load_set
 from common.data.published.catalogue import describe
-from common.data.store import Bounds
 from common.division import Division
 from common.errors import ConfigError, DataError, FederationError
 from common.models import Classifier, build
 from common.models.registry import MODELS, takes
+from common.storage.limits import Bounds
 from nectar.cli import main
 
 NARROW: dict[str, Any] = {"depth": 2, "width": 4, "norm": "batch"}

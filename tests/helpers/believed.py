@@ -18,7 +18,7 @@ from common.division import Division
 from common.methods import METHODS
 from common.specs.fedssyn import INNER
 from strategies.base import strategy_class
-from strategies.bounds import Bound
+from strategies.exchange.rules import Bound
 
 PAGE = Path(__file__).parents[2] / "docs" / "robustness.md"
 BEGIN, END = "<!-- believed: written by tests/helpers/believed.py -->\n", "<!-- /believed -->\n"

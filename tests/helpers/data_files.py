@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from common.data import loading
-from common.data.folders.folder import Source
+from common.data.published.files import Source
 from common.data.published.sources import SOURCES
 
 

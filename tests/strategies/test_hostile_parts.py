@@ -22,9 +22,9 @@ from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Instruction, Strategy
-from strategies.bounds import Bound, require_believable
 from strategies.exchange.judging import Shortening, shares_kept
 from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Bound, require_believable
 from strategies.fedavg import FedAvg
 from strategies.sparse import SparseAverage
 

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.division.stratify import Groups, Indices, Parts
-from common.data.published.catalogue import NATURAL
 from common.draws.seeding import numpy_generator
 from common.errors import DataError
-from common.learning.compute import look_at_the_clock
 from common.samples.dataset import Labels
+from common.storage.limits import look_at_the_clock
 
 if TYPE_CHECKING:
     from common.settings.sections import PartitionSettings
@@ -375,3 +374,7 @@ def draw_until_large_enough(
         f"has {least} images (the best had a smallest client of {best}); raise partition.alpha or "
         f"partition.max_draws, or lower {lower}"
     )
+
+
+NATURAL = ("dsprites", "femnist", "reddit", "reddit2k")
+"""Those whose training samples have owners, for ``partition.kind=natural``."""

@@ -58,11 +58,6 @@ def dtype_of(settings: ImagesSettings) -> type[np.uint8] | type[np.uint16]:
     return np.uint8 if settings.bits == 8 else np.uint16
 
 
-def scale_of(settings: ImagesSettings) -> float:
-    """Return the largest stored value."""
-    return float(_TOP[settings.bits])
-
-
 def read_image(
     path: Path, settings: ImagesSettings, most_pixels: int | None = None
 ) -> NDArray[np.generic]:

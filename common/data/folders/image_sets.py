@@ -26,11 +26,11 @@ from common.data.folders.folder import (
     with_test,
 )
 from common.data.folders.pictures import most_pixels
-from common.data.store import ANYWHERE, Bounds, Contents, Stored, digest_of, shared, store_roots
+from common.data.store import Contents, Stored, digest_of, shared, store_roots
 from common.errors import DataError
-from common.learning.compute import look_at_the_clock
 from common.samples.dataset import Dataset, DatasetInfo, Skipped, Split
 from common.settings.images import ImagesSettings
+from common.storage.limits import ANYWHERE, Bounds, look_at_the_clock
 
 log = logging.getLogger("flwr")
 

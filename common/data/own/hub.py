@@ -11,8 +11,8 @@ import torch
 
 from common.code.imports import constructor_parameters
 from common.data.own.arrays import arrays_of, of_item_sets
-from common.data.store import ANYWHERE, Bounds
 from common.errors import ConfigError, DataError
+from common.storage.limits import ANYWHERE, Bounds
 
 _TRAIN = ("train",)
 #: as for folders, the first that is there is taken

@@ -25,8 +25,6 @@ from common.data.own.arrays import (
 from common.data.own.hub import read_hub, read_torchvision
 from common.data.own.rows import info_of_rows, read_table
 from common.data.store import (
-    ANYWHERE,
-    Bounds,
     Contents,
     Stored,
     checksum_of,
@@ -47,6 +45,7 @@ from common.settings.sections import (
     DataSettings,
     kind_of,
 )
+from common.storage.limits import ANYWHERE, Bounds
 
 _READER = 2  # another number makes every store be built again
 _PRIVATE = 0o700

@@ -5,7 +5,6 @@ from __future__ import annotations
 import string
 from difflib import get_close_matches
 
-from common.data.folders.decode import scale_of
 from common.data.published.leaf import FREQUENT, TOKENS, WHOLE
 from common.errors import DataError
 from common.samples.dataset import DatasetInfo
@@ -82,9 +81,6 @@ _KNOWN = {
 
 NAMES: tuple[str, ...] = tuple(_KNOWN)
 
-NATURAL = ("dsprites", "femnist", "reddit", "reddit2k")
-"""Those whose training samples have owners, for ``partition.kind=natural``."""
-
 
 def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
     """Return the description of the data set ``name``, without touching a file.
@@ -134,5 +130,5 @@ def _described(name: str, images: ImagesSettings) -> DatasetInfo:
         images.names,
         images.constants("mean"),
         images.constants("std"),
-        scale_of(images),
+        float(2**images.bits - 1),  # the largest stored value
     )

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.folders.folder import SourceFile
+from common.data.published.files import SourceFile
 from common.errors import DataError
 from common.samples.dataset import PAD, UNK, Images, Labels, Split
 

@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.division.stratify import stratified_mask
-from common.data.folders.folder import Source, SourceFile, read_verified
+from common.data.published.files import Source, SourceFile, read_verified
 from common.data.published.leaf import FREQUENT, VOCABULARY, LeafSource, read_femnist, read_reddit
-from common.data.store import ANYWHERE, Bounds
 from common.draws.seeding import derive
 from common.errors import DataError
 from common.samples.dataset import Labels, Split
+from common.storage.limits import ANYWHERE, Bounds
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"

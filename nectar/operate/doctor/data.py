@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.config.resolved import Config
-from common.data.folders.folder import Source
+from common.data.published.files import Source
 from common.data.published.sources import SOURCES
 from common.data.store import open_store, store_roots
 from common.division import Division

@@ -1,0 +1,108 @@
+"""What reading at another's word may touch on this machine, and how long it may take.
+
+A machine that serves its own user alone reads anything, as long as it takes; a site reads what its owner allows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import DataError
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Below which folder everything that a run's settings name must lie, and whether files may be fetched.
+
+    Parameters
+    ----------
+    root : Path, optional
+        The folder; None for a machine that serves its own user alone, where a run names any place.
+    download : bool
+        Whether missing files of a data set may be downloaded.
+    keep : Path, optional
+        Where stores go that find no room below the data directory; only with ``root``, without which that is the
+        user's cache.
+    """
+
+    root: Path | None = None
+    download: bool = True
+    keep: Path | None = None
+
+    def inside(self, path: Path, key: str) -> Path:
+        """Return ``path`` with its links followed.
+
+        Parameters
+        ----------
+        path : Path
+            What the run names, possibly not there.
+        key : str
+            The setting that names it.
+
+        Raises
+        ------
+        DataError
+            If it lies outside of ``root``.
+        """
+        real = Path(os.path.realpath(path))
+        if self.root is not None and not real.is_relative_to(os.path.realpath(self.root)):
+            raise DataError(
+                f"{key} is {path}, which lies outside of this site's data-root {self.root}: nothing there was touched",
+                told=f"{key} names a place outside of this site's data-root: leave it out, or ask the site's owner "
+                "where its data lie",
+            )
+        return real
+
+    def links_inside(self, folder: Path, key: str) -> None:
+        """Refuse a folder with a link below it that leads out of ``root``, with a DataError."""
+        if self.root is None:
+            return
+        pending, seen = [folder], set()
+        while pending:
+            place = Path(os.path.realpath(pending.pop()))
+            if place in seen or not place.is_dir():
+                continue
+            seen.add(place)
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.is_symlink():
+                        self.inside(Path(entry.path), f"a link below {key}")
+                    if entry.is_dir():
+                        pending.append(Path(entry.path))
+
+    def may_download(self, name: str) -> None:
+        """Refuse to fetch what is missing of the data set ``name``, unless that is allowed, with a DataError."""
+        if not self.download:
+            raise DataError(
+                f"this site downloads nothing, and files of {name} are missing in its data directory: its owner puts "
+                "them there, or restarts the SuperNode with allow-download=true in its node config"
+            )
+
+
+ANYWHERE = Bounds()
+"""A machine that serves its own user alone."""
+
+
+_check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
+
+
+@contextmanager
+def checked_by(check: Callable[[], None]) -> Iterator[None]:
+    """Have ``check`` called between the steps of what is done within; it raises when the time is over."""
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+def look_at_the_clock() -> None:
+    """Go on, unless whoever asked for this work has set a time for it that is over."""
+    check = _check.get()
+    if check is not None:
+        check()
