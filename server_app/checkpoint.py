@@ -14,7 +14,8 @@ from common.storage import tensor_file
 from common.storage import tensor_file as tensors_apart
 from common.storage.tensor_file import TensorFileError, pack, unpack
 from server_app.metrics_file import Checksum
-from strategies.federated import GLOBAL, LEARNED
+from strategies.exchange.screening import GLOBAL
+from strategies.federated import LEARNED
 
 SCHEMA = 1
 

@@ -10,7 +10,7 @@ from typing import Any
 from common.division import Division, require_same_data
 from common.errors import FederationError
 from common.sites import SUPERLINK, Site, engine_of
-from strategies.federated import Members
+from strategies.exchange.members import Members
 
 logger = getLogger("flwr")
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from logging import getLogger
 from statistics import fmean
 from types import MappingProxyType
-from typing import TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from common.division import Division
@@ -28,65 +26,12 @@ from common.samples.inputs import Samples, samples
 from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
 from server_app.data_of_run import require_data_of
-from strategies.exchange.inbox import Riders, Traffic, exchange, nodes_online
-from strategies.exchange.replies import Outcome
+from strategies.exchange.inbox import nodes_online
 from strategies.exchange.roll_call import NoAnswer, ask, expected_sites, said_of_silent
 from strategies.federated import Federated
+from strategies.round import Callback, Evaluator, FiguresCallback, Judgement, RoundResult, Rounds
 
 logger = getLogger("flwr")
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RoundResult:
-    """Everything about one finished round; round 0 is the initial model's evaluation.
-
-    ``updated`` is false where the strategy made nothing of the replies, and the weights stayed as they were.
-    """
-
-    server_round: int
-    arrays: ArrayRecord
-    test: Evaluation | None
-    validation: Evaluation | None
-    train: MetricRecord | None = None
-    outcome: Outcome = field(default_factory=Outcome)
-    bytes_down: dict[str, int] = field(default_factory=dict)
-    bytes_up: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    awaits_sites: bool = False
-    models: Mapping[str, Evaluation] = field(default_factory=dict)
-    updated: bool = True
-
-
-@dataclass(frozen=True)
-class SitesFigures:
-    """What the sites made of a round's weights; they come when the next round's replies are there."""
-
-    server_round: int
-    mean: MetricRecord | None
-    outcome: Outcome
-    bytes_down: dict[str, int] = field(default_factory=dict)
-    bytes_up: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What the server makes of a round: the mean over the models that were learned, and each one's, if several.
-
-    ``models`` has those judged beside them, too.
-    """
-
-    test: Evaluation | None = None
-    validation: Evaluation | None = None
-    models: Mapping[str, Evaluation] = field(default_factory=dict)
-
-
-#: evaluates at the server what was learned, and what is judged beside it, by name
-Evaluator = Callable[[Mapping[str, ArrayRecord], Mapping[str, ArrayRecord]], Judgement]
-#: is told of a round that is done; the sites' figures follow if it ``awaits_sites``
-Callback = Callable[[RoundResult], None]
-#: is told the sites' figures of a round that was told before
-FiguresCallback = Callable[[SitesFigures], None]
 
 
 def federate(
@@ -118,8 +63,10 @@ def federate(
     """
     if first_round == 1:
         judged = evaluator(strategy.learned(arrays), strategy.beside(arrays))
-        _tell(callbacks, RoundResult(0, arrays, judged.test, judged.validation))
-    rounds = _Rounds(strategy, grid, federation, evaluator, callbacks, figures_callbacks)
+        start = RoundResult(0, arrays, judged.test, judged.validation)
+        for callback in callbacks:
+            callback(start)
+    rounds = Rounds(strategy, grid, federation, evaluator, callbacks, figures_callbacks)
     if unjudged:
         rounds.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
@@ -129,119 +76,6 @@ def federate(
         return_freed_memory()
     rounds.close()
     return arrays
-
-
-@dataclass(frozen=True)
-class _Evaluation:
-    """The questions to the sites about a round's weights, until they have gone out and are answered."""
-
-    server_round: int = 0
-    questions: Sequence[Message] = ()
-    outcome: Outcome = field(default_factory=Outcome)
-    names: Mapping[int, str] = field(default_factory=dict)
-
-
-class _Rounds:
-    """One round after the other; the evaluation of a round's weights rides on the next one's instructions."""
-
-    def __init__(
-        self,
-        strategy: Federated,
-        grid: Grid,
-        federation: FederationSettings,
-        evaluator: Evaluator,
-        callbacks: Sequence[Callback],
-        figures_callbacks: Sequence[FiguresCallback],
-    ) -> None:
-        self._strategy, self._grid, self._federation = strategy, grid, federation
-        self._evaluator, self._callbacks = evaluator, callbacks
-        self._figures_callbacks = figures_callbacks
-        self._open = _Evaluation()
-
-    def ask_for_evaluation(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Compose what asks the sites for their figures of a round's weights."""
-        strategy = self._strategy
-        questions = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), self._grid)
-        names = {site.node_id: site.name for site in strategy.sites}
-        self._open = _Evaluation(server_round, list(questions), strategy.outcome, names)
-
-    def run(self, server_round: int, arrays: ArrayRecord, *, evaluated: bool) -> ArrayRecord:
-        """Run a round from ``arrays``, tell of the last one's figures and of it, and return its weights."""
-        strategy, traffic, clock = self._strategy, Traffic(), Clock()
-        names = {**self._open.names, **{site.node_id: site.name for site in strategy.sites}}
-        messages = strategy.configure_train(server_round, arrays, ConfigRecord(), self._grid)
-        riders = Riders(self._open.questions, list(messages))
-        clock.lap("configure")
-        replies = riders.instructions_replies(
-            clock.waiting(self._exchange(riders.messages, traffic, strategy.max_reply_bytes))
-        )
-        try:
-            new, train = strategy.aggregate_train(server_round, replies)
-            for _ in replies:  # those after the last one that was asked for
-                pass
-        finally:
-            if riders.complete:
-                self._tell_figures(riders.answers)
-        arrays = arrays if new is None else new
-        clock.lap("aggregate")
-        judged = Judgement()
-        if evaluated:
-            self.ask_for_evaluation(server_round, arrays)
-            judged = self._evaluator(strategy.learned(arrays), strategy.beside(arrays))
-        clock.lap("evaluate")
-        result = RoundResult(
-            server_round,
-            arrays,
-            judged.test,
-            judged.validation,
-            train,
-            strategy.outcome,
-            *_by_name(traffic, names),
-            clock.seconds,
-            awaits_sites=bool(self._open.questions),
-            models=judged.models,
-            updated=new is not None,
-        )
-        _tell(self._callbacks, result)
-        return arrays
-
-    def close(self) -> None:
-        """Ask for the figures of the last round's weights, which no other instruction carries."""
-        traffic = Traffic()
-        answers = list(self._exchange(self._open.questions, traffic))
-        self._tell_figures(answers, traffic)
-
-    def _exchange(
-        self, messages: Sequence[Message], traffic: Traffic, max_bytes: Sequence[int] = ()
-    ) -> Iterator[Message]:
-        return exchange(
-            self._grid,
-            messages,
-            deadline=self._federation.round_deadline,
-            max_bytes=[*max_bytes, *[0] * (len(messages) - len(max_bytes))],
-            wave=self._federation.wave,
-            traffic=traffic,
-            again=not self._strategy.run.config.private,
-        )
-
-    def _tell_figures(self, answers: Sequence[Message], traffic: Traffic | None = None) -> None:
-        done, self._open = self._open, _Evaluation()
-        if not done.questions:
-            return
-        mean = self._strategy.aggregate_evaluate(done.server_round, answers)
-        for site in self._strategy.sites:
-            if said := done.outcome.unevaluated.get(site.name):
-                self._strategy.members.require_memory(site, said)
-        passed = _by_name(traffic or Traffic(), done.names)
-        figures = SitesFigures(done.server_round, mean, done.outcome, *passed)
-        for callback in self._figures_callbacks:
-            callback(figures)
-
-
-def _by_name(traffic: Traffic, names: Mapping[int, str]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the bytes down and up by the sites' names."""
-    down, up = ({names[i]: n for i, n in account.items()} for account in (traffic.down, traffic.up))
-    return down, up
 
 
 def update_membership(strategy: Federated, grid: Grid, federation: FederationSettings) -> None:
@@ -336,41 +170,6 @@ def _require_counted_on(strategy: Federated, site: Site, federation: FederationS
             f"site '{site.name}' was not counted on (federation.sites={strategy.members.counted_on}): "
             "federation.newcomers=any lets such a site join"
         )
-
-
-class Clock:
-    """Seconds by phase; waiting for replies is told apart from the work in between."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        """Add the time since the last lap to ``phase``."""
-        now = time.perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
-        self._last = now
-
-    def waiting(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield ``items``, booking the time until each is there as ``devices``."""
-        iterator = iter(items)
-        while True:
-            self.lap("aggregate")
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-            finally:
-                self.lap("devices")
-            # While this waits at the yield its names hold what they name: a reply that was read would stay in memory.
-            held = [item]
-            del item
-            yield held.pop()
-
-
-def _tell(callbacks: Sequence[Callback], result: RoundResult) -> None:
-    for callback in callbacks:
-        callback(result)
 
 
 # ---- evaluation ----------------------------------------------------------------------------------

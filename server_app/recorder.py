@@ -29,12 +29,12 @@ from common.storage.files import read_regular, write_atomically, write_json, wri
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import FIGURES, Copies, SyntheticImages
 from server_app.checkpoint import Checkpoint
-from server_app.loop import RoundResult, SitesFigures
 from server_app.record import Record
 from server_app.synthetic_sets import save_sets
 from strategies.exchange.replies import Outcome, Spending
 from strategies.exchange.roll_call import some_of
 from strategies.federated import Federated
+from strategies.round import RoundResult, SitesFigures
 
 logger = getLogger("flwr")
 

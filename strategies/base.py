@@ -2,8 +2,8 @@
 
 A method says what it believes (``bounds``), what it sends (``instructions``) and what it makes of what comes back
 (``update``). What else it may say, of a reply or of itself, is in `strategies.federated`, with what holds where it says
-nothing; the exchange itself is `strategies.exchange.round`. The result IS a Flower Strategy: Nectar's loop drives it,
-and so does Flower's own ``start``.
+nothing. A round from its questions to its record is `strategies.round`. The result IS a Flower Strategy: Nectar's
+loop drives it, and so does Flower's own ``start``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from common.methods import load, resolve
 from common.sites import Site
 from common.wire.weights import Weights
 from strategies.averaging import Average, ServerOptimizer, average_of
+from strategies.exchange.instructions import Instruction, arrays_from, weights_from
 from strategies.exchange.replies import Upload
-from strategies.exchange.round import Instruction, arrays_from, weights_from
-from strategies.federated import GLOBAL, LEARNED, Federated, State
+from strategies.exchange.screening import GLOBAL
+from strategies.federated import LEARNED, Federated, State
 
 __all__ = ["GLOBAL", "LEARNED", "Instruction", "State", "Strategy", "strategy_class"]
 
@@ -98,7 +99,7 @@ class Strategy(Federated):
             If it is no strategy of Nectar's kind, which alone says what it sends and what it makes of replies.
         """
         inner = strategy_class(method)(self.run.of(method), self.record_id)
-        inner.members = self.members
+        inner.members, inner._around = self.members, self
         return inner
 
     def advance(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
@@ -137,7 +138,7 @@ class Strategy(Federated):
         """Validate the replies and let the method make new weights of the accepted ones."""
         begun, members = self.round, self.members
         weights = self.advance(server_round, begun.weights, begun.accepted(replies))
-        members.round = None  # its messages hold the weights that it began with
+        self.end()
         begun.require_finite(weights)
         members.taken |= dict.fromkeys(self.outcome.accepted, server_round)
         members.taken_here |= self.outcome.accepted.keys()

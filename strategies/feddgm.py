@@ -22,8 +22,8 @@ from common.specs.feddgm import settings_of, surrogate_of
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
+from strategies.exchange.instructions import arrays_from
 from strategies.exchange.replies import Upload
-from strategies.exchange.round import arrays_from
 from strategies.exchange.rules import Bound, model
 from strategies.stylegan_file import image_generator
 from strategies.surrogate import GlobalModels, initial

@@ -29,8 +29,9 @@ from common.sites import Site
 from common.specs.updates import CLIPPING_NORM, NORM_BIT, PROXIMAL_MU, Demands
 from common.wire.weights import Weights
 from strategies.averaging import ServerOptimizer
+from strategies.exchange.instructions import Instruction, Serialiser, arrays_from, weights_from
+from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import Upload, matched
-from strategies.exchange.round import Instruction, Round, Serialiser, arrays_from, weights_from
 from strategies.exchange.rules import Bound, model
 from strategies.federated import Federated, State
 
@@ -94,7 +95,7 @@ class ForeignStrategy(Federated):
             self._ask(begun, site, message)
         return begun.messages
 
-    def _ask(self, begun: Round, site: Site, message: Message) -> None:
+    def _ask(self, begun: OpenRound, site: Site, message: Message) -> None:
         arrays, config = _contents(message)
         surplus = set(config) - _KNOWN_KEYS
         if surplus:
@@ -121,7 +122,7 @@ class ForeignStrategy(Federated):
         passed = {upload.site.name: upload for upload in begun.plausible(uploads)}
         translated = [self._translated(site, passed.get(site.name)) for site, _ in read]
         begun.require_quorum()
-        self.members.round = None
+        self.end()
         with self._refusals():
             arrays, metrics = self.inner.aggregate_train(server_round, translated)
         if arrays is None:

@@ -9,8 +9,8 @@ from flwr.app import ArrayRecord
 from common.learning.run import Run
 from common.wire.weights import Weights
 from strategies.base import LEARNED, State
+from strategies.exchange.instructions import arrays_from
 from strategies.exchange.replies import Upload
-from strategies.exchange.round import arrays_from
 from strategies.exchange.rules import Bound, model
 from strategies.fedavg import FedAvg
 

@@ -67,7 +67,8 @@ from common.wire.weights import Weights, WeightsSpec
 from nectar.engines.local_grid import LocalGrid
 from server_app.recorder import lines_of
 from strategies.base import Strategy
-from strategies.exchange.inbox import Riders, exchange
+from strategies.exchange.evaluation import Riders
+from strategies.exchange.inbox import exchange
 from strategies.exchange.replies import (
     SiteEvaluation,
     Spending,

@@ -28,11 +28,12 @@ from nectar.records.past_run import PastRun
 from server_app import recorder
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
-from server_app.loop import RoundResult, server_evaluator
+from server_app.loop import server_evaluator
 from server_app.record import Record
 from strategies import foreign
 from strategies.base import GLOBAL
 from strategies.exchange.inbox import content_bytes
+from strategies.round import RoundResult
 
 
 def test_a_record_holds_what_the_run_did(small: Small) -> None:

@@ -19,8 +19,8 @@ from common.specs.updates import MEMORY_LOST
 from common.wire.weights import Weights
 from nectar.records.resume import with_recorded
 from server_app.record import Record
+from strategies.exchange.members import Members
 from strategies.exchange.replies import Upload
-from strategies.federated import Members
 
 WARM = "feddm.start=noise feddm.warm=on"
 

@@ -28,7 +28,7 @@ from common.wire.weights import Weights
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from strategies.exchange.round import weights_from
+from strategies.exchange.instructions import weights_from
 from strategies.foreign import ForeignStrategy
 
 HERE = __name__

@@ -19,8 +19,8 @@ from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange import judging
 from strategies.exchange.inbox import exchange
+from strategies.exchange.instructions import Serialiser
 from strategies.exchange.judging import group_sizes
-from strategies.exchange.round import Serialiser
 
 
 def test_a_device_works_when_its_reply_is_asked_for_and_the_last_reply_is_gone_by_then() -> None:

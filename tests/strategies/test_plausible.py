@@ -115,7 +115,7 @@ def test_the_round_is_judged_in_groups_so_that_memory_is_flat_in_sites(
         held.append(sum(payload() is not None for payload in payloads))
         return upload
 
-    monkeypatch.setattr("strategies.exchange.round.read_upload", watched)
+    monkeypatch.setattr("strategies.exchange.open_round.read_upload", watched)
     config = small(method="fedavg", rounds=1, set="federation.sites=40 partition.kind=iid")
     line = run(config, TamperedGrid, tampers={20: with_arrays(absurd)}).metrics()[1]
     assert len(held) == 40

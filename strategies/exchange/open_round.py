@@ -1,24 +1,22 @@
-"""One round's exchange: what goes out, which of the replies are believed, and whether they are enough.
+"""A round whose replies are awaited: what goes out, which of the replies are accepted, and whether they are enough.
 
-It knows messages, sites and bounds, and no method: what a reply means is asked of the strategy that holds the round.
+It knows messages, sites and rules, and no method: what a reply means is asked of the strategy (`Screening`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from itertools import islice, repeat
+from itertools import islice
 from logging import getLogger
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Message,
     MessageType,
-    MetricRecord,
     RecordDict,
 )
 
@@ -27,54 +25,50 @@ from common.learning.run import Run
 from common.privacy.ledger import HEAD, written
 from common.sites import Site
 from common.specs.updates import TAKEN, as_updates, in_part, sends_updates
-from common.wire import codec as npy
-from common.wire.bundle import Bundle
-from common.wire.codec import Payload, Spec, array_of, filled, is_finite, record_of
-from common.wire.weights import Lent, Weights, view_of
-from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, absurd_losses, group_sizes
+from common.wire.codec import filled, is_finite
+from common.wire.weights import Weights
+from strategies.exchange.instructions import Instruction, Serialiser
+from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, group_sizes
+from strategies.exchange.members import Members
 from strategies.exchange.replies import (
-    EVALUATION_RECORDS,
-    Outcome,
-    SiteEvaluation,
     Upload,
     matched,
-    read_evaluation,
     read_upload,
     require_records,
 )
 from strategies.exchange.roll_call import listed
 from strategies.exchange.rules import held_beside, require_believable, unbounded
-
-if TYPE_CHECKING:
-    from strategies.federated import Federated
-
+from strategies.exchange.screening import Screening
 
 logger = getLogger("flwr")
 
 
-@dataclass(frozen=True)
-class Instruction:
-    """What one site is asked: a phase of its client, the payload it gets, and what it must send back."""
-
-    phase: str
-    payload: Payload
-    expects: Spec
-
-
-class Round:
+class OpenRound:
     """A round of a strategy's.
 
     Parameters
     ----------
-    strategy : Federated
-        Says what of a reply is believed, and who the members are.
+    screening : Screening
+        The strategy: what is accepted of a reply.
+    record_id : str
+        Names the run to its sites.
+    number : int
+        The round's.
     weights : Weights
         What the round begins with.
     """
 
-    def __init__(self, strategy: Federated, number: int, weights: Weights) -> None:
-        self._strategy, self.number, self.weights = strategy, number, weights
-        self._run, self._members = strategy.run, strategy.members
+    def __init__(
+        self,
+        run: Run,
+        members: Members,
+        screening: Screening,
+        record_id: str,
+        number: int,
+        weights: Weights,
+    ) -> None:
+        self._run, self._members, self._strategy = run, members, screening
+        self._record_id, self.number, self.weights = record_id, number, weights
         self.sent: list[tuple[Message, Site, Instruction]] = []
         self._compared: dict[str, bool] = {}
 
@@ -120,7 +114,7 @@ class Round:
             instruction = replace(instruction, expects=expects)
         head = self._members.spending.heads.get(site.name)
         said = {} if head is None else {HEAD: written(head)}
-        about = {"server-round": self.number, "record": self._strategy.record_id, **said}
+        about = {"server-round": self.number, "record": self._record_id, **said}
         about |= self._members.began
         config = filled(ConfigRecord(), {**fields, **about, "phase": instruction.phase})
         body = serialiser.record(instruction.payload)
@@ -304,153 +298,5 @@ class Round:
 # What the sites make of a round's weights on what they hold out: asked with one round, answered with the next.
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Who was asked about a round's weights.
-
-    Attributes
-    ----------
-    outcome : Outcome
-        The round's: what is answered, or refused, is noted there, also when the next round has begun.
-    """
-
-    outcome: Outcome = field(default_factory=Outcome)
-    sites: Sequence[Site] = ()
-
-    def compose(
-        self,
-        run: Run,
-        arrays: ArrayRecord,
-        fields: Mapping[str, Any],
-        taken: Mapping[str, int] | None,
-    ) -> list[Message]:
-        """Return a message for each site; ``fields`` are its configuration.
-
-        Where sites judge with what they remember, ``taken`` has the round of each one's memory to take it from.
-        """
-        serialiser = Serialiser(run.config.wire.compression, list(arrays.values()))
-        body = serialiser.record(weights_from(run, arrays))
-        group = str(fields["server-round"])
-        messages = []
-        for site in self.sites:
-            memory = {} if taken is None else {TAKEN: taken.get(site.name, 0)}
-            content = RecordDict({"arrays": body, "config": ConfigRecord({**fields, **memory})})
-            message = Message(content, site.node_id, MessageType.EVALUATE, group_id=group)
-            messages.append(message)
-        return messages
-
-    def mean(
-        self, server_round: int, replies: Iterable[Message], classes: int, *, any_record: bool
-    ) -> MetricRecord | None:
-        """Return the sites' mean figures, each site counting the images that it said it holds out; None without any.
-
-        A loss is absurd beside that of guessing among ``classes``. With ``any_record`` a reply may hold records of any
-        name.
-        """
-        names = None if any_record else EVALUATION_RECORDS
-        figures = self._read(server_round, replies, names)
-        reasons = absurd_losses([one.loss for one in figures.values()], classes)
-        for name, reason in zip(list(figures), reasons, strict=True):
-            if reason is not None:
-                del figures[name]
-                self._leave_out(server_round, name, reason)
-        self.outcome.evaluated.update(figures)
-        total = sum(one.examples for one in figures.values())
-        if not total:
-            return None
-        sums = {
-            "accuracy": sum(one.examples * one.accuracy for one in figures.values()),
-            "loss": sum(one.examples * one.loss for one in figures.values()),
-        }
-        return MetricRecord({key: value / total for key, value in sums.items()})
-
-    def _read(
-        self, server_round: int, replies: Iterable[Message], names: Collection[str] | None
-    ) -> dict[str, SiteEvaluation]:
-        asked = {site.node_id: site for site in self.sites}
-        figures: dict[str, SiteEvaluation] = {}
-        for reply in replies:
-            node = reply.metadata.src_node_id
-            site = asked.get(node)
-            try:
-                if site is None:
-                    raise PayloadError("it was not asked")
-                require_records(reply, names)
-                figures[site.name] = read_evaluation(reply, site.held_out)
-            except PayloadError as error:
-                self._leave_out(server_round, site.name if site else f"node {node}", str(error))
-        return figures
-
-    def _leave_out(self, server_round: int, site: str, reason: str) -> None:
-        self.outcome.unevaluated[site] = reason
-        logger.warning("round %d: rejected the evaluation of %s: %s", server_round, site, reason)
-
-
 # ---- serialising ---------------------------------------------------------------------------------
 # What payloads travel as: each part serialised once a round, however many sites get it.
-
-
-class Serialiser:
-    """Serialises a round's payloads, and keeps what a payload or a part of a bundle has become for the next site.
-
-    It goes by the object: what it is given must live as long as it does, and stay as it is.
-
-    Parameters
-    ----------
-    compression : str
-        The run's ``wire.compression``.
-    known : sequence of Array
-        What the round begins with: weights that travel in the same bytes share theirs.
-    """
-
-    def __init__(self, compression: str, known: Sequence[Array] = ()) -> None:
-        self._compression, self._known = compression, known
-        self._kept: dict[int, list[Array]] = {}
-        self._records: dict[int, ArrayRecord] = {}
-
-    def record(self, payload: Payload) -> ArrayRecord:
-        """Return what travels instead of ``payload``, the same object each time: nobody is to change it."""
-        if id(payload) not in self._records:
-            self._records[id(payload)] = self._put_together(payload)
-        return self._records[id(payload)]
-
-    def _put_together(self, payload: Payload) -> ArrayRecord:
-        parts = payload.parts if isinstance(payload, Bundle) else {"": payload}
-        arrays: list[Array] = []
-        counts: dict[str, int] = {}
-        for name, part in parts.items():
-            kept = self._once(part)
-            arrays += kept
-            counts[name] = len(kept)
-        if isinstance(payload, Bundle):
-            arrays.insert(0, array_of(Bundle.head(counts)))
-        return record_of(arrays)
-
-    def _once(self, part: Payload) -> list[Array]:
-        if id(part) not in self._kept:
-            encoded = part.encode(self._compression)
-            places = [None, *self._known] if len(encoded) == 1 + len(self._known) else repeat(None)
-            self._kept[id(part)] = [
-                _shared(array_of(ndarray), known)
-                for ndarray, known in zip(encoded, places, strict=False)
-            ]
-        return self._kept[id(part)]
-
-
-def _shared(array: Array, known: Array | None) -> Array:
-    return known if known is not None and known.data == array.data else array
-
-
-def weights_from(run: Run, arrays: ArrayRecord) -> Weights:
-    """Return Flower's arrays as Weights in the model's dtypes: views of their bytes, copied when asked for."""
-    spec = run.spec
-    views = {
-        name: view_of(npy.read(arrays[name].data)).to(dtype)
-        for name, dtype in zip(spec.names, spec.dtypes, strict=True)
-    }
-    return Weights(Lent(views), run.config.wire.whole_weights)
-
-
-def arrays_from(weights: Weights) -> ArrayRecord:
-    """Return Weights as Flower's arrays, one a tensor under its own name."""
-    return ArrayRecord(dict(weights.read_only))

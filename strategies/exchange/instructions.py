@@ -1,0 +1,90 @@
+"""What a round sends: an instruction for a site, and its payload as Flower's arrays, serialised once a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from flwr.app import Array, ArrayRecord
+
+from common.learning.run import Run
+from common.wire import codec as npy
+from common.wire.bundle import Bundle
+from common.wire.codec import Payload, Spec, array_of, record_of
+from common.wire.weights import Lent, Weights, view_of
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What one site is asked: a phase of its client, the payload it gets, and what it must send back."""
+
+    phase: str
+    payload: Payload
+    expects: Spec
+
+
+class Serialiser:
+    """Serialises a round's payloads, and keeps what a payload or a part of a bundle has become for the next site.
+
+    It goes by the object: what it is given must live as long as it does, and stay as it is.
+
+    Parameters
+    ----------
+    compression : str
+        The run's ``wire.compression``.
+    known : sequence of Array
+        What the round begins with: weights that travel in the same bytes share theirs.
+    """
+
+    def __init__(self, compression: str, known: Sequence[Array] = ()) -> None:
+        self._compression, self._known = compression, known
+        self._kept: dict[int, list[Array]] = {}
+        self._records: dict[int, ArrayRecord] = {}
+
+    def record(self, payload: Payload) -> ArrayRecord:
+        """Return what travels instead of ``payload``, the same object each time: nobody is to change it."""
+        if id(payload) not in self._records:
+            self._records[id(payload)] = self._put_together(payload)
+        return self._records[id(payload)]
+
+    def _put_together(self, payload: Payload) -> ArrayRecord:
+        parts = payload.parts if isinstance(payload, Bundle) else {"": payload}
+        arrays: list[Array] = []
+        counts: dict[str, int] = {}
+        for name, part in parts.items():
+            kept = self._once(part)
+            arrays += kept
+            counts[name] = len(kept)
+        if isinstance(payload, Bundle):
+            arrays.insert(0, array_of(Bundle.head(counts)))
+        return record_of(arrays)
+
+    def _once(self, part: Payload) -> list[Array]:
+        if id(part) not in self._kept:
+            encoded = part.encode(self._compression)
+            places = [None, *self._known] if len(encoded) == 1 + len(self._known) else repeat(None)
+            self._kept[id(part)] = [
+                _shared(array_of(ndarray), known)
+                for ndarray, known in zip(encoded, places, strict=False)
+            ]
+        return self._kept[id(part)]
+
+
+def _shared(array: Array, known: Array | None) -> Array:
+    return known if known is not None and known.data == array.data else array
+
+
+def weights_from(run: Run, arrays: ArrayRecord) -> Weights:
+    """Return Flower's arrays as Weights in the model's dtypes: views of their bytes, copied when asked for."""
+    spec = run.spec
+    views = {
+        name: view_of(npy.read(arrays[name].data)).to(dtype)
+        for name, dtype in zip(spec.names, spec.dtypes, strict=True)
+    }
+    return Weights(Lent(views), run.config.wire.whole_weights)
+
+
+def arrays_from(weights: Weights) -> ArrayRecord:
+    """Return Weights as Flower's arrays, one a tensor under its own name."""
+    return ArrayRecord(dict(weights.read_only))

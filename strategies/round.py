@@ -1,0 +1,247 @@
+"""One round, from its questions to its record: ask, wait, accept, update, evaluate, record.
+
+`Rounds.run` is the whole of it. It calls Flower's own hooks alone, so it can drive whatever is a Flower Strategy; what
+the hooks of Nectar's methods do is in `strategies.base` (the method's part) and `strategies.exchange.open_round`
+(messages, and what is accepted of replies).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+
+from common.learning.task import Evaluation
+from common.settings.sections import FederationSettings
+from strategies.exchange.evaluation import PiggybackEvaluation
+from strategies.exchange.inbox import Traffic, exchange
+from strategies.exchange.replies import Outcome
+from strategies.federated import Federated
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """Everything about one finished round; round 0 is the initial model's evaluation.
+
+    ``updated`` is false where the strategy made nothing of the replies, and the weights stayed as they were.
+    """
+
+    server_round: int
+    arrays: ArrayRecord
+    test: Evaluation | None
+    validation: Evaluation | None
+    train: MetricRecord | None = None
+    outcome: Outcome = field(default_factory=Outcome)
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    bytes_up: dict[str, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    awaits_sites: bool = False
+    models: Mapping[str, Evaluation] = field(default_factory=dict)
+    updated: bool = True
+
+
+@dataclass(frozen=True)
+class SitesFigures:
+    """What the sites made of a round's weights; they come when the next round's replies are there."""
+
+    server_round: int
+    mean: MetricRecord | None
+    outcome: Outcome
+    bytes_down: dict[str, int] = field(default_factory=dict)
+    bytes_up: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the server makes of a round: the mean over the models that were learned, and each one's, if several.
+
+    ``models`` has those judged beside them, too.
+    """
+
+    test: Evaluation | None = None
+    validation: Evaluation | None = None
+    models: Mapping[str, Evaluation] = field(default_factory=dict)
+
+
+#: evaluates at the server what was learned, and what is judged beside it, by name
+Evaluator = Callable[[Mapping[str, ArrayRecord], Mapping[str, ArrayRecord]], Judgement]
+
+#: is told of a round that is done; the sites' figures follow if it ``awaits_sites``
+Callback = Callable[[RoundResult], None]
+
+#: is told the sites' figures of a round that was told before
+FiguresCallback = Callable[[SitesFigures], None]
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """What asks the sites about a round's weights, until it has gone out and is answered."""
+
+    server_round: int = 0
+    messages: Sequence[Message] = ()
+    outcome: Outcome = field(default_factory=Outcome)
+    names: Mapping[int, str] = field(default_factory=dict)
+
+
+class Rounds:
+    """One round after the other.
+
+    The sites evaluate a round's weights when they get the next round's instructions: one exchange a round, not two.
+
+    Parameters
+    ----------
+    evaluator : Evaluator
+        The server's own evaluation.
+    callbacks : sequence of Callback
+        Called with each round's result, once it is there.
+    figures_callbacks : sequence of FiguresCallback
+        Called with the sites' figures of a round, which come with the next round's replies.
+    """
+
+    def __init__(
+        self,
+        strategy: Federated,
+        grid: Grid,
+        federation: FederationSettings,
+        evaluator: Evaluator,
+        callbacks: Sequence[Callback],
+        figures_callbacks: Sequence[FiguresCallback],
+    ) -> None:
+        self._strategy, self._grid, self._federation = strategy, grid, federation
+        self._evaluator, self._callbacks = evaluator, callbacks
+        self._figures_callbacks = figures_callbacks
+        self._questions = _Questions()
+
+    def run(self, server_round: int, arrays: ArrayRecord, *, evaluated: bool) -> ArrayRecord:
+        """Run a round from ``arrays`` and return its weights; ``evaluated`` says whether they are judged."""
+        strategy, traffic, clock = self._strategy, Traffic(), Clock()
+        names = {**self._questions.names, **{site.node_id: site.name for site in strategy.sites}}
+
+        # Ask: an instruction for each of the round's sites, and in it the question about the last round's weights.
+        instructions = strategy.configure_train(server_round, arrays, ConfigRecord(), self._grid)
+        sent = PiggybackEvaluation(self._questions.messages, list(instructions))
+        clock.lap("configure")
+
+        # Wait: replies as they come, up to the deadline; the sites work while the ones before are read.
+        replies = sent.instructions_replies(
+            clock.waiting(self._exchange(sent.messages, traffic, strategy.max_reply_bytes))
+        )
+
+        # Accept and update: the strategy reads one reply after the other, and makes new weights of what it accepts.
+        try:
+            new, train = strategy.aggregate_train(server_round, replies)
+            for _ in replies:  # those after the last one that was asked for
+                pass
+        finally:
+            if sent.complete:
+                self._report_figures(sent.answers)
+        arrays = arrays if new is None else new
+        clock.lap("aggregate")
+
+        # Evaluate: at the server now, at the sites with the next round's instructions.
+        judged = Judgement()
+        if evaluated:
+            self.ask_for_evaluation(server_round, arrays)
+            judged = self._evaluator(strategy.learned(arrays), strategy.beside(arrays))
+        clock.lap("evaluate")
+
+        # Record: the line, the pictures and the checkpoint are the callbacks'.
+        down, up = _by_name(traffic, names)
+        result = RoundResult(
+            server_round,
+            arrays,
+            judged.test,
+            judged.validation,
+            train,
+            strategy.outcome,
+            down,
+            up,
+            clock.seconds,
+            awaits_sites=bool(self._questions.messages),
+            models=judged.models,
+            updated=new is not None,
+        )
+        for callback in self._callbacks:
+            callback(result)
+        return arrays
+
+    def ask_for_evaluation(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Compose what asks the sites for their figures of a round's weights; it goes out with the next exchange."""
+        strategy = self._strategy
+        messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), self._grid)
+        names = {site.node_id: site.name for site in strategy.sites}
+        self._questions = _Questions(server_round, list(messages), strategy.outcome, names)
+
+    def close(self) -> None:
+        """Ask for the figures of the last round's weights, which no other instruction carries."""
+        traffic = Traffic()
+        answers = list(self._exchange(self._questions.messages, traffic))
+        self._report_figures(answers, traffic)
+
+    def _exchange(
+        self, messages: Sequence[Message], traffic: Traffic, max_bytes: Sequence[int] = ()
+    ) -> Iterator[Message]:
+        return exchange(
+            self._grid,
+            messages,
+            deadline=self._federation.round_deadline,
+            max_bytes=[*max_bytes, *[0] * (len(messages) - len(max_bytes))],
+            wave=self._federation.wave,
+            traffic=traffic,
+            again=not self._strategy.run.config.private,
+        )
+
+    def _report_figures(self, answers: Sequence[Message], traffic: Traffic | None = None) -> None:
+        asked, self._questions = self._questions, _Questions()
+        if not asked.messages:
+            return
+        mean = self._strategy.aggregate_evaluate(asked.server_round, answers)
+        for site in self._strategy.sites:
+            if reason := asked.outcome.unevaluated.get(site.name):
+                self._strategy.members.require_memory(site, reason)
+        passed = _by_name(traffic or Traffic(), asked.names)
+        figures = SitesFigures(asked.server_round, mean, asked.outcome, *passed)
+        for callback in self._figures_callbacks:
+            callback(figures)
+
+
+def _by_name(traffic: Traffic, names: Mapping[int, str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the bytes down and up by the sites' names."""
+    down, up = ({names[i]: n for i, n in account.items()} for account in (traffic.down, traffic.up))
+    return down, up
+
+
+class Clock:
+    """Seconds by phase; waiting for replies is told apart from the work in between."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """Add the time since the last lap to ``phase``."""
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def waiting(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield ``items``, booking the time until each is there as ``devices``."""
+        iterator = iter(items)
+        while True:
+            self.lap("aggregate")
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            finally:
+                self.lap("devices")
+            # While this waits at the yield its names hold what they name: a reply that was read would stay in memory.
+            held = [item]
+            del item
+            yield held.pop()
