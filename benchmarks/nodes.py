@@ -117,13 +117,13 @@ def cost_of(kind: str, nodes: int, asked: int, rounds: int) -> Cost:
     with tempfile.TemporaryDirectory() as directory:
         config = _config(kind, Path(directory), nodes, asked, rounds)
         few = {**config, "set": f"{config['set']} federation.sites=2 federation.participation=1"}
-        run_here(few | {"rounds": 1})
+        run_here(load(few | {"rounds": 1}))
         return_freed_memory()
         before = memory_from_now_on()
         begun: list[float] = []
         with _timed() as roll_calls:
             start = time.process_time()
-            record = run_here(config, begun=lambda _: begun.append(time.process_time()))
+            record = run_here(load(config), begun=lambda _: begun.append(time.process_time()))
             end = time.process_time()
         there = [*record.directory.rglob("*")]
         return Cost(

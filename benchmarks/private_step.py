@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory, threads
-from common.draws.entropy import KeyStream
-from common.draws.row_draws import SystemRows
+from common.draws.private_draws import KeyStream, SystemRows
 from common.draws.seeding import generator
 from common.learning.private_training import dp_sgd
 from common.learning.training import plain_gradient

@@ -16,9 +16,8 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from client_app.arrivals import ARRIVALS
-from client_app.deadline import Deadline
 from client_app.device import DeviceClient, Metrics, client_class
-from client_app.draws import divided, key_of
+from client_app.draws import Deadline, divided, key_of
 from client_app.owner.node_config import NodeConfig
 from client_app.owner.review import Review
 from client_app.owner.vetoes import check_instruction

@@ -23,8 +23,7 @@ from flwr.common import Scalar
 from torch import Tensor
 
 from client_app.arrivals import ARRIVALS
-from client_app.deadline import Deadline
-from client_app.draws import Charged, Draws, SiteRound
+from client_app.draws import Charged, Deadline, Draws, SiteRound
 from client_app.owner.ledger import Account
 from client_app.owner.review import Look, Review
 from client_app.state import ContextState, DeviceState, Memory, Tensors, payload_line

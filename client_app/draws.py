@@ -10,23 +10,24 @@ import math
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from client_app.deadline import Deadline
 from client_app.owner.ledger import Account
 from client_app.state import Memory, Tensors
 from common.config.resolved import Config
 from common.data.division.stratify import Indices
 from common.division import Division
-from common.draws.entropy import KeyStream
-from common.draws.row_draws import (
+from common.draws.private_draws import (
+    KeyStream,
     SeededRows,
     SystemRows,
     Words,
@@ -42,6 +43,7 @@ from common.privacy.ledger import Told
 from common.samples.dataset import Dataset
 from common.samples.inputs import Samples, samples
 from common.settings.sections import is_somebodys_own
+from common.specs.updates import SECONDS_LEFT
 from synth.private_release import Gaussian
 from synth.row_draws import RowDraws
 
@@ -69,6 +71,35 @@ class Charged:
     told: Told | None = None
     steps: int = 0
     estimate: Callable[[], float] | None = None
+
+
+class Deadline:
+    """The end of the round's time, by this machine's own clock from when the instruction was taken up.
+
+    Parameters
+    ----------
+    seconds : float
+        What is left; infinity for no deadline.
+    """
+
+    def __init__(self, seconds: float = math.inf, of: str = "round") -> None:
+        self._seconds, self._of = seconds, of
+        self._end = time.monotonic() + seconds
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Deadline:
+        """Return the deadline that an instruction's configuration names; none where it names none."""
+        return cls(float(config.get(SECONDS_LEFT, math.inf)))
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left, at least 0; infinity where there is no deadline."""
+        return max(0.0, self._end - time.monotonic())
+
+    def check(self) -> None:
+        """Raise FederationError if the time is over; asked between two steps, it costs a look at the clock."""
+        if time.monotonic() > self._end:
+            raise FederationError(f"ran out of the {self._of}'s time ({self._seconds:.0f} s)")
 
 
 @dataclass(frozen=True)
@@ -467,3 +498,7 @@ def is_seeded(config: Config, own_data: bool) -> bool:
     return asked == "seeded" or (
         asked == "auto" and not own_data and not is_somebodys_own(config.dataset)
     )
+
+
+# ---- deadline ------------------------------------------------------------------------------------
+# When the server stops waiting for what it asked for: behind that, computing on helps nobody.

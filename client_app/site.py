@@ -128,10 +128,11 @@ def _division(
     items: RunItems, device: str | None, cores: int | None, owner: Owner | None, forgotten: int
 ) -> Division:
     config = load(dict(items), judge=None if owner is None else judge_of(owner.imports))
-    compute = config.compute.model_dump()
-    compute |= {} if device is None else {"device": device}
-    compute |= {} if cores is None else {"client_cores": cores}
-    division = Division(replace(config, compute=ComputeSettings.model_validate(compute)))
+    own = {"device": device, "client_cores": cores}
+    if own := {key: value for key, value in own.items() if value is not None}:
+        compute = ComputeSettings.model_validate(config.compute.model_dump() | own)
+        config = replace(config, compute=compute)
+    division = Division(config)
     return division if owner is None else owner.bounded(division)
 
 

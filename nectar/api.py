@@ -32,13 +32,14 @@ from nectar.comparison.table_request import parse_table
 from nectar.comparison.tables import Results, terminal
 from nectar.engines.interrupt import Interrupted, Interrupts
 from nectar.engines.local_run import run_here
+from nectar.engines.preflight import check
 from nectar.objects import KEYS, is_named, named
 from nectar.records.named_record import record_at
 from nectar.records.past_run import PastRun
 from nectar.records.record_imports import judge_of
 from nectar.records.recorded_run import RecordedRun
 from nectar.records.resume import with_recorded
-from nectar.words import parse_words, typed, with_class_list
+from nectar.words import parse_words, resolved, typed
 
 T = TypeVar("T")
 
@@ -89,11 +90,12 @@ def run(
             f"two methods, {method} and {settings['method']}: name one, as the first argument."
         )
     words = _words(({"method": method} if method else {}) | settings)
-    run_config = with_class_list(with_recorded(typed(["run", *words]) | parse_words(words)))
+    config = resolved(with_recorded(typed(["run", *words]) | parse_words(words)))
     threads = torch.get_num_threads()
     try:
         with _lines(progress):
-            record = run_here(run_config, on_round=on_round)
+            check(config)
+            record = run_here(config, on_round=on_round)
     finally:
         torch.set_num_threads(threads)
     return RecordedRun(PastRun.open(record.directory))

@@ -28,6 +28,7 @@ from common.config.keys import (
 from common.config.layers import home_of
 from common.config.loading import load
 from common.config.own_parts import Judge
+from common.config.resolved import Config
 from common.config.tables import experiment_names
 from common.config.text import from_home, scalar, scalar_text
 from common.errors import ConfigError
@@ -338,7 +339,14 @@ CLASSES_KEY = "images.classes"
 def with_class_list(
     run_config: Mapping[str, str | int | float | bool], judge: Judge | None = None
 ) -> RunConfig:
-    """Return ``run_config``; where it names folders of images but not their classes, with the classes stated.
+    """Return ``run_config`` with the classes stated, as `resolved` states them."""
+    return _with_class_list(run_config, load(run_config, judge=judge))
+
+
+def resolved(
+    run_config: Mapping[str, str | int | float | bool], judge: Judge | None = None
+) -> Config:
+    """Resolve ``run_config``; where it names folders of images but not their classes, with the classes stated.
 
     For a simulation alone: all its processes are then told the list. Real sites must agree on one before they read
     anything, so a run on them states it itself. What is named by import path is put before ``judge`` first.
@@ -349,6 +357,13 @@ def with_class_list(
         If the configuration is not valid.
     """
     config = load(run_config, judge=judge)
+    stated = _with_class_list(run_config, config)
+    return config if stated == run_config else load(stated, judge=judge)
+
+
+def _with_class_list(
+    run_config: Mapping[str, str | int | float | bool], config: Config
+) -> RunConfig:
     images = config.images
     of_folders = is_somebodys_own(config.dataset) and not kind_of(config.dataset)
     if images.classes or not of_folders or not (images.folder or images.sites):

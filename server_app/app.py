@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from logging import getLogger
@@ -44,6 +44,7 @@ from strategies.base import strategy_class
 from strategies.exchange.roll_call import expected_sites
 from strategies.federated import Federated
 from strategies.foreign import ForeignStrategy
+from strategies.round import Callback
 
 logger = getLogger("flwr")
 
@@ -104,9 +105,9 @@ class _Members:
 def serve(
     grid: Grid,
     config: Config,
-    begun: Callable[[Record], object] = lambda record: None,
-    members: Callable[[Sequence[Site]], None] = lambda sites: None,
-    done: Callable[[int, int], None] = lambda reached, of: None,
+    begun: Callable[[Record], object] | None = None,
+    members: Callable[[Sequence[Site]], None] | None = None,
+    done: Callable[[int, int], None] | None = None,
     on_round: OnRound | None = None,
 ) -> Record:
     """Run ``config`` and return its record; what fails is noted there and raised.
@@ -147,8 +148,10 @@ def serve(
     telling = Telling()
     try:
         telling = telling_of(run.config, record, lambda: strategy.sites, on_round)
-        begun(record)
-        members(strategy.sites)
+        if begun is not None:
+            begun(record)
+        if members is not None:
+            members(strategy.sites)
         strategy.summary()
         with record.writing():
             record.note(engine=engine_of(strategy.sites))
@@ -178,11 +181,7 @@ def serve(
             federation=run.config.federation,
             evaluator=evaluator,
             every=config.evaluation.every,
-            callbacks=[
-                recorder,
-                lambda _: members(strategy.sites),
-                lambda result: done(result.server_round, config.rounds),
-            ],
+            callbacks=[recorder, *_listeners(strategy, config.rounds, members, done)],
             figures_callbacks=[recorder.judged],
             unjudged=standing.unjudged,
         )
@@ -203,6 +202,19 @@ def serve(
         record.close()
     logger.info("done: %s", record.directory)
     return record
+
+
+def _listeners(
+    strategy: Federated,
+    rounds: int,
+    members: Callable[[Sequence[Site]], None] | None,
+    done: Callable[[int, int], None] | None,
+) -> Iterator[Callback]:
+    """Yield what is called after each round's line is written."""
+    if members is not None:
+        yield lambda _: members(strategy.sites)
+    if done is not None:
+        yield lambda result: done(result.server_round, rounds)
 
 
 def _places(config: Config) -> list[Path]:

@@ -14,7 +14,7 @@ from common.storage import tensor_file
 from common.storage import tensor_file as tensors_apart
 from common.storage.tensor_file import TensorFileError, pack, unpack
 from server_app.metrics_file import Checksum
-from strategies.exchange.screening import GLOBAL
+from strategies.exchange.rules import GLOBAL
 from strategies.federated import LEARNED
 
 SCHEMA = 1

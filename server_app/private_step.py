@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from common.code.imports import is_import_path
-from common.draws.row_draws import SystemRows
+from common.draws.private_draws import SystemRows
 from common.draws.seeding import process_wide
 from common.errors import ConfigError, one_line
 from common.learning.run import Run

@@ -25,7 +25,7 @@ from common.wire.weights import Weights
 from strategies.averaging import Average, ServerOptimizer, average_of
 from strategies.exchange.instructions import Instruction, arrays_from, weights_from
 from strategies.exchange.replies import Upload
-from strategies.exchange.screening import GLOBAL
+from strategies.exchange.rules import GLOBAL
 from strategies.federated import LEARNED, Federated, State
 
 __all__ = ["GLOBAL", "LEARNED", "Instruction", "State", "Strategy", "strategy_class"]

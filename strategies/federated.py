@@ -26,7 +26,7 @@ from strategies.exchange.members import Members
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import Outcome
 from strategies.exchange.roll_call import Question, wait_for_sites
-from strategies.exchange.screening import GLOBAL, Screening
+from strategies.exchange.rules import GLOBAL, Screening
 
 logger = getLogger("flwr")
 

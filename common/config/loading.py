@@ -37,7 +37,7 @@ from common.config.layers import (
     run_config_layers,
 )
 from common.config.own_parts import Judge, chosen_method, judge_all
-from common.config.resolved import Config
+from common.config.resolved import Config, stated_here
 from common.config.schema import read_sections
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
@@ -87,6 +87,8 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
         A key that does not exist, a value of the wrong type or out of range, an unknown method,
         data set or experiment, a relative path: in a sentence each, with the nearest valid choice.
     """
+    if judge is None and (stated := stated_here(run_config)) is not None:
+        return stated
     given = read_run_config(run_config)
     _check_internal_keys(given, judge)
     experiment = given.get("experiment", "")

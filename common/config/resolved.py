@@ -52,6 +52,15 @@ from common.settings.sections import (
     WireSettings,
 )
 
+#: What this process has stated as a run config: the sites that it simulates get the same object back.
+_STATED: dict[tuple[tuple[str, Scalar], ...], Config] = {}
+_MOST_STATED = 4
+
+
+def stated_here(run_config: Mapping[str, Any]) -> Config | None:
+    """Return the configuration that this process stated as ``run_config``, if it did so lately."""
+    return _STATED.get(tuple(sorted(run_config.items())))
+
 
 @dataclass(frozen=True)
 class Config:
@@ -270,7 +279,7 @@ class Config:
                 if value != default or f"{name}.{key}" in self.origin:
                     departures[f"{name}.{key}"] = value
         departures |= {f"strategy.{key}": value for key, value in self.strategy.items()}
-        return {
+        stated: dict[str, str | int] = {
             "experiment": self.experiment,
             "method": self.method,
             "dataset": self.dataset,
@@ -284,6 +293,10 @@ class Config:
             RESOLVED: YES,
             TYPED: self.typed,
         }
+        while len(_STATED) >= _MOST_STATED:
+            del _STATED[next(iter(_STATED))]
+        _STATED[tuple(sorted(stated.items()))] = self
+        return stated
 
     def digest(self) -> str:
         """Return the SHA-256 of all that decides the run's numbers, in hexadecimal.

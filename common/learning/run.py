@@ -19,8 +19,7 @@ from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
 from common.learning.task import Task, task_of
 from common.models import own
-from common.models.building import outline
-from common.models.mould import Mould
+from common.models.building import Mould, outline
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Settings
 from common.settings.sections import ModelSettings

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from common.models.classifier import Classifier
-from common.models.initial import initialise
-from common.models.projected import Projected
 from common.models.registry import MODELS, misfit, network, takes
 
 M = TypeVar("M", bound=nn.Module)
@@ -116,3 +117,196 @@ def _check_kind(name: str, shape: tuple[int, ...]) -> None:
     kinds = ("text",) if len(shape) == 1 else ("images", "table", "series")
     if not any(takes(name, kind) for kind in kinds):
         raise ValueError(misfit(name, kinds[0]))
+
+
+# ---- mould ---------------------------------------------------------------------------------------
+# A model as it was built, from which others are cast with given weights: at a fraction of what building one costs.
+
+#: what two modules may share: nobody can change it in one of them
+_CONSTANT = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.Size)
+
+#: what of a module is made anew, and not as any other of its attributes
+_APART = ("_parameters", "_buffers", "_modules")
+
+
+class Mould:
+    """Casts models that are in every respect as one that was just built, but for the weights.
+
+    Casts share no module and no memory, neither with each other nor with the mould: whoever gets one may train it,
+    freeze it, hang hooks into it and keep it.
+
+    Parameters
+    ----------
+    model
+        Just built. Its parameters' values are given up; it is of no use any more.
+    """
+
+    def __init__(self, model: Classifier) -> None:
+        self._rest = {id(module): _rest_of(module) for module in model.modules()}
+        self.fits = all(_is_constant(v) for c, _ in self._rest.values() for v in c.values())
+        self._model = model
+        self._device = next((value.device for value in model.parameters()), torch.device("cpu"))
+        _empty(model)
+        self._state = tuple(model.state_dict(keep_vars=True).items())
+
+    def covers(self, weights: Mapping[str, Tensor]) -> bool:
+        """Return whether ``weights`` are all that a model's state has, by name and shape, and nothing else."""
+        return len(weights) == len(self._state) and all(
+            name in weights and weights[name].shape == value.shape for name, value in self._state
+        )
+
+    @torch.no_grad()
+    def cast(self, weights: Mapping[str, Tensor]) -> Classifier:
+        """Return a model with ``weights``, copied, in training mode."""
+        made: dict[int, Any] = {
+            id(value): self._filled(value, weights[name]) for name, value in self._state
+        }
+        model = self._copy(self._model, made)
+        assert isinstance(model, Classifier)
+        return model
+
+    def _filled(self, value: Tensor, given: Tensor) -> Tensor:
+        """Return what takes the place of a parameter or buffer, with the values given."""
+        own = given.to(self._device, value.dtype, copy=True, memory_format=torch.contiguous_format)
+        if isinstance(value, nn.Parameter):
+            return nn.Parameter(own, value.requires_grad)
+        return own
+
+    def _copy(self, module: nn.Module, made: dict[int, Any]) -> nn.Module:
+        """Return a copy of a module; ``made`` has what was copied, by the original's id: layers may share a matrix."""
+        if id(module) in made:
+            again: nn.Module = made[id(module)]
+            return again
+        new = made[id(module)] = object.__new__(type(module))
+        constants, containers = self._rest[id(module)]
+        own = new.__dict__
+        own.update(constants)
+        for name, kind in containers:
+            own[name] = kind()
+        own["_parameters"] = {
+            name: None if value is None else made[id(value)]
+            for name, value in module._parameters.items()
+        }
+        own["_buffers"] = {
+            name: None if value is None else made.setdefault(id(value), value.clone())
+            for name, value in module._buffers.items()
+        }
+        own["_modules"] = {
+            name: None if value is None else self._copy(value, made)
+            for name, value in module._modules.items()
+        }
+        return new
+
+
+def _empty(model: nn.Module) -> None:
+    """Replace a model's parameters by ones without memory; one that layers share stays shared."""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, value in module._parameters.items():
+            if value is None:
+                continue
+            if id(value) not in made:
+                shape = torch.empty_like(value, device="meta")
+                made[id(value)] = nn.Parameter(shape, value.requires_grad)
+            module._parameters[name] = made[id(value)]
+
+
+def _rest_of(module: nn.Module) -> tuple[dict[str, Any], list[tuple[str, type]]]:
+    """Return what a module has beside its state: constants by name, and empty containers, whose kinds are given."""
+    rest = {name: value for name, value in vars(module).items() if name not in _APART}
+    empty = [(n, type(v)) for n, v in rest.items() if isinstance(v, dict | set) and not v]
+    taken = {name for name, _ in empty}
+    return {name: value for name, value in rest.items() if name not in taken}, empty
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_constant, value))
+    return isinstance(value, _CONSTANT)
+
+
+# ---- initial -------------------------------------------------------------------------------------
+# Initial weights from an explicit generator: torch's own start draws from the process-wide one.
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, generator: torch.Generator) -> None:
+    """Give every layer of ``model`` the start that its source gives it, drawn from ``generator``.
+
+    Weights and biases of convolutions and linear layers are uniform in +-1/sqrt(fan in), as torch
+    counts it (of a transposed convolution by its output channels); norms
+    start as the identity. Token vectors are uniform in +-0.1, as in LEAF: torch's normal ones of
+    unit variance would make the logits of a tied output huge. A layer that has a method
+    ``draw(generator)`` starts by that instead. Layers draw in the order of ``model.modules()``, so
+    a seed gives the same weights in every process.
+
+    Parameters
+    ----------
+    model
+        On the generator's device; changed in place.
+    generator
+        The only source of randomness.
+
+    Raises
+    ------
+    TypeError
+        ``model`` has a layer with parameters whose start is not defined here.
+    """
+    for module in model.modules():
+        if callable(draw := getattr(module, "draw", None)):
+            draw(generator)
+        elif isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
+            bound = 1 / math.sqrt(module.weight[0].numel())
+            for parameter in module.parameters(recurse=False):
+                parameter.uniform_(-bound, bound, generator=generator)
+        elif isinstance(module, nn.Embedding):
+            module.weight.uniform_(-0.1, 0.1, generator=generator)
+        elif isinstance(module, nn.GroupNorm | nn.LayerNorm | _BatchNorm):
+            module.reset_parameters()
+        elif next(module.parameters(recurse=False), None) is not None:
+            raise TypeError(f"no initial weights are defined for a layer {type(module).__name__}")
+
+
+# ---- projected -----------------------------------------------------------------------------------
+# A projection head between a classifier's embedding and its last layer.
+
+
+class Projected(Classifier):
+    """A classifier whose embedding is a projection of another one's.
+
+    Two linear layers with ReLU between them, as wide as the embedding and ``size``, and a new last layer: the heads of
+    MOON (Li et al., 2021) and of the contrastive methods before it.
+
+    Parameters
+    ----------
+    base
+        A classifier whose ``head`` is a linear layer; it loses it.
+
+    Raises
+    ------
+    ValueError
+        The base has another last layer.
+    """
+
+    def __init__(self, base: Classifier, size: int, classes: int) -> None:
+        super().__init__(base.continuous_shape)
+        if not isinstance(base.head, nn.Linear):
+            raise ValueError(
+                "model.projection needs a linear last layer: set model.tied=off, or model.projection=0"
+            )
+        width = base.head.in_features
+        base.head = nn.Identity()
+        self.base = base
+        self.projection = nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(inplace=True), nn.Linear(width, size)
+        )
+        self.head = nn.Linear(size, classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the projections [n, size]."""
+        projected: Tensor = self.projection(self.base.embed(x))
+        return projected
+
+    def continuous(self, x: Tensor) -> Tensor:
+        """Return the inputs as the base has them."""
+        return self.base.continuous(x)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -110,3 +113,169 @@ def _check(
         raise ValueError(
             f"group norm needs a width divisible by {GROUPS}, not {width} (model.width)"
         )
+
+
+# ---- cnn -----------------------------------------------------------------------------------------
+# The two-convolution CNN of the federated averaging literature.
+
+_SMALLEST = 16
+"""Two 5x5 convolutions without padding and two 2x2 pools leave nothing of a smaller image."""
+
+
+class CNN(Classifier):
+    """Two 5x5 convolutions, 512 hidden units and one linear layer.
+
+    The convolutions have 32 and 64 channels and no padding; ReLU and a 2x2 max pool follow each. It
+    has 878,538 parameters for 32x32 colour images and ten classes. The embedding is the 512 hidden
+    units' output.
+
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width), both sides at least 16.
+
+    Raises
+    ------
+    ValueError
+        The images are too small.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__(shape)
+        channels, height, width = shape
+        if min(height, width) < _SMALLEST:
+            raise ValueError(
+                f'model "cnn" needs images of at least {_SMALLEST}x{_SMALLEST}, '
+                f'not {height}x{width}: choose model.name "convnet" for these'
+            )
+        rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 32, 5),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * rows * columns, 512),
+            nn.ReLU(inplace=True),
+        )
+        self.head = nn.Linear(512, classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the 512 hidden units' output, of shape [n, 512]."""
+        hidden: Tensor = self.features(x)
+        return hidden
+
+
+# ---- leafcnn -------------------------------------------------------------------------------------
+# The CNN that LEAF trains on FEMNIST (Caldas et al., 2018, the benchmark's published code).
+
+
+class LeafCNN(Classifier):
+    """Two padded 5x5 convolutions, 2,048 hidden units and one linear layer.
+
+    The convolutions have 32 and 64 channels and keep the image's size; ReLU and a 2x2 max pool
+    follow each. It has 6,603,710 parameters for FEMNIST's 28x28 images and 62 classes. The
+    embedding is the 2,048 hidden units' output.
+
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width), both sides at least 4.
+
+    Raises
+    ------
+    ValueError
+        The images are too small.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__(shape)
+        channels, height, width = shape
+        if min(height, width) < 4:
+            raise ValueError(
+                f'model "leafcnn" needs images of at least 4x4, not {height}x{width}: '
+                'choose model.name "mlp" for these'
+            )
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 32, 5, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * (height // 4) * (width // 4), 2048),
+            nn.ReLU(inplace=True),
+        )
+        self.head = nn.Linear(2048, classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the 2,048 hidden units' output, of shape [n, 2048]."""
+        hidden: Tensor = self.features(x)
+        return hidden
+
+
+# ---- vgg -----------------------------------------------------------------------------------------
+# VGG-11 (Simonyan and Zisserman, 2015, configuration A), without batch norm and dropout.
+
+LARGE_FROM = 64
+"""Pixels of the shorter side from which the hidden layers are ImageNet's."""
+
+
+class HeConv2d(nn.Conv2d):
+    """A convolution that keeps a signal's size through ReLUs, which no norm does for this network."""
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Draw He et al.'s start (2015), as NIID-Bench and torchvision do: normal, by the numbers going out."""
+        going_out = self.weight[:, 0].numel()
+        self.weight.normal_(0, math.sqrt(2 / going_out), generator=generator)
+        if self.bias is not None:
+            self.bias.zero_()
+
+
+class VGG11(Classifier):
+    """Eight 3x3 convolutions with ReLU and five 2x2 max pools, two hidden layers, one linear layer.
+
+    From 64 pixels on the hidden layers have 4,096 units and take 7x7 places, as torchvision's: 132,863,336 parameters
+    for 1,000 classes. Below they have 512 units and take the mean over places, which is the one place that is left
+    of a 32x32 image, as NIID-Bench's: 9,750,922 for ten classes. A pool that would leave nothing of a small
+    image is left out. There is no dropout, so that one input gives one output. The embedding is the second
+    hidden layer's output.
+    """
+
+    plan: ClassVar[tuple[tuple[int, ...], ...]] = (
+        (64,), (128,), (256, 256), (512, 512), (512, 512)
+    )  # fmt: skip
+    hidden: ClassVar[tuple[int, int]] = (512, 4096)
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__(shape)
+        channels, *sides = shape
+        large = min(sides) >= LARGE_FROM
+        self.places = 7 if large else 1
+        layers: list[nn.Module] = []
+        for widths in self.plan:
+            for width in widths:
+                layers += [HeConv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
+                channels = width
+            if min(sides) > 1:
+                layers.append(nn.MaxPool2d(2))
+                sides = [side // 2 for side in sides]
+        units = self.hidden[large]
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Sequential(
+            nn.Linear(channels * self.places**2, units),
+            nn.ReLU(inplace=True),
+            nn.Identity(),  # where dropout stands in torchvision's, whose names these are
+            nn.Linear(units, units),
+            nn.ReLU(inplace=True),
+        )
+        self.head = nn.Linear(units, classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the second hidden layer's output, of shape [n, 512] or [n, 4096]."""
+        out = F.adaptive_avg_pool2d(self.features(x), self.places)
+        hidden: Tensor = self.classifier(out.flatten(1))
+        return hidden

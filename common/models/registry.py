@@ -25,17 +25,17 @@ _ANY_SHAPE = ("table", "series")
 
 MODELS: dict[str, Architecture] = {
     "convnet": Architecture("common.models.convnet:ConvNet", "images"),
-    "cnn": Architecture("common.models.cnn:CNN", "images"),
+    "cnn": Architecture("common.models.convnet:CNN", "images"),
     "mlp": Architecture("common.models.mlp:MLP", "images", _ANY_SHAPE),
-    "leafcnn": Architecture("common.models.leafcnn:LeafCNN", "images"),
-    "logistic": Architecture("common.models.logistic:Logistic", "images", _ANY_SHAPE),
+    "leafcnn": Architecture("common.models.convnet:LeafCNN", "images"),
+    "logistic": Architecture("common.models.mlp:Logistic", "images", _ANY_SHAPE),
     "resnet18": Architecture("common.models.resnet:ResNet18", "images"),
     "resnet34": Architecture("common.models.resnet:ResNet34", "images"),
-    "vgg11": Architecture("common.models.vgg:VGG11", "images"),
+    "vgg11": Architecture("common.models.convnet:VGG11", "images"),
     "vit": Architecture("common.models.vit:ViT", "images"),
     "encoder": Architecture("common.models.encoder:Encoder", "images"),
     "vae": Architecture("common.models.encoder:VAEEncoder", "images"),
-    "conv1d": Architecture("common.models.conv1d:Conv1d", "series"),
+    "conv1d": Architecture("common.models.mlp:Conv1d", "series"),
     "lstm": Architecture("common.models.lstm:LSTM", "text"),
 }
 """The models by name."""

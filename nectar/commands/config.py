@@ -21,7 +21,7 @@ from common.settings.section import Description, Section, describe
 from common.settings.sections import FORMS, SECTIONS, RunSettings
 from nectar.commands.tables import listing
 from nectar.records.resume import with_recorded
-from nectar.words import ConfigFile, Words, parse_words, with_class_list
+from nectar.words import ConfigFile, Words, parse_words, resolved
 
 HELP = """\
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says where a value was
@@ -65,7 +65,7 @@ _PATHS = (
 def main(words: Words = None, config_file: ConfigFile = None) -> int:
     """Print the configuration that the words resolve to."""
     run_config = with_recorded(parse_words(words or [], file=config_file))
-    print(load(with_class_list(run_config)).dump_yaml(origins=True), end="")
+    print(resolved(run_config).dump_yaml(origins=True), end="")
     return 0
 
 

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from common.config.loading import load
 from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError
@@ -14,7 +13,7 @@ from common.models.registry import KINDS
 from common.storage.files import write_atomically, write_text
 from nectar.records.record_imports import judge_of
 from nectar.records.resume import with_recorded
-from nectar.words import AllowImports, ConfigFile, Words, option, parse_words, with_class_list
+from nectar.words import AllowImports, ConfigFile, Words, option, parse_words, resolved
 
 if TYPE_CHECKING:
     from common.division import Division
@@ -66,7 +65,7 @@ def main(
     sheets = [_target(text, _SAMPLES) for text in [samples] if text]
     asked_for = parse_words(words or [], file=config_file)
     judge = judge_of(allow_imports) if asked_for.get("resume") else None
-    config = load(with_class_list(with_recorded(asked_for), judge), judge=judge)
+    config = resolved(with_recorded(asked_for), judge)
     for sheet in sheets:
         _need_ending(config, sheet)
     if folder is not None:

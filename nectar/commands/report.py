@@ -12,7 +12,7 @@ from nectar.records.outputs import output_page
 from nectar.records.record_imports import judge_of
 from nectar.report.writing import NAME, write
 from nectar.words import AllowImports, Records, flag, option
-from server_app.run_directory import RunDirectory
+from server_app.record import RunDirectory
 
 HELP = """\
 Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Seeds of one

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.config.loading import load
 from common.storage.files import write_text
 from nectar.records.resume import with_recorded
 from nectar.words import (
@@ -19,8 +18,8 @@ from nectar.words import (
     next_step,
     option,
     parse_words,
+    resolved,
     typed,
-    with_class_list,
 )
 
 if TYPE_CHECKING:
@@ -61,8 +60,7 @@ def main(
 ) -> int:
     """Run what the words say; return 0."""
     asked_for = typed(ctx.obj) | parse_words(words or [], file=config_file)
-    run_config = with_class_list(with_recorded(asked_for))
-    config = load(run_config)  # refused, if it is, before torch is there
+    config = resolved(with_recorded(asked_for))  # refused, if it is, before torch is there
     from nectar.engines.local_run import run_here
     from nectar.engines.pool.grid import devices_asked
     from nectar.engines.preflight import check
@@ -88,7 +86,7 @@ def main(
         _note(record.directory, note)
 
     with shown(progress):
-        record = run_here(run_config, progress, begun, progress.members)
+        record = run_here(config, progress, begun, progress.members)
     print(next_step(record.directory), flush=True)
     return 0
 

@@ -19,8 +19,7 @@ from nectar.comparison.run_start import RunStarter
 from nectar.comparison.tables import size
 from nectar.records.archive import Archive
 from nectar.words import spoken
-from server_app.record import Record
-from server_app.run_directory import KnownRun
+from server_app.record import KnownRun, Record
 
 #: of a run config, what leaves the seconds of a round and the size of a record about as they are
 _ASIDE = (*PATH_KEYS, "experiment", "rounds", "round", "seed", "typed", "resolved", "set")

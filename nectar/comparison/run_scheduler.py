@@ -21,8 +21,7 @@ from nectar.engines.cores import available_cores
 from nectar.engines.flower.client import plain
 from nectar.records.archive import Archive, rounds_in
 from nectar.records.identity import Identity
-from server_app.record import Record
-from server_app.run_directory import ALONE, KnownRun, known_run
+from server_app.record import ALONE, KnownRun, Record, known_run
 
 _POLL, _EVERY = 0.5, 60.0
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from common.config.loading import load
+from common.config.resolved import Config
 from common.data.loading import forget
 from common.sites import Site
 from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
-from nectar.engines.preflight import check
 from nectar.records.trusted_parts import note_parts
 from server_app.app import serve
 from server_app.record import Record
@@ -17,18 +16,16 @@ from server_app.tracking.telling import OnRound
 
 
 def run_here(
-    run_config: Mapping[str, str | int | float | bool],
+    config: Config,
     progress: Callable[[int, int], None] | None = None,
-    begun: Callable[[Record], object] = lambda record: None,
-    members: Callable[[Sequence[Site]], None] = lambda sites: None,
+    begun: Callable[[Record], object] | None = None,
+    members: Callable[[Sequence[Site]], None] | None = None,
     on_round: OnRound | None = None,
 ) -> Record:
-    """Run ``run_config`` to its end, and return its record.
+    """Run ``config``, which `nectar.engines.preflight.check` has passed, to its end; return its record.
 
     Parameters
     ----------
-    run_config : mapping
-        The run config, with what a resumed record states.
     progress : callable, optional
         Told (devices that have worked, devices asked together) after each one.
     begun : callable, optional
@@ -43,10 +40,8 @@ def run_here(
     NectarError
         If the run cannot start, or stops.
     """
-    config = load(run_config)
     app = client_app()
     try:
-        check(config)
         note_parts(config)
         with local_federation(app, config, progress) as grid:
             return serve(grid, config, begun, members, on_round=on_round)

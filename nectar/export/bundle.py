@@ -17,7 +17,9 @@ from common.data.folders import decode
 from common.division import Division
 from common.errors import ConfigError
 from common.learning.run import Run
-from common.models import Classifier, building, classifier, initial, own, projected, registry
+from common.models import Classifier, building, classifier, own, registry
+from common.models import building as initial
+from common.models import building as projected
 from common.samples.dataset import DatasetInfo
 from common.storage.files import write_json, write_text
 from common.storage.tensor_file import reason_of

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from common.storage.files import read_file
 from nectar.records.identity import Identity
-from server_app.record import Record
-from server_app.run_directory import PROVENANCE, KnownRun, known_run
+from server_app.record import PROVENANCE, KnownRun, Record, known_run
 
 
 class Archive:

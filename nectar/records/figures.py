@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nectar.records.record_shape import audit_of
-from server_app.record import Record
-from server_app.run_directory import KnownRun
+from server_app.record import KnownRun, Record
 
 #: phases of a round that are not the server's own work: waiting for the devices, and judging the model
 _NOT_SERVER = ("devices", "evaluate", "by_site")

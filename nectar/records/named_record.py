@@ -6,7 +6,7 @@ from pathlib import Path
 
 from common.config.loading import load
 from common.errors import ConfigError
-from server_app.run_directory import RunDirectory
+from server_app.record import RunDirectory
 
 LATEST = "latest"
 """The record that was begun last."""

@@ -15,8 +15,7 @@ from common.errors import ConfigError, FederationError
 from common.wire.synthetic_images import SyntheticImages
 from nectar.records.record_shape import Line, Partition, Provenance, audit_of, require
 from server_app.checkpoint import Checkpoint
-from server_app.record import Record
-from server_app.run_directory import COMPLETED, PROVENANCE
+from server_app.record import COMPLETED, PROVENANCE, Record
 from server_app.synthetic_sets import load_sets
 
 

@@ -9,8 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import FederationError
-from server_app.record import Record
-from server_app.run_directory import AUDIT
+from server_app.record import AUDIT, Record
 
 
 class Shape(BaseModel):

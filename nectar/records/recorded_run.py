@@ -21,8 +21,8 @@ from nectar.records.figures import RunFigures, read_run
 from nectar.records.outputs import output_page
 from nectar.records.past_run import PastRun
 from nectar.report import writing
+from server_app.record import KnownRun
 from server_app.recorder import grid
-from server_app.run_directory import KnownRun
 from server_app.synthetic_sets import contrast_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from common.errors import ConfigError, NectarError
 from common.storage.files import read_file
 from nectar.records.named_record import LATEST, record_at
 from server_app.metrics_file import parse_line
-from server_app.run_directory import RunDirectory
+from server_app.record import RunDirectory
 from server_app.writer import Writer
 from server_app.writer import sweep as sweep_begun
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 from PIL import Image
 
-from server_app.run_directory import COMPLETED
+from server_app.record import COMPLETED
 from server_app.tracking.figures import figures_of
 from server_app.tracking.telling import Line, Pictures
 

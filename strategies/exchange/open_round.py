@@ -37,8 +37,7 @@ from strategies.exchange.replies import (
     require_records,
 )
 from strategies.exchange.roll_call import listed
-from strategies.exchange.rules import held_beside, require_believable, unbounded
-from strategies.exchange.screening import Screening
+from strategies.exchange.rules import Screening, held_beside, require_believable, unbounded
 
 logger = getLogger("flwr")
 

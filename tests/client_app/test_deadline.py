@@ -15,9 +15,9 @@ from small import Small
 from torch import Tensor, nn
 from torch.nn import functional
 
-import client_app.deadline
+import client_app.draws
 from client_app.app import app as client_app_of_sites
-from client_app.deadline import Deadline
+from client_app.draws import Deadline
 from client_app.feddpms import FedDPMSClient
 from client_app.state import ContextState
 from common.config.loading import load
@@ -45,7 +45,7 @@ def test_a_site_stops_computing_when_the_round_s_time_is_over(
     """It computed on for nine minutes, and was busy for the next run. By the clock here each look takes a minute."""
     minutes = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: 60.0 * next(minutes))
-    monkeypatch.setattr(client_app.deadline, "time", clock)
+    monkeypatch.setattr(client_app.draws, "time", clock)
     words = f"{settings} federation.sites=1 federation.round_deadline=1200"
     with pytest.raises(FederationError, match=r"partition-0: ran out of the round's time \(1[12]"):
         run(small(method=method, rounds=1, set=words))
@@ -106,7 +106,7 @@ def test_the_sentence_names_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     deadline = Deadline.of({SECONDS_LEFT: 30.0})
     deadline.check()
     later = time.monotonic() + 31
-    monkeypatch.setattr(client_app.deadline.time, "monotonic", lambda: later)
+    monkeypatch.setattr(client_app.draws.time, "monotonic", lambda: later)
     with pytest.raises(FederationError, match=r"^ran out of the round's time \(30 s\)$"):
         deadline.check()
     Deadline.of({}).check()

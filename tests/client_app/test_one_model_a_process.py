@@ -18,7 +18,7 @@ from client_app.arrivals import Arrivals
 from common import models
 from common.learning.run import Run
 from common.methods import METHODS
-from common.models.mould import Mould
+from common.models.building import Mould
 from common.wire import codec
 from common.wire import codec as npy
 from common.wire.bundle import Bundle, BundleSpec

@@ -449,7 +449,7 @@ def test_reading_images_at_the_roll_call_has_an_end(
 ) -> None:
     minutes = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: 60.0 * next(minutes))
-    monkeypatch.setattr("client_app.deadline.time", clock)
+    monkeypatch.setattr("client_app.draws.time", clock)
     paint(machine / "own", "red", 90)
     run = folder_run(small)
     assert "out of the roll call's time (3600 s)" in Site(run, data=str(machine / "own")).refusal()

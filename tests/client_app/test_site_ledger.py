@@ -14,7 +14,7 @@ from real_site import RECORD, Site
 from small import Small
 
 from client_app.owner.ledger import NO_BUDGET
-from common.draws.entropy import KeyStream
+from common.draws.private_draws import KeyStream
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import LEDGER, Head, Ledger, Told

@@ -18,7 +18,7 @@ import torch
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from common.draws.entropy import KeyStream, system_uniform
+from common.draws.private_draws import KeyStream, system_uniform
 
 N = 10**6
 

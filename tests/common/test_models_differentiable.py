@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
 from common.models import MODELS, Classifier, build
-from common.models.initial import initialise
+from common.models.building import initialise
+from common.models.convnet import VGG11
 from common.models.resnet import ResNet18, ResNet34
-from common.models.vgg import VGG11
 
 IMAGE, SERIES, TEXT, CLASSES = (2, 16, 16), (2, 1, 16), (3,), 5
 

@@ -14,9 +14,8 @@ from small import Small
 from torch import Tensor, nn
 
 from common.models import build
-from common.models.building import outline
-from common.models.initial import initialise
-from common.models.vgg import VGG11
+from common.models.building import initialise, outline
+from common.models.convnet import VGG11
 from common.models.vit import Layer
 
 

@@ -19,7 +19,7 @@ from common.wire.int8_update import Int8Update, Int8UpdateSpec
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
-from strategies.exchange import round as exchange
+from strategies.exchange import open_round as exchange
 
 #: enough for what travels in the first rounds alone, and for what does from then on
 ROUNDS, SITES = 4, 3

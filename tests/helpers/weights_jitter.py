@@ -26,7 +26,7 @@ REACHED = "TESTS_JITTER_REACHED"
 SIZE = 1e-6
 
 PLACES = {
-    "common.models.initial": "initialise",
+    "common.models.building": "initialise",
     "common.models.own": "make",
     "synth.beta_vae": "start",
     "synth.ensemble_distillation": "ImageGenerator.reset",

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from common.draws.entropy import KeyStream, system_uniform
+from common.draws.private_draws import KeyStream, system_uniform
 from common.privacy.events import Adjacency, Event
 from synth.private_release import Gaussian, clipped_sum, noisy_mean
 

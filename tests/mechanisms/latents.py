@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from common.draws.entropy import KeyStream
+from common.draws.private_draws import KeyStream
 from common.privacy.accounting import latent_sensitivity
 from common.privacy.events import Adjacency, Event
 from synth.latent_sharing import mean_steps

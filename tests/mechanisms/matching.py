@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from common.draws.entropy import KeyStream, system_uniform
+from common.draws.private_draws import KeyStream, system_uniform
 from common.draws.seeding import generator
 from common.models import Classifier, build
 from common.privacy.events import Adjacency, Event

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from common.draws.entropy import KeyStream
+from common.draws.private_draws import KeyStream
 from common.privacy.events import Adjacency, Event
 from tests.mechanisms.matching import MatchingReleases
 

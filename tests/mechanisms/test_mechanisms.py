@@ -41,7 +41,7 @@ FEW = 12_000
 def _the_same_releases_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an attack shows of one mechanism varies by a tenth from draw to draw; what is tested is not the entropy."""
     bits = SimpleNamespace(urandom=np.random.default_rng(1).bytes, getpid=os.getpid)
-    monkeypatch.setattr("common.draws.entropy.os", bits)
+    monkeypatch.setattr("common.draws.private_draws.os", bits)
 
 
 def shown(releases: Releases, repeats: int = FEW) -> Audit:

@@ -28,7 +28,7 @@ from nectar.records.past_run import PastRun
 from nectar.report.page import page
 from nectar.report.sections import learned
 from nectar.report.view import View
-from server_app.run_directory import AUDIT
+from server_app.record import AUDIT
 from server_app.synthetic_sets import save_sets
 
 MISSING = object()

@@ -20,6 +20,7 @@ from small import Small
 from tiers import ALIKE, only_these_first
 from waiting import until
 
+from common.config.loading import load
 from common.methods import METHODS
 from nectar.engines.local_run import run_here
 from nectar.engines.pool import forecast, grid, worker
@@ -48,7 +49,7 @@ SETTINGS = {
 def pooled(config: dict[str, Any], **options: Any) -> Record:
     """Run ``config`` in a pool of two; nothing of it may be left at the end."""
     threads, before = threading.active_count(), shared_memory()
-    record = run_here({**config, "set": f"{config['set']} compute.workers=2"}, **options)
+    record = run_here(load({**config, "set": f"{config['set']} compute.workers=2"}), **options)
     assert workers_of(os.getpid()) == []
     assert threading.active_count() <= threads
     assert shared_memory() <= before
@@ -199,9 +200,9 @@ def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(sm
     words = "feddm.start=noise feddm.warm=on compute.workers="
     whole = run(small(rounds=4, set="feddm.start=noise feddm.warm=on"))
     for before, behind in ((2, 1), (1, 2)):
-        part = run_here(small(rounds=2, set=f"{words}{before}"))
+        part = run_here(load(small(rounds=2, set=f"{words}{before}")))
         more = {"resume": str(part.directory), "rounds": 4, "set": f"compute.workers={behind}"}
-        assert_same(run_here(with_recorded(more)), whole)
+        assert_same(run_here(load(with_recorded(more))), whole)
 
 
 @pytest.mark.extended
@@ -222,12 +223,12 @@ def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
     monkeypatch.setattr(forecast, "LEAST_DEVICE", 0.0)
     monkeypatch.setattr(forecast, "LEAST_GAIN", math.inf)
     config = odd("", rounds=3, set=f"odd.folder={places}")
-    alone = run_here(config)
+    alone = run_here(load(config))
     assert "processes carry out" not in caplog.text
     assert [place.name for place in places.iterdir()] == [str(os.getpid())]
     (places / str(os.getpid())).unlink()
     monkeypatch.setattr(forecast, "LEAST_GAIN", 0.0)
-    assert_same(run_here(config), alone)
+    assert_same(run_here(load(config)), alone)
     assert caplog.text.count("2 processes carry out the devices") == 1
     assert str(os.getpid()) in (found := [place.name for place in places.iterdir()])
     assert len(found) > 1

@@ -13,7 +13,6 @@ from flwr.app import Message
 from small import Small
 
 import client_app.fedavg
-import server_app.loop
 from common.errors import FederationError
 from common.specs.updates import EVALUATION
 from common.wire.weights import Weights
@@ -21,6 +20,7 @@ from nectar.engines.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.recorder import Recorder
+from strategies.exchange.evaluation import PiggybackEvaluation
 
 AT_SITES = "evaluation.on=both data.site_holdout=0.2"
 
@@ -54,7 +54,7 @@ def _none_sent() -> None:
     Exchanges.sent.clear()
 
 
-class NoRiders(server_app.loop.Riders):
+class NoPiggyback(PiggybackEvaluation):
     """No instruction carries a question: each has a message of its own, as before."""
 
     def __init__(self, questions: Any, instructions: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_round_is_one_exchange_and_the_figures_are_those_of_two(
         {"train": 3, "riding": 3},
         {"evaluate": 3},
     ]
-    monkeypatch.setattr(server_app.loop, "Riders", NoRiders)
+    monkeypatch.setattr("strategies.round.PiggybackEvaluation", NoPiggyback)
     apart = run(config)
     assert figures(folded) == figures(apart)
     assert all(line["sites"] and not line["unevaluated"] for line in figures(folded)[1:])

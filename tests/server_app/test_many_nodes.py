@@ -40,7 +40,7 @@ def many(small: Small) -> Callable[..., Record]:
             f"federation.sites={nodes} federation.participation={ASKED / nodes} partition.kind=iid data.validation=0 "
             "compute.workers=1"
         )
-        return run_here(small(method=method, rounds=ROUNDS, set=words))
+        return run_here(load(small(method=method, rounds=ROUNDS, set=words)))
 
     return run
 
@@ -157,7 +157,7 @@ def test_a_line_tells_of_the_charges_of_those_it_asked_where_there_are_many(
         "federation.sites=8 federation.participation=0.25 privacy.noise_multiplier=1 privacy.examples=100 "
         "compute.workers=1"
     )
-    record = run_here(small(method="fedavg", rounds=6, set=words))
+    record = run_here(load(small(method="fedavg", rounds=6, set=words)))
     lines = record.metrics()[1:]
     told = [line["notes"]["spent"] for line in lines]
     assert set(told[0]) == set(lines[0]["accepted"])

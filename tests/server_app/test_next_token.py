@@ -19,8 +19,7 @@ from nectar.export.bundle import export
 from nectar.records.figures import read_run
 from nectar.records.past_run import PastRun
 from server_app.checkpoint import Checkpoint
-from server_app.record import Record
-from server_app.run_directory import KnownRun
+from server_app.record import KnownRun, Record
 from strategies.fedavg import FedAvg
 
 

@@ -16,7 +16,7 @@ import common.wire.weights
 from common.methods import METHODS
 from common.wire.weights import Weights
 from strategies.exchange import judging
-from strategies.exchange import round as exchange
+from strategies.exchange import open_round as exchange
 
 
 def test_damaged_payloads_of_every_kind_are_refused_or_what_their_spec_says() -> None:

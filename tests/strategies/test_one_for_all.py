@@ -96,7 +96,7 @@ def test_a_run_is_what_it_is_with_nodes_that_are_asked_one_by_one(
 ) -> None:
     words = "evaluation.on=both data.site_holdout=0.2 data.images=200 compute.workers=1"
     config = small(method=method, set=words)
-    together, each = run_here(config), run(config)
+    together, each = run_here(load(config)), run(config)
     assert numbers(together) == numbers(each)
     one, other = (r.directory / "partition.json" for r in (together, each))
     assert one.read_bytes() == other.read_bytes()

@@ -18,7 +18,7 @@ from matching import distil_privately
 from seeds import rng
 from torch import Tensor, nn
 
-from common.draws.row_draws import SeededRows
+from common.draws.private_draws import SeededRows
 from common.learning.compute import autocast
 from common.learning.private_training import dp_sgd
 from common.learning.training import Gradients, train

@@ -11,7 +11,7 @@ import torch
 from seeds import rng
 from torch import Tensor
 
-from common.draws.row_draws import SeededRows
+from common.draws.private_draws import SeededRows
 from synth.diffusion import Schedule, denoising_losses
 from synth.diffusion_training import Plan, PrivateDescent, Training, steps_of
 from synth.private_release import Gaussian

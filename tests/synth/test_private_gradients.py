@@ -13,8 +13,8 @@ from seeds import rng
 from torch import Tensor, nn
 
 from common.models import build
+from common.models.building import initialise
 from common.models.encoder import VAE, VAEEncoder
-from common.models.initial import initialise
 from common.models.resnet import ResNet18
 from synth.beta_vae import auto_encoding_loss, sampled
 from synth.private_release import Gaussian, clipped_sum, example_gradients, noisy_mean

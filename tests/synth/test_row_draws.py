@@ -10,7 +10,7 @@ import torch
 from scipy.stats import kstest
 from torch import Tensor, nn
 
-from common.draws.row_draws import SeededRows, SystemRows, example_hashes, keyed_hashes, mixed
+from common.draws.private_draws import SeededRows, SystemRows, example_hashes, keyed_hashes, mixed
 from common.samples.inputs import Samples
 from synth.private_release import Gaussian, clipped_sum, example_gradients
 from synth.row_draws import LayerDraws, Layers, UndrawableError, integers

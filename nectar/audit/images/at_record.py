@@ -44,7 +44,7 @@ from nectar.records.past_run import PastRun
 from nectar.report.neighbours import real_images
 from nectar.report.view import View
 from server_app.checkpoint import Checkpoint
-from server_app.run_directory import AUDIT
+from server_app.record import AUDIT
 from strategies.shuffled_pool import ShuffledPool
 
 MOST_CONTROLS = 10_000

@@ -19,8 +19,7 @@ from nectar.engines.flower.client import Client, LaunchError, Outcome
 from nectar.engines.flower.connection import Connection
 from nectar.engines.remote.order import follow
 from nectar.words import to_flwr
-from server_app.record import Record
-from server_app.run_directory import COMPLETED, RunDirectory
+from server_app.record import COMPLETED, Record, RunDirectory
 from server_app.sending import (
     LATEST,
     NAME,
