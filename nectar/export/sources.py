@@ -13,7 +13,7 @@ from torch import Tensor
 from common.config.layers import is_text
 from common.config.resolved import Config
 from common.config.text import join_set, parse_set
-from common.data.folders.decode import Unreadable, read_image, scale_of
+from common.data.folders.decode import Unreadable, dtype_of, read_image
 from common.data.folders.folder import FOLDER, account, list_split
 from common.division import Division
 from common.errors import ConfigError, DataError
@@ -104,7 +104,8 @@ class PictureFolder:
             If it is no picture, or a damaged one; the message says which.
         """
         values = read_image(path, self._form).astype(np.float32)
-        return torch.from_numpy((values * self._scale / np.float32(scale_of(self._form))).round())
+        top = np.float32(np.iinfo(dtype_of(self._form)).max)
+        return torch.from_numpy((values * self._scale / top).round())
 
 
 def _class_folders(folder: Path, classes: tuple[str, ...]) -> dict[str, int]:
