@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from common.config.consistency import FILE_KEY
 from common.config.resolved import Config
@@ -13,6 +13,9 @@ from nectar.records.named_record import record_at
 from nectar.records.outputs import output_folder
 from nectar.records.record_imports import judge_of
 from nectar.words import AllowImports, Record, flag, option
+
+if TYPE_CHECKING:
+    from nectar.export.bundle import Export
 
 HELP = """\
 Writes a run's newest model as safetensors, as a program of torch.export (pt2) that needs no code of Nectar's, and the
@@ -83,11 +86,16 @@ def main(
         print("the method sends no images, so there is no synthetic set")
     if done.lacks:
         print(f"there is no model.pt2, so only Nectar reads the model: {done.lacks}")
+    _end(done, past.config)
+    return 0
+
+
+def _end(done: Export, config: Config) -> None:
+    """Say how the check went, and what to do next."""
     apart = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.apart.items())
     print(f"read again, it gives the logits of the run's model; largest difference: {apart}")
-    score = f"nectar score {shlex.quote(str(done.folder))} {_unseen(past.config)}"
+    score = f"nectar score {shlex.quote(str(done.folder))} {_unseen(config)}"
     print(f"done: {done.folder}; next: {score}")
-    return 0
 
 
 def _unseen(config: Config) -> str:
