@@ -2,7 +2,7 @@
 
 Ten sites of 100 images of 3x32x32 train ConvNet 3x128 for an epoch; a hundred sites of five train an MLP of 30 hidden
 units, where carrying messages to and fro is most of the work. The workers' start is left out: the rule on when a pool
-pays (``nectar/engines/pool/forecast.py``) has it.
+pays (`Forecast` in nectar/engines/pool/grid.py) has it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import time
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +46,10 @@ class Pack:
 
     Attributes
     ----------
+    record : str
+        Its id.
+    directory : Path
+        Where it lies on the server.
     content : bytes
         The zip archive.
     left_out : tuple of str
@@ -56,11 +60,6 @@ class Pack:
     directory: Path
     content: bytes
     left_out: tuple[str, ...]
-
-    @property
-    def sha256(self) -> str:
-        """The archive's SHA-256 in hexadecimal."""
-        return hashlib.sha256(self.content).hexdigest()
 
 
 def pack(output_dir: Path, request: Request, limit: int = LIMIT) -> Pack:
@@ -181,84 +180,27 @@ class FetchError(NectarError):
 
 def lines_of(pack: Pack) -> Iterator[str]:
     """Yield the lines that carry ``pack``, without line ends: a head, then the numbered parts."""
-    head = Head.of(pack)
-    yield f"{_MARK} {_HEAD} {head.text()}"
-    for number in range(head.lines):
+    count = -(-len(pack.content) // LINE_BYTES)
+    head = {
+        "record": pack.record,
+        "directory": str(pack.directory),
+        "bytes": len(pack.content),
+        "lines": count,
+        "sha256": hashlib.sha256(pack.content).hexdigest(),
+        "left_out": pack.left_out,
+    }
+    yield f"{_MARK} {_HEAD} {json.dumps(head)}"
+    for number in range(count):
         part = pack.content[number * LINE_BYTES : (number + 1) * LINE_BYTES]
         yield f"{_MARK} {number} {base64.b85encode(part).decode('ascii')}"
 
 
-@dataclass(frozen=True)
-class Head:
-    """The first line: what the others carry.
-
-    Attributes
-    ----------
-    record, directory : str
-        The record's id, and where it lies on the server.
-    bytes, lines : int
-        The archive's size, and the number of lines that carry it.
-    sha256 : str
-        The archive's SHA-256 in hexadecimal.
-    left_out : tuple of str
-        Files that are there and could not be sent.
-    """
-
-    record: str
-    directory: str
-    bytes: int
-    lines: int
-    sha256: str
-    left_out: tuple[str, ...]
-
-    @classmethod
-    def of(cls, pack: Pack) -> Head:
-        """Return the head of a packed record."""
-        size = len(pack.content)
-        lines = -(-size // LINE_BYTES)
-        return cls(pack.record, str(pack.directory), size, lines, pack.sha256, tuple(pack.left_out))
-
-    @classmethod
-    def parse(cls, text: str) -> Head:
-        """Read what :meth:`text` wrote.
-
-        Raises
-        ------
-        ValueError, TypeError, KeyError, OverflowError, RecursionError
-            If it is something else.
-        """
-        found = json.loads(text)
-        size = int(found["bytes"])
-        if not 0 <= size <= LIMIT:
-            raise ValueError("no size of an archive")
-        return cls(
-            str(found["record"]),
-            str(found["directory"]),
-            size,
-            -(-size // LINE_BYTES),
-            str(found["sha256"]),
-            tuple(map(str, found["left_out"])),
-        )
-
-    def text(self) -> str:
-        """Write it as JSON."""
-        return json.dumps(asdict(self))
-
-
-@dataclass
 class Arrival:
-    """What has come of a record so far.
+    """What has come of a record so far: what the head says, and the parts by number."""
 
-    Attributes
-    ----------
-    head : Head or None
-        What the first line says; None before it came.
-    parts : dict of int to bytes
-        The parts by number.
-    """
-
-    head: Head | None = None
-    parts: dict[int, bytes] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._head: dict[str, Any] | None = None
+        self._parts: dict[int, bytes] = {}
 
     def take(self, line: str) -> bool:
         """Take a line of the log; tell whether it was one of these. A damaged one counts as missing."""
@@ -268,31 +210,41 @@ class Arrival:
             return False
         with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
             if number == _HEAD:
-                self.head = Head.parse(content)
+                self._head = _parsed(content)
             else:
-                self.parts[int(number)] = base64.b85decode(content)
+                self._parts[int(number)] = base64.b85decode(content)
         return True
 
-    def problem(self) -> str:
-        """Say what keeps it from being the archive that was sent; nothing if it is."""
-        if self.head is None:
-            return "the log holds no record"
-        missing = [number for number in range(self.head.lines) if number not in self.parts]
+    def whole(self) -> Pack:
+        """Return what was sent; FetchError if a line is missing, or it is not as packed."""
+        head = self._head
+        if head is None:
+            raise FetchError("the log holds no record")
+        count = -(-head["bytes"] // LINE_BYTES)
+        missing = sum(number not in self._parts for number in range(count))
         if missing:
-            return f"{len(missing)} of {self.head.lines} lines of the record are missing"
-        if hashlib.sha256(self._joined(self.head)).hexdigest() != self.head.sha256:
-            return "the record that came is not the one that was sent (its SHA-256 differs)"
-        return ""
+            raise FetchError(f"{missing} of {count} lines of the record are missing")
+        content = b"".join(self._parts[number] for number in range(count))
+        if hashlib.sha256(content).hexdigest() != head["sha256"]:
+            raise FetchError(
+                "the record that came is not the one that was sent (its SHA-256 differs)"
+            )
+        return Pack(head["record"], Path(head["directory"]), content, head["left_out"])
 
-    def whole(self) -> tuple[Head, bytes]:
-        """Return what came, and the archive; FetchError if a line is missing, or it is not as packed."""
-        if problem := self.problem():
-            raise FetchError(problem)
-        assert self.head is not None
-        return self.head, self._joined(self.head)
 
-    def _joined(self, head: Head) -> bytes:
-        return b"".join(self.parts[number] for number in range(head.lines))
+def _parsed(text: str) -> dict[str, Any]:
+    """Read a head: its number of lines follows from the bytes, which have a limit.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError, OverflowError, RecursionError
+        If it is something else.
+    """
+    found = json.loads(text)
+    if not 0 <= int(found["bytes"]) <= LIMIT:
+        raise ValueError("no size of an archive")
+    texts = {key: str(found[key]) for key in ("record", "directory", "sha256")}
+    return {**texts, "bytes": int(found["bytes"]), "left_out": tuple(map(str, found["left_out"]))}
 
 
 # ---- request -------------------------------------------------------------------------------------

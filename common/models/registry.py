@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 
@@ -61,15 +60,7 @@ def misfit(name: str, kind: str) -> str:
     )
 
 
-def modules() -> list[ModuleType]:
-    """Import the modules of all models, each once, in the table's order."""
-    paths = dict.fromkeys(known.path.partition(":")[0] for known in MODELS.values())
-    return [importlib.import_module(path) for path in paths]
-
-
 def network(name: str) -> Any:
     """Import the class of the model ``name``, one of `MODELS`."""
     module, _, attribute = MODELS[name].path.partition(":")
-    if attribute in globals():  # in the one file of networks that `nectar export` writes
-        return globals()[attribute]
     return getattr(importlib.import_module(module), attribute)

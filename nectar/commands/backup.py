@@ -34,10 +34,5 @@ def main(
         raise ConfigError("nectar backup - writes to a pipe or a file, not to a terminal.")
     target = sys.stdout.buffer if file == "-" else here(file)
     held = write_backup(here(database), here(keys), target, authority=not without_authority)
-    print(
-        f"{held.registered} registered sites, {held.unregistered} unregistered, {held.keys} files of keys, "
-        + ("with" if held.authority else "without")
-        + " the authority's own",
-        file=sys.stderr,
-    )
+    print(held, file=sys.stderr)
     return 0

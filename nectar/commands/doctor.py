@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated
 
 from common.config.loading import load
-from common.errors import ConfigError
+from common.errors import ConfigError, NectarError
 from nectar.engines.remote.order import Order
+from nectar.operate.doctor.checks import Check, Found, Patient, show
 from nectar.words import CaFile, ConfigFile, Insecure, argument, flag, here, option, parse_words
-
-if TYPE_CHECKING:
-    from nectar.operate.doctor.check import Check
 
 HELP = """\
 A line a check: ok, warn, or fail with what to mend. The exit code is 1 if something fails. Nothing is changed.
@@ -30,19 +25,6 @@ nectar doctor superlink.example.org:443 --ca ca.crt --site --keys keys \\
 nectar doctor --site method=fedavg --node-config \\
   "site='north' data='/data/images' allow-methods='fedavg'"
 """
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is to be looked at; the fields are the options."""
-
-    site: bool
-    keys: Path | None
-    node_config: str | None
-    data: Path | None
-    state: Path | None
-    ca: str | None
-    insecure: bool
 
 
 def main(
@@ -79,8 +61,6 @@ def main(
     insecure: Insecure = False,
 ) -> int:
     """Check what the words say; return 0, or 1 if something fails."""
-    from nectar.operate.doctor.check import shown
-
     name, settings = _connection_and_settings(words or [])
     if name is None and (ca or insecure):
         raise ConfigError(
@@ -88,11 +68,21 @@ def main(
         )
     if node_config is not None and not site:
         raise ConfigError("--node-config is a site's: add --site.")
-    run_config = parse_words(settings, file=config_file)
-    places = (None if text is None else here(text) for text in (keys, data, state))
-    own_keys, own_data, own_state = places
-    asked = Asked(site, own_keys, node_config, own_data, own_state, ca, insecure)
-    return 0 if shown(_checks(Order(run_config, load(run_config)), name, asked)) else 1
+    typed = parse_words(settings, file=config_file)
+    order = Order(typed, load(typed))
+    own_keys, own_data, own_state = (None if at is None else here(at) for at in (keys, data, state))
+    patient = Patient(
+        config=order.config,
+        run_config=order.run_config,
+        server=name,
+        site=site,
+        keys=own_keys,
+        data=own_data,
+        state=own_state,
+        ca=ca,
+        insecure=insecure,
+    )
+    return 0 if show(_examine(patient, node_config)) else 1
 
 
 def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
@@ -104,78 +94,67 @@ def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
     return None, words
 
 
-def _checks(order: Order, name: str | None, asked: Asked) -> Iterator[Check]:
-    from nectar.operate.doctor import data, ledger, machine, node_config
+def _examine(patient: Patient, node_config: str | None = None) -> Iterator[Check]:
+    """Look at this machine, then at a site's ``node_config``, then at what the run to come needs, then at the way.
 
-    config = order.config
-    node: Mapping[str, Any] = {}
-    yield from machine.versions()
-    if asked.node_config is not None:
-        found, node, bounded = node_config.look(asked.node_config, order.run_config)
-        yield found
-        config = bounded or config
-        own = {"data": node.get("data"), "state": node.get("state-dir")}
-        stated = {key: here(str(value)) for key, value in own.items() if value}
-        asked = replace(asked, data=asked.data or stated.get("data"))
-        asked = replace(asked, state=asked.state or stated.get("state"))
-    compute = config.compute
-    cores = compute.client_cores if asked.site else compute.server_cores
-    yield machine.device(compute.device, compute.precision, cores)
-    if not asked.site:
-        yield machine.room("records", config.output_dir)
-    elif asked.state is not None:
-        yield machine.room("state", asked.state)
-        yield from ledger.standing(asked.state, node, config.privacy.delta)
-    if asked.data is not None:
-        yield data.folder(config, asked.data)
-    elif asked.site or config.evaluation.on in ("server", "both"):
-        yield data.shared(config, elsewhere=not asked.site and name is not None)
-    yield from _names(config.output_dir, node, asked)
-    yield from _connected(name, asked)
+    Parameters
+    ----------
+    node_config : str, optional
+        As typed: its device, cores, data and state directory are then looked at.
+    """
+    from importlib import metadata
+
+    from common.code.fingerprint import source_fingerprint
+    from nectar.operate.doctor import keys, machine
+    from nectar.operate.doctor import node_config as node_configs
+
+    another = "the roll call refuses a site that runs another"
+    before: Mapping[str, Callable[[Patient], Found]] = {
+        "python": machine.python,
+        "flower": machine.flower,
+        "torch": lambda _: iter([("ok", metadata.version("torch"))]),
+        "source": lambda _: iter([("ok", f"{source_fingerprint()}; {another}")]),
+    }
+    after: Mapping[str, Callable[[Patient], Found]] = {
+        "device": machine.device,
+        "records": lambda seen: machine.room(None if seen.site else seen.config.output_dir),
+        "state": lambda seen: machine.room(seen.state if seen.site else None),
+        "privacy": machine.ledger,
+        "data": machine.data,
+        "names": keys.names,
+    }
+    yield from _looked(patient, before)
+    if node_config is not None:
+        check, patient = node_configs.look(node_config, patient)
+        yield check
+    yield from _looked(patient, after)
+    yield from _connected(patient)
 
 
-def _names(records: Path, node: Mapping[str, Any], asked: Asked) -> Iterator[Check]:
-    """Hold the keys' names against the site's own, or against those of the newest record of a federation."""
-    from common.sites import SUPERLINK
-    from nectar.operate.doctor.registration import borne_names
-
-    if asked.keys is None:
-        return
-    if asked.site:
-        called = [str(node["site"])] if "site" in node else []
-        yield from borne_names(asked.keys, called, "the node config")
-        return
-    for record in sorted(records.glob("*/partition.json"), reverse=True):
+def _looked(patient: Patient, table: Mapping[str, Callable[[Patient], Found]]) -> Iterator[Check]:
+    """Carry out a table's checks in their order."""
+    for about, look in table.items():
         try:
-            told = json.loads((record.parent / "provenance.json").read_text(encoding="utf-8"))
-            sites = [*json.loads(record.read_text(encoding="utf-8"))["sites"]]
-            federation = told["engine"] == SUPERLINK
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # whoever reads that record is told
-        if federation:
-            yield from borne_names(asked.keys, sites, f"the record {record.parent.name}")
-            return
+            for level, text in look(patient):
+                yield Check(about, level, text)
+        except NectarError as error:
+            yield Check(about, "fail", str(error))
 
 
-def _connected(name: str | None, asked: Asked) -> Iterator[Check]:
+def _connected(patient: Patient) -> Iterator[Check]:
+    """Look at the keys, which must fit the server's name, and at the way to the server."""
     from nectar.engines.flower.client import LaunchError
     from nectar.engines.flower.connection import connect
-    from nectar.operate.doctor.check import Check
-    from nectar.operate.doctor.key_files import keys
+    from nectar.operate.doctor.keys import keys, registration
     from nectar.operate.doctor.link import link
-    from nectar.operate.doctor.machine import flower_wanted
-    from nectar.operate.doctor.registration import registration
 
-    if name is None:
-        if asked.keys is not None:
-            yield from keys(asked.keys, None, site=asked.site)
+    if patient.server is None:
+        yield from _looked(patient, {"keys": keys})
         return
     try:
-        with connect(name, asked.ca, insecure=asked.insecure) as connection:
-            if asked.keys is not None:
-                yield from keys(asked.keys, connection.host, site=asked.site)
-            yield from link(connection, flower_wanted(), site=asked.site)
-            if asked.site and asked.keys is not None:
-                yield from registration(connection, asked.keys)
+        with connect(patient.server, patient.ca, insecure=patient.insecure) as connection:
+            yield from _looked(patient, {"keys": lambda seen: keys(seen, connection.host)})
+            yield from link(connection, site=patient.site)
+            yield from _looked(patient, {"key": lambda seen: registration(seen, connection)})
     except LaunchError as error:
         yield Check("connection", "fail", str(error))

@@ -1,9 +1,8 @@
-"""`nectar export`: a run's model and synthetic images as a folder that needs no Nectar."""
+"""`nectar export`: a run's model and synthetic images as a folder, for use without Nectar."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
     from nectar.export.bundle import Export
 
 HELP = """\
-Writes a run's newest model as safetensors, with what plain PyTorch needs to load it, and the images that its sites
-sent as PNG files in a folder a class and as one npz. A run that is not over gives what it has so far. What was written
-is loaded in a fresh Python without Nectar, and kept only if its logits are those of the run's model.
+Writes a run's newest model as safetensors, as a program of torch.export (pt2) that needs no code of Nectar's, and the
+images that its sites sent as PNG files in a folder a class and as one npz. A run that is not over gives what it has so
+far. What was written is read again, and kept only if its logits are those of the run's model.
 
 \b
 nectar export latest --output digits-model
@@ -55,8 +54,9 @@ def main(
         str | None,
         option(
             "NAMES",
-            "more forms of the model: onnx (for ONNX runtimes), pt2 (torch.export, needs no code) or both, with "
-            "a comma; both take pixel values from 0 to 1, any number of images",
+            "forms that the model must have: onnx (for ONNX runtimes), pt2 (torch.export, also written unasked where "
+            "torch can follow the network) or both, with a comma; they take pixel values from 0 to 1, any number of "
+            "images",
             name="--format",
         ),
     ] = None,
@@ -68,6 +68,7 @@ def main(
 
     formats = () if forms is None else read_formats(forms)
     from nectar.export.bundle import export
+    from nectar.export.readme import nature_of_images, who_made_images
     from nectar.records.past_run import PastRun
     from nectar.report.text import share
 
@@ -79,28 +80,22 @@ def main(
     if not past.completed:
         print(f"the run is not complete ({run['outcome']}): this is its newest checkpoint's state")
     if done.images:
-        print(f"{done.images} images that {done.who}: {done.folder / 'synthetic'}")
-        print(done.nature)
+        who, nature = who_made_images(past.config), nature_of_images(past.config)
+        print(f"{done.images} images that {who}: {done.folder / 'synthetic'}\n{nature}")
     else:
         print("the method sends no images, so there is no synthetic set")
-    for line in _notes(done, past.config):
-        print(line)
+    if done.lacks:
+        print(f"there is no model.pt2, so only Nectar reads the model: {done.lacks}")
+    _end(done, past.config)
     return 0
 
 
-def _notes(done: Export, config: Config) -> Iterator[str]:
-    """Yield what the model's code needs, how the check went, and what to do next."""
-    name, packages = done.about["model"]["name"], " and ".join(done.source.packages)
-    if done.source.kind == "missing":
-        yield (
-            f"the code of {name} cannot be copied ({done.source.reason}): the folder has its weights, and model.pt2, "
-            "which needs no code"
-        )
-    elif packages:
-        yield f"model.py needs {packages} beside torch and safetensors"
+def _end(done: Export, config: Config) -> None:
+    """Say how the check went, and what to do next."""
     apart = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.apart.items())
-    yield f"loaded without Nectar, it gives the logits of the run's model; largest difference: {apart}"
-    yield f"done: {done.folder}; next: nectar score {shlex.quote(str(done.folder))} {_unseen(config)}"
+    print(f"read again, it gives the logits of the run's model; largest difference: {apart}")
+    score = f"nectar score {shlex.quote(str(done.folder))} {_unseen(config)}"
+    print(f"done: {done.folder}; next: {score}")
 
 
 def _unseen(config: Config) -> str:

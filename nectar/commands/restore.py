@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 from nectar.words import argument, here, option
 
@@ -33,35 +31,16 @@ def main(
     ] = "",
 ) -> int:
     """Put the backup back; return 0."""
-    from nectar.operate.keys.restore import restore, sites
+    from nectar.operate.keys.backup import restore
+    from nectar.operate.keys.files import KeysError
     from nectar.operate.keys.revoked import LIST
 
     database, keys = here(to), here(keys_in)
-    listed = here(revoked) if revoked else keys / LIST
-    with _opened(source) as backup:
-        done = restore(backup, database, keys, None if revoked == "none" else listed)
-    print(f"{database} is as it was on {done.made}: {done.registered} registered sites")
-    if done.again:
-        print(f"unregistered again: {sites(done.again)}")
-    for name, files in (("new", done.new), ("kept as it is here", done.kept)):
-        for file in files:
-            print(f"{name}: {file}")
-    if done.aside:
-        print(f"what was here: {done.aside}")
-    return 0
-
-
-@contextlib.contextmanager
-def _opened(word: str) -> Iterator[BinaryIO]:
-    from nectar.operate.keys.files import KeysError
-
-    if word == "-":
-        yield sys.stdin.buffer
-        return
-    path = here(word)
+    listed = None if revoked == "none" else here(revoked) if revoked else keys / LIST
     try:
-        file = path.open("rb")
+        file = sys.stdin.buffer if source == "-" else here(source).open("rb")
     except OSError as error:
-        raise KeysError(f"the backup {path} cannot be read ({error.strerror})") from None
+        raise KeysError(f"the backup {here(source)} cannot be read ({error.strerror})") from None
     with file:
-        yield file
+        print(*restore(file, database, keys, listed), sep="\n")
+    return 0

@@ -55,11 +55,9 @@ def main(
     from common.data.folders.folder import account
     from common.learning.compute import torch_device, use_threads
     from common.storage.files import write_json
-    from nectar.export.by_part import UNKNOWN, as_dict, score_by_part, text_of
     from nectar.export.model import ExportedModel
-    from nectar.export.scoring import score
+    from nectar.export.scoring import UNKNOWN, as_dict, as_text, score, score_by_part, text_of
     from nectar.export.sources import PictureFolder, split_batches, with_runs_own
-    from nectar.export.table import as_text
 
     judge = judge_of(allow_imports)
     exported = ExportedModel.open(Path(export).expanduser(), judge)

@@ -148,10 +148,10 @@ def _resumed(connection: Link, order: Order) -> Order:
 
     folder, _, record = order.resumes.rstrip("/").rpartition("/")
     request = Request(checked_record(record), only=("provenance.json",))
-    head, content = ask(connection, app_folder(), request, folder or order.output_dir)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+    sent = ask(connection, app_folder(), request, folder or order.output_dir)
+    with zipfile.ZipFile(io.BytesIO(sent.content)) as archive:
         recorded = recorded_config(json.loads(archive.read("provenance.json")))
-    order = resumed(order, head.directory, recorded)
+    order = resumed(order, str(sent.directory), recorded)
     check_kind(order.config)
     return order
 

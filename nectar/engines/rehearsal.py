@@ -26,8 +26,7 @@ from common.settings.generation import GenerationSettings
 from common.settings.surrogate import UnionTrainingSettings
 from nectar.engines.flower.app import client_app
 from nectar.engines.local_grid import LocalGrid
-from nectar.engines.pool.forecast import LEAST_DEVICE, LEAST_GAIN
-from nectar.engines.pool.grid import devices_asked, most_processes
+from nectar.engines.pool.grid import LEAST_DEVICE, LEAST_GAIN, devices_asked, most_processes
 from nectar.words import spoken
 from server_app.app import make_strategy
 from strategies.federated import Federated

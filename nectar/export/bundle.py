@@ -1,4 +1,4 @@
-"""The exported folder: weights, description, the code that loads them, what the sites sent, and a README."""
+"""The exported folder: weights, a graph that needs no Nectar, model.json, a README, and what the sites sent."""
 
 from __future__ import annotations
 
@@ -11,45 +11,32 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor
 
-from common.data.folders import decode
 from common.division import Division
 from common.errors import ConfigError
 from common.learning.run import Run
-from common.models import Classifier, building, classifier, own, registry
-from common.models import building as initial
-from common.models import building as projected
+from common.models import Classifier
 from common.samples.dataset import DatasetInfo
 from common.storage.files import write_json, write_text
 from common.storage.tensor_file import reason_of
 from common.wire.synthetic_images import SyntheticImages
-from nectar.export import pictures, plain
-from nectar.export.about import about_model
-from nectar.export.check import check
-from nectar.export.formats import FORMATS, SAFETENSORS, require_packages
+from nectar.export.formats import (
+    FORMATS,
+    PT2,
+    SAFETENSORS,
+    Graphs,
+    check_weights,
+    require_packages,
+)
 from nectar.export.learned import checkpoint_of, network_of, require_images
-from nectar.export.readme import nature_of_images, readme, who_made_images
-from nectar.export.source import COPY, Source, source_of
-from nectar.export.standalone import join
+from nectar.export.model import MODEL_SCHEMA
+from nectar.export.readme import readme
+from nectar.export.split import split_settings
 from nectar.export.synthetic import require_fit, write_synthetic
 from nectar.records.past_run import PastRun
+from server_app.checkpoint import Checkpoint
 from server_app.recorder import hard
 from server_app.synthetic_sets import contrast_of
-
-NETWORKS = (
-    classifier,
-    *registry.modules(),
-    initial,
-    projected,
-    registry,
-    building,
-    own,
-    plain,
-)
-"""What model.py is made of."""
-
-_LICENCE = "Written by `nectar export` from Nectar's own source, Apache-2.0."
 
 
 @dataclass(frozen=True)
@@ -60,35 +47,19 @@ class Export:
     ----------
     about : dict
         The content of its model.json.
-    who : str
-        Whose they are, in words that follow "images that", or empty.
-    nature : str
-        What they are with regard to real ones, or empty.
+    images : int
+        How many images that the sites sent are in it.
     apart : dict of str to float
         How far each format's logits are from those of the run's model, as `check` states it.
-    source : Source
-        Where the code of its network comes from.
+    lacks : str
+        Why there is no graph of torch.export, empty if there is one.
     """
 
     folder: Path
     about: dict[str, Any]
     images: int
-    who: str
-    nature: str
     apart: dict[str, float]
-    source: Source
-
-
-@dataclass(frozen=True)
-class _Contents:
-    """All that goes into the folder."""
-
-    run: Run
-    network: Classifier
-    weights: Mapping[str, Tensor]
-    source: Source
-    about: dict[str, Any]
-    sent: dict[str, Any] | None
+    lacks: str
 
 
 def export(
@@ -101,9 +72,9 @@ def export(
 ) -> Export:
     """Write the newest model of ``past``, or that of the round best on validation, into a folder of its own.
 
-    The folder appears whole, by one rename, once a fresh interpreter has loaded it without Nectar and found the
-    logits of the run's model. ``output`` defaults to ``export/round-005`` in the record; ``formats`` are written
-    beside the weights, and pt2 in any case for a model whose code cannot be copied. ``model`` names one of several.
+    The folder appears whole, by one rename, once what was written was read again and gave the logits of the run's
+    model. ``output`` defaults to ``export/round-005`` in the record; ``formats`` are written beside the weights, and
+    pt2 in any case where torch can follow the network. ``model`` names one of several.
 
     Raises
     ------
@@ -121,23 +92,27 @@ def export(
     name = f"{'best-' if best else ''}round-{checkpoint.server_round:03d}{which}"
     folder = _free(Path(output or past.directory / "export" / name))
     network = network_of(run, checkpoint, model)
-    source = source_of(run.config.model.name)
-    kinds = _formats(source, formats)
     server_round, sets = past.synthetic(best=best)
     kept = past.record.best_sets if best else past.record.last_sets
     require_fit(sets, run.info, kept)
-    about = about_model(past, run, checkpoint, source, kinds)
+    about = about_model(past, run, checkpoint)
     sent = _summary(sets, server_round, run.info)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
-        _write(
-            _Contents(run, network, checkpoint.model(model), source, about, sent), kinds, temporary
-        )
+        weights = {key: value.contiguous() for key, value in checkpoint.model(model).items()}
+        save_file(weights, temporary / FORMATS[SAFETENSORS].file)
+        write_json(temporary / "model.json", about)
+        apart = {SAFETENSORS: check_weights(network, run.info, temporary)}
+        graphs, lacks = _write_graphs(network, run.info, formats, temporary)
+        apart |= graphs
+        about["formats"] = {
+            name: {"file": FORMATS[name].file, "input": FORMATS[name].takes} for name in apart
+        }
+        write_json(temporary / "model.json", about)
+        write_text(temporary / "README.md", readme(about, run.config, sent, lacks))
         if sets:
             write_synthetic(sets, run.info, temporary / "synthetic", contrast_of(kept))
-        checked = [kind for kind in kinds if kind != SAFETENSORS or source.kind != "missing"]
-        apart = check(network, run.info, temporary, checked)
         temporary.rename(folder)
     except (OSError, SafetensorError) as error:
         raise ConfigError(
@@ -145,9 +120,52 @@ def export(
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    count = sent["count"] if sent else 0
-    words = (who_made_images(run.config), nature_of_images(run.config)) if sent else ("", "")
-    return Export(folder, about, count, *words, apart, source)
+    return Export(folder, about, sent["count"] if sent else 0, apart, lacks)
+
+
+def about_model(past: PastRun, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the content of model.json for ``checkpoint`` but for its ``formats``.
+
+    It is what the model is, what it takes, how good it was and where it comes from.
+    """
+    config, info, origin = run.config, run.info, past.provenance
+    line: Mapping[str, Any] = next(
+        (x for x in past.lines if x["round"] == checkpoint.server_round), {}
+    )
+    return {
+        "schema": MODEL_SCHEMA,
+        "model": config.model.architecture(),
+        "input": {
+            "shape": list(info.shape),
+            "mean": list(info.mean),
+            "std": list(info.std),
+            "scale": info.scale,
+            "page": config.images.page,
+            "white": config.images.white,
+            "pixels": "raw / scale, from 0 to 1",
+            "normalised": "(raw / scale - mean) / std",
+        },
+        "classes": list(info.classes),
+        "figures": {  # null where nobody evaluated, or where a figure was not finite
+            name: {key: line[name].get(key) for key in ("accuracy", "loss")}
+            if line.get(name)
+            else None
+            for name in ("test", "validation")
+        },
+        "run": {
+            "id": past.record.id,
+            "method": config.method,
+            "dataset": config.dataset,
+            "seed": config.seed,
+            "round": checkpoint.server_round,
+            "rounds": config.rounds,
+            "outcome": origin.get("outcome", ""),
+            "configuration": origin.get("configuration", ""),
+            "code": origin.get("code", ""),
+            "data": dict(origin.get("data", {})).get("sha256", ""),
+            "split": split_settings(config),
+        },
+    }
 
 
 def _free(output: Path) -> Path:
@@ -160,32 +178,22 @@ def _free(output: Path) -> Path:
     return folder
 
 
-def _formats(source: Source, asked: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats to write, in their own order."""
-    wanted = {SAFETENSORS, *asked} | ({"pt2"} if source.kind == "missing" else set())
-    return tuple(name for name in FORMATS if name in wanted)
-
-
-def _write(contents: _Contents, formats: Sequence[str], folder: Path) -> None:
-    weights = {name: value.contiguous() for name, value in contents.weights.items()}
-    save_file(weights, folder / FORMATS[SAFETENSORS].file)
-    write_json(folder / "model.json", contents.about)
-    if contents.source.kind != "missing":
-        write_text(folder / "model.py", join(NETWORKS, _title("Rebuild and load the model.")))
-    if contents.source.file is not None:
-        shutil.copyfile(contents.source.file, folder / COPY)
-    reader = join((decode, pictures), _title("Read a picture as the training images were."))
-    write_text(folder / "pictures.py", reader)
-    write_text(folder / "README.md", readme(contents.about, contents.run.config, contents.sent))
-    graphs = [name for name in formats if name != SAFETENSORS]
-    if graphs:
-        from nectar.export.graph import write_graphs  # seconds of imports, for these alone
-
-        write_graphs(contents.network, contents.run.info, graphs, folder)
-
-
-def _title(first: str) -> str:
-    return f"{first}\n\n{_LICENCE}\n"
+def _write_graphs(
+    network: Classifier, info: DatasetInfo, asked: Sequence[str], folder: Path
+) -> tuple[dict[str, float], str]:
+    """Write pt2 and what is asked for; return how far each is off, and why there is no pt2 if nobody asked for it."""
+    graphs, apart, lacks = Graphs(network, info), dict[str, float](), ""
+    for name in (name for name in FORMATS if name == PT2 or name in asked):
+        try:
+            apart[name] = graphs.write(name, folder)
+        except ConfigError as error:
+            if name in asked:
+                raise ConfigError(
+                    f"{error}: leave --format {name} out, or rewrite what this names"
+                ) from None
+            lacks = str(error)
+            (folder / FORMATS[name].file).unlink(missing_ok=True)
+    return apart, lacks
 
 
 def _summary(

@@ -1,21 +1,37 @@
-"""The formats of a model in an exported folder, and what each needs."""
+"""The forms of a model in an exported folder: weights, and graphs (torch.export, ONNX) that need no code of Nectar's.
+
+`read_formats` reads what a person asks for, `write_graph` writes a graph, and `check` holds the logits of what was
+written against those of the run's model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from common.errors import ConfigError
+import torch
+from torch import Tensor, nn
 
-SAFETENSORS = "safetensors"
-"""Weights beside the code that builds their network: in every folder whose model has such code."""
+from common.errors import ConfigError
+from common.models import Classifier
+from common.samples.dataset import DatasetInfo
+from nectar.export.model import ExportedModel
+
+SAFETENSORS, PT2 = "safetensors", "pt2"
+"""The weights and the program of torch.export: in every folder, the latter where torch can follow the network."""
 
 EXTRA = "pip install 'nectar-fl[onnx]'"
 
 _RAW = "normalised images [n, C, H, W]: (raw / scale - mean) / std"
 _PIXELS = "pixel values [n, C, H, W], float32, from 0 to 1, raw / scale; normalisation is inside"
+_LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
 
 @dataclass(frozen=True)
@@ -37,14 +53,10 @@ class Format:
     tolerance: float
     packages: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return its part of model.json."""
-        return {"file": self.file, "input": self.takes}
-
 
 FORMATS = {
     SAFETENSORS: Format("model.safetensors", _RAW, 1e-5),
-    "pt2": Format("model.pt2", _PIXELS, 1e-5),
+    PT2: Format("model.pt2", _PIXELS, 1e-5),
     "onnx": Format("model.onnx", _PIXELS, 1e-4, ("onnx", "onnxscript", "onnxruntime")),
 }
 
@@ -79,3 +91,167 @@ def require_packages(formats: Sequence[str]) -> None:
             raise ConfigError(
                 f"--format {name} needs {' and '.join(missing)}, not installed here: {EXTRA}"
             )
+
+
+class FromPixels(nn.Module):
+    """A classifier behind the normalisation of its data set.
+
+    Parameters
+    ----------
+    network : Classifier
+        Takes normalised images.
+    info : DatasetInfo
+        Whose mean and deviation, by channel, pixel values are normalised with.
+    """
+
+    gain: Tensor
+    shift: Tensor
+
+    def __init__(self, network: Classifier, info: DatasetInfo) -> None:
+        super().__init__()
+        mean, std = (torch.tensor(x, dtype=torch.float64) for x in (info.mean, info.std))
+        self.network = network
+        self.register_buffer("gain", (1 / std).float()[:, None, None])
+        self.register_buffer("shift", (-mean / std).float()[:, None, None])
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the logits [n, classes] of pixel values [n, C, H, W] from 0 to 1."""
+        logits: Tensor = self.network(torch.addcmul(self.shift, pixels, self.gain))
+        return logits
+
+
+class Graphs:
+    """A network as graphs that take pixel values, any number of images a batch; it is traced once.
+
+    Parameters
+    ----------
+    network : Classifier
+        The run's own model, in evaluation mode on the CPU.
+    """
+
+    def __init__(self, network: Classifier, info: DatasetInfo) -> None:
+        self.network, self.info = network, info
+
+    def write(self, name: str, folder: Path) -> float:
+        """Write the graph ``name``, one of `ADDED`, into ``folder``, read it again and return what `check` does.
+
+        Raises
+        ------
+        ConfigError
+            If torch cannot follow the network's code, saying where it gave up, or the graph gives other logits.
+        """
+        path = folder / FORMATS[name].file
+        try:
+            with _quiet():
+                read = _READERS[name](self._program, path)
+        except OSError:
+            raise
+        except Exception as error:  # whatever an exporter raises over somebody's model
+            lines = str(error).strip().splitlines()
+            reason = lines[0].strip() if lines else type(error).__name__
+            raise ConfigError(f"the model cannot be written as {name} ({reason})") from None
+        return check(name, self.network, self.info, read)
+
+    @cached_property
+    def _program(self) -> Any:
+        from torch.export import Dim, export  # seconds of imports, for these alone
+
+        example = torch.zeros(2, *self.info.shape)  # of one image torch would fix the batch's size
+        shapes = {"pixels": {0: Dim("n", min=1)}}
+        model = FromPixels(self.network, self.info).eval()
+        program = export(model, (example,), dynamic_shapes=shapes)
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # the paths of this machine's source files
+        return program
+
+
+def _pt2(program: Any, path: Path) -> Any:
+    """Write the program and return it as read again; it was written here, so unpickling it is safe."""
+    torch.export.save(program, path)
+    return torch.export.load(path).module()
+
+
+def _onnx(program: Any, path: Path) -> Any:
+    """Write the graph and return it in onnxruntime."""
+    import onnxruntime
+
+    torch.onnx.export(
+        program,
+        (),
+        path,
+        input_names=["pixels"],
+        output_names=["logits"],
+        dynamic_shapes={"pixels": {0: "n"}},  # the axis's name, which is a symbol's otherwise
+        external_data=False,
+        verbose=False,
+        dynamo=True,
+    )
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda pixels: torch.from_numpy(session.run(["logits"], {"pixels": pixels.numpy()})[0])
+
+
+_READERS = {PT2: _pt2, "onnx": _onnx}
+
+
+def check_weights(network: Classifier, info: DatasetInfo, folder: Path) -> float:
+    """Return what `check` does of the weights in ``folder``, read as `nectar score` reads them."""
+    exported = ExportedModel.open(folder)
+    return check(
+        SAFETENSORS,
+        network,
+        info,
+        lambda pixels: exported.network(exported.inputs(pixels * info.scale)),
+    )
+
+
+@torch.no_grad()
+def check(name: str, network: Classifier, info: DatasetInfo, read: Any) -> float:
+    """Return how far the logits of ``read``, the format ``name`` read again, are from those of ``network``.
+
+    The largest difference over one batch of random images, as a share of the largest logit or of 1. The first image
+    goes through what was read alone and the others together, so that a batch of fixed size shows.
+
+    Raises
+    ------
+    ConfigError
+        If it gives other logits.
+    """
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.rand((4, *info.shape), generator=generator)
+    mean, std = (torch.tensor(x, dtype=torch.float64)[:, None, None] for x in (info.mean, info.std))
+    expected = network.eval()(((pixels - mean) / std).float()).float()
+    found = torch.cat([read(pixels[:1]), read(pixels[1:])]).float()
+    distance, allowed = _distance(found, expected), FORMATS[name].tolerance
+    if not distance <= allowed:
+        raise ConfigError(
+            f"the exported {FORMATS[name].file} gives other logits than the run's model (they differ by "
+            f"{distance:.1e} of the largest; {allowed:.0e} is allowed): "
+            "the model must compute the same for equal images in evaluation mode, whatever the batch"
+        )
+    return distance
+
+
+def _distance(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference as a share of the largest logit or of 1; infinity for another shape or NaN."""
+    if found.shape != expected.shape:
+        return float("inf")
+    equal = (found == expected) | (found.isnan() & expected.isnan())
+    difference = torch.where(equal, 0.0, (found - expected).abs()).nan_to_num(nan=float("inf"))
+    largest = expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 1.0
+    return difference.max().item() / max(1.0, largest)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporters' remarks on their own workings from a person's screen."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)

@@ -1,78 +1,107 @@
-"""An exported model, read again: by the same code as stands in its folder, none of which is run from there."""
+"""An exported model, read again from model.json and model.safetensors; no code from its folder is run."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from common.code.imports import is_import_path
+from common.code.imports import is_import_path, load
 from common.config.own_parts import Judge
 from common.errors import ConfigError
-from nectar.export import plain
+from common.models.building import build
+from common.models.own import make
 from nectar.export.split import RunSplit
 
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    SafetensorError,
-)
+MODEL_SCHEMA = 1
+
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError)
+_UNREADABLE = (OSError, SafetensorError, *_DAMAGED)
 
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """The network on the CPU in evaluation mode, what it takes, and its classes in the order of the logits.
+    """The network on the CPU in evaluation mode, and what model.json says of it.
 
-    ``run`` is what model.json says of the run, ``split`` how it divided its folder of images, if it had one.
+    Attributes
+    ----------
+    input : mapping
+        Shape, scale and normalisation of what it takes.
+    classes : tuple of str
+        In the order of the logits.
+    split : RunSplit, optional
+        How its run divided its folder of images, if it had one.
     """
 
     folder: Path
     network: nn.Module
-    shape: tuple[int, int, int]
-    scale: float
+    input: Mapping[str, Any]
     classes: tuple[str, ...]
-    run: Mapping[str, Any] = field(default_factory=dict)
+    run: Mapping[str, Any]
     split: RunSplit | None = None
 
     @classmethod
     def open(cls, folder: Path, judge: Judge | None = None) -> ExportedModel:
         """Read an export, its network's import path put before ``judge``; ConfigError if it is none or damaged."""
         try:
-            about = plain.describe(folder)
-            channels, height, width = (int(n) for n in about["input"]["shape"])
-            scale = float(about["input"]["scale"])
+            about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+            if about["schema"] != MODEL_SCHEMA:
+                raise ValueError(
+                    f"model.json has schema {about['schema']}, this reads {MODEL_SCHEMA}"
+                )
+            given = {**about["input"], "scale": float(about["input"]["scale"])}
+            channels, height, width = (int(n) for n in given["shape"])
+            given["shape"] = shape = (channels, height, width)
             classes = tuple(str(name) for name in about["classes"])
-            name = str(about["model"]["name"])
-            if judge is not None and is_import_path(name):
-                judge("model.name", name)
-            run, split = dict(about["run"]), RunSplit.of(about)
-            _check_constants(about["input"])
-            network = plain.load(folder)
-        except ImportError as error:
-            raise ConfigError(
-                f"{folder} needs the module of its network, which cannot be imported ({error}): install it, or start "
-                "nectar in the folder that holds it"
-            ) from None
+            network = _network(about["model"], shape, len(classes), judge)
+            _check_constants(given)
+            network.load_state_dict(load_file(folder / "model.safetensors"))
+            run = dict(about["run"])
+            return cls(folder, network.eval(), given, classes, run, RunSplit.of(about))
         except _UNREADABLE as error:
             reason = str(error).splitlines()[-1].strip() if str(error) else type(error).__name__
             raise ConfigError(
                 f"{folder} is not an exported model that can be read ({reason}): give a folder that `nectar export` "
                 "made"
             ) from None
-        return cls(folder, network, (channels, height, width), scale, classes, run, split)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of an image: channels, height, width."""
+        shape: tuple[int, int, int] = self.input["shape"]
+        return shape
+
+    @property
+    def scale(self) -> float:
+        """The largest raw value."""
+        return float(self.input["scale"])
 
     def inputs(self, raw: Tensor) -> Tensor:
-        """Return raw images [n, C, H, W] normalised."""
-        return plain.normalise(raw, self.folder)
+        """Return raw images [n, C, H, W] normalised: (raw / scale - mean) / std, float32."""
+        mean, std = (torch.tensor(self.input[key], dtype=torch.float64) for key in ("mean", "std"))
+        factor, offset = 1 / (self.scale * std), -mean / std
+        shift, gain = (part.float()[:, None, None].to(raw.device) for part in (offset, factor))
+        return torch.addcmul(shift, raw.float(), gain)
+
+
+def _network(
+    model: Mapping[str, Any], shape: tuple[int, ...], classes: int, judge: Judge | None
+) -> nn.Module:
+    """Build Nectar's own network, or call what the import path names if ``judge`` allows it."""
+    name = str(model["name"])
+    if not is_import_path(name):
+        return build(**model, shape=shape, classes=classes)
+    if judge is not None:
+        judge("model.name", name)
+    return make(load(name), name, shape, classes)
 
 
 def _check_constants(given: Mapping[str, Any]) -> None:

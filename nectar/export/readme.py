@@ -7,30 +7,33 @@ from typing import Any
 from common.config.resolved import Config
 from common.settings.base import Settings
 from common.sites import ALL_SITES
-from nectar.export.formats import SAFETENSORS
+from nectar.export.formats import PT2
 from nectar.report.facts import facts_of, unknown
 from nectar.report.text import plural, share
 
-_USES = {
-    SAFETENSORS: """\
-```python
-from model import load, normalise
-from pictures import read
+_PICTURE = """\
+`model.safetensors` holds the weights of `{name}`, which `nectar score` reads by model.json. The files below need
+nothing of Nectar; they take pixel values from 0 to 1, any number of images. Of a picture, with Pillow and NumPy:
 
-net = load()                                   # a torch.nn.Module in evaluation mode
-logits = net(normalise(read("picture.png"))[None])
-print(logits.softmax(1))                       # classes in the order of model.json
+```python
+import numpy as np
+from PIL import Image, ImageOps
+
+picture = ImageOps.exif_transpose(Image.open("picture.png")).convert("{mode}")
+picture = ImageOps.fit(picture, ({side}, {side}), Image.Resampling.BICUBIC)
+pixels = np.asarray(picture, np.float32).reshape(1, {side}, {side}, {channels}).transpose(0, 3, 1, 2) / 255
 ```
-""",
-    "pt2": """\
+"""
+
+_USES = {
+    PT2: """\
 `model.pt2` is a program of `torch.export`, which needs torch and no code of the network:
 
 ```python
 import torch
-from pictures import read
 
-net = torch.export.load("model.pt2").module()
-logits = net(read("picture.png")[None] / {scale:g})     # pixel values from 0 to 1, any number of images
+logits = torch.export.load("model.pt2").module()(torch.from_numpy(pixels))
+print(logits.softmax(1))  # classes in the order of model.json
 ```
 """,
     "onnx": """\
@@ -38,21 +41,11 @@ logits = net(read("picture.png")[None] / {scale:g})     # pixel values from 0 to
 
 ```python
 import onnxruntime
-from pictures import read
 
 session = onnxruntime.InferenceSession("model.onnx")
-pixels = read("picture.png")[None] / {scale:g}          # from 0 to 1, any number of images
-[logits] = session.run(["logits"], {{"pixels": pixels.numpy()}})
+[logits] = session.run(["logits"], {"pixels": pixels})
 ```
 """,
-}
-
-_CODE = {
-    "nectar": "`model.py` rebuilds the network of `model.json` and loads `model.safetensors`",
-    "package": "`model.py` calls `{name}` of the package {packages} and loads `model.safetensors`",
-    "file": "`model.py` calls `{callable}` of `network.py`, the copy of the run's own module, and loads "
-    "`model.safetensors`",
-    "missing": "`model.safetensors` holds the weights of `{name}`, whose code is not here",
 }
 
 _SYNTHETIC = """\
@@ -69,7 +62,9 @@ _SYNTHETIC = """\
 """
 
 
-def readme(about: dict[str, Any], config: Config, sent: dict[str, Any] | None) -> str:
+def readme(
+    about: dict[str, Any], config: Config, sent: dict[str, Any] | None, lacks: str = ""
+) -> str:
     """Return the README's text.
 
     Parameters
@@ -78,50 +73,26 @@ def readme(about: dict[str, Any], config: Config, sent: dict[str, Any] | None) -
         model.json's content.
     sent : dict, optional
         ``count``, ``sites``, ``round`` and ``missing`` (classes without an image) of the synthetic set.
+    lacks : str
+        Why there is no model.pt2, if there is none.
     """
     run = about["run"]
+    channels, side, _ = about["input"]["shape"]
+    mode = "L" if channels == 1 else "RGB"
     lines = [
         f"# {run['dataset']}, {run['method']}, round {run['round']}",
         "",
         f"The global model of the Nectar run `{run['id']}` after round {run['round']} of {run['rounds']}. "
         f"{_progress(run)}{_accuracy(about)}",
         "",
-        *_uses(about),
-        *_files(about),
-        "",
+        _PICTURE.format(name=about["model"]["name"], mode=mode, side=side, channels=channels),
+        *(_USES[name] for name in about["formats"] if name in _USES),
     ]
+    if lacks:
+        lines += [f"There is no model.pt2: {lacks}.", ""]
     if sent:
         lines.append(_SYNTHETIC.format(**(sent | _phrases(config, sent))))
     return "\n".join(lines)
-
-
-def _uses(about: dict[str, Any]) -> list[str]:
-    """Return how to run the model in each format, the folder's code first."""
-    scale, code = about["input"]["scale"], about["code"]
-    needed = ", ".join(["torch", "safetensors", *code["packages"]])
-    said = [
-        f"In this folder, with {needed} and, for pictures, Pillow and NumPy; nothing of Nectar or Flower. Raw values "
-        f"of a picture run from 0 to {scale:g}, pixel values from 0 to 1:",
-        "",
-    ]
-    for name in about["formats"]:
-        if name != SAFETENSORS:
-            said.append(_USES[name].format(scale=scale))
-        elif code["from"] != "missing":
-            said.append(_USES[name])
-    return said
-
-
-def _files(about: dict[str, Any]) -> list[str]:
-    """Return what the files of code are."""
-    code, name = about["code"], about["model"]["name"]
-    packages, called = ", ".join(code["packages"]), name.rpartition(":")[2]
-    network = _CODE[code["from"]].format(name=name, callable=called, packages=packages)
-    ours = "Both are" if code["from"] != "missing" else "It is"
-    return [
-        f"{network}; `pictures.py` brings a picture to the size and values of the training images. {ours} Nectar's own "
-        "source, Apache-2.0."
-    ]
 
 
 def _progress(run: dict[str, Any]) -> str:

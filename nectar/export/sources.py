@@ -6,21 +6,25 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from common.config.layers import is_text
 from common.config.resolved import Config
 from common.config.text import join_set, parse_set
-from common.data.folders.decode import Unreadable
+from common.data.folders.decode import Unreadable, dtype_of, read_image
 from common.data.folders.folder import FOLDER, account, list_split
 from common.division import Division
 from common.errors import ConfigError, DataError
 from common.samples.dataset import Skipped
 from common.settings.images import class_name
 from nectar.export.model import ExportedModel
-from nectar.export.names import labels_by_folder
-from nectar.export.pictures import read
-from nectar.export.scoring import Batch
+from nectar.export.split import form_of
+from nectar.export.synthetic import labels_by_folder
+
+Batch = tuple[Tensor, Tensor]
+"""Raw images [n, C, H, W] on the data's own scale, and labels int64 [n]."""
 
 
 class PictureFolder:
@@ -42,8 +46,8 @@ class PictureFolder:
 
     def __init__(self, folder: Path, exported: ExportedModel) -> None:
         self.folder = folder
-        self._exported = exported
         self._labels = _class_folders(folder, exported.classes)
+        self._form, self._scale = form_of(exported.input), np.float32(exported.scale)
         nested = (exported.run.get("split") or {}).get("group") == FOLDER
         listing = list_split(folder, "", list(self._labels), FOLDER if nested else "")
         self._files = listing.files
@@ -77,7 +81,7 @@ class PictureFolder:
             images, targets = [], []
             for file in files[first : first + size]:
                 try:
-                    images.append(read(self.folder / file.path, self._exported.folder))
+                    images.append(self.read(self.folder / file.path))
                 except Unreadable as error:
                     self._skipped[file.path] = Skipped(file.path, str(error))
                     continue
@@ -88,6 +92,20 @@ class PictureFolder:
         if not count:
             reasons = "; ".join(account(self.skipped))
             raise DataError(f"none of the pictures in {self.folder} can be read ({reasons})")
+
+    def read(self, path: Path) -> Tensor:
+        """Return a picture's raw values [C, H, W], float32, on the whole steps that the training images have.
+
+        They run from 0 to the model's scale: 255 for bytes, 16 for scikit-learn's digits.
+
+        Raises
+        ------
+        Unreadable
+            If it is no picture, or a damaged one; the message says which.
+        """
+        values = read_image(path, self._form).astype(np.float32)
+        top = np.float32(np.iinfo(dtype_of(self._form)).max)
+        return torch.from_numpy((values * self._scale / top).round())
 
 
 def _class_folders(folder: Path, classes: tuple[str, ...]) -> dict[str, int]:

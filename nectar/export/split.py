@@ -54,6 +54,16 @@ def is_folder(config: Config) -> bool:
     return bool(config.images.folder) and not config.images.sites and not kind_of(config.dataset)
 
 
+def form_of(given: Mapping[str, Any], **more: Any) -> ImagesSettings:
+    """Return the form of a picture that ``given``, the input of a model.json, describes: what the decoder must know."""
+    channels, side, _ = given["shape"]
+    bits = 16 if given["scale"] > 255 else 8
+    kept = {key: given[key] for key in ("page", "white") if key in given}
+    return ImagesSettings.model_validate(
+        {"size": side, "channels": channels, "bits": bits, **kept, **more}
+    )
+
+
 @dataclass(frozen=True)
 class RunSplit:
     """What a model.json says of the run's pictures and their division.
@@ -76,19 +86,13 @@ class RunSplit:
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> RunSplit | None:
         """Return what ``about`` says; None where it says nothing, as an earlier release's or one of another set's."""
-        run, (channels, height, _) = about["run"], about["input"]["shape"]
+        run = about["run"]
         if not (run.get("split") or {}).get("folder") or not run["data"]:
             return None
-        images = {
-            "classes": list(about["classes"]),
-            "size": height,
-            "channels": channels,
-            "bits": 16 if about["input"]["scale"] > 255 else 8,
-            "page": about["input"].get("page", ""),
-            "white": about["input"].get("white", 0),
-            "group": run["split"].get("group", ""),
-        }
-        return cls(run["data"], run["seed"], run["split"], ImagesSettings.model_validate(images))
+        form = form_of(
+            about["input"], classes=list(about["classes"]), group=run["split"].get("group", "")
+        )
+        return cls(run["data"], run["seed"], run["split"], form)
 
     def parts(self, folder: Path) -> dict[str, str] | None:
         """Return each picture's part by its path below ``folder``; None where these are not the run's pictures.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,9 @@ from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES, is_site_name, site_slug
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
-from nectar.export.names import folder_names
 from server_app.recorder import hard, in_bytes
+
+_UNFIT = re.compile(r'[\\/:*?"<>|\x00-\x1f]')
 
 
 def require_fit(sets: Mapping[str, SyntheticImages], info: DatasetInfo, path: Path) -> None:
@@ -77,3 +79,22 @@ def _pictures(pixels: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
         pixels[:, 0] if pixels.shape[1] == 1 else pixels.permute(0, 2, 3, 1).contiguous()
     ).numpy()
     return bytes_
+
+
+def plain_name(name: str) -> str:
+    """Return a class's name with what no folder's name can hold on some system as underscores."""
+    return _UNFIT.sub("_", name)
+
+
+def folder_names(classes: Sequence[str]) -> list[str]:
+    """Return ``00-airplane``, ``01-automobile``, ...: sorted by name they are in the order of the labels."""
+    width = max(2, len(str(len(classes) - 1)))
+    return [f"{label:0{width}d}-{plain_name(name)}" for label, name in enumerate(classes)]
+
+
+def labels_by_folder(classes: Sequence[str]) -> dict[str, int]:
+    """Return which label a folder's name stands for, with an index before the class's name or without."""
+    labels = {name: label for label, name in enumerate(folder_names(classes))}
+    for label, name in enumerate(classes):
+        labels.setdefault(plain_name(name), label)
+    return labels

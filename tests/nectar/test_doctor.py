@@ -29,6 +29,7 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from image_folders import CLASSES, paint, paint_split
 
 from client_app.site import division_of
+from common.config.loading import load
 from common.data.loading import load as load_data
 from common.errors import FederationError
 from common.privacy.accounting import epsilon
@@ -36,7 +37,7 @@ from common.privacy.events import Event
 from common.privacy.ledger import LEDGER, Charge, Ledger
 from nectar.engines.flower.connection import Connection
 from nectar.operate.doctor import machine
-from nectar.operate.doctor.check import Check, shown
+from nectar.operate.doctor.checks import Check, Patient, show
 from nectar.operate.keys.authority import make_authority, make_server
 from nectar.operate.keys.nodes import make_nodes, read_public
 
@@ -593,39 +594,44 @@ def test_bfloat16_on_a_cpu_that_is_slower_in_it(
     monkeypatch: pytest.MonkeyPatch, told: dict[str, bool], level: str
 ) -> None:
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: told)
-    found = machine.device("cpu", "bfloat16", 1)
-    assert found.level == level
-    assert ("try float32" in found.text) == (level == "warn")
-    assert machine.device("cpu", "float32", 1).level == "ok"
+    for precision, expected in (("bfloat16", level), ("float32", "ok")):
+        config = load({"set": f"compute.device=cpu compute.precision={precision}"})
+        [(found, text)] = machine.device(Patient(config, {}))
+        assert found == expected
+        assert ("try float32" in text) == (expected == "warn")
 
 
 def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert machine.room("state", tmp_path / "new" / "deep").level == "ok"
+    def room(directory: Path) -> tuple[str, str]:
+        (found,) = machine.room(directory)
+        return found
+
+    assert room(tmp_path / "new" / "deep")[0] == "ok"
     assert not (tmp_path / "new").exists()
     (tmp_path / "file").write_text("x")
-    assert machine.room("state", tmp_path / "file" / "x").level == "fail"
+    assert room(tmp_path / "file" / "x")[0] == "fail"
     usage = type("Usage", (), {"free": 5_000_000})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    found = machine.room("state", tmp_path)
-    assert (found.level, found.text.endswith("0.0 GB free: make room")) == ("fail", True)
+    level, text = room(tmp_path)
+    assert (level, text.endswith("0.0 GB free: make room")) == ("fail", True)
 
     def refuse(**options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
-    assert "cannot be written (Permission denied)" in machine.room("state", tmp_path).text
+    assert "cannot be written (Permission denied)" in room(tmp_path)[1]
 
 
 def test_versions_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.39.4")
-    found = {check.about: check for check in machine.versions()}
-    assert found["flower"].level == "fail"
-    assert '1.39.4, the app needs 1.41.x: pip install "flwr==1.41.*"' in found["flower"].text
+    [(level, text)] = machine.flower(Patient(load({}), {}))
+    assert level == "fail"
+    assert '1.39.4, the app needs 1.41.x: pip install "flwr==1.41.*"' in text
 
 
 def test_a_line_a_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown([Check("a", "ok", "x"), Check("b", "warn", "y")])
-    assert not shown([Check("a", "fail", "x"), Check("b", "ok", "y")])
+    assert show(iter([Check("a", "ok", "x"), Check("b", "warn", "y")]))
+    assert not show(iter([Check("a", "fail", "x"), Check("b", "ok", "y")]))
     assert len(capsys.readouterr().out.splitlines()) == 4
 
 

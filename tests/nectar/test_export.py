@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import os
@@ -10,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,28 +19,31 @@ from federation import run
 from PIL import Image
 from places import ROOT
 from small import Small
-from tiers import only_these_first
 from torchvision.datasets import ImageFolder
 
 from common.data.published.catalogue import describe
 from common.division import Division
 from common.errors import ConfigError, NectarError
-from common.models import MODELS, build
 from common.wire.synthetic_images import SyntheticImages
 from nectar.cli import main
-from nectar.export.bundle import NETWORKS, export
-from nectar.export.names import folder_names, labels_by_folder
-from nectar.export.standalone import join
-from nectar.export.synthetic import write_synthetic
+from nectar.export.bundle import export
+from nectar.export.model import ExportedModel
+from nectar.export.synthetic import folder_names, labels_by_folder, write_synthetic
 from nectar.records.past_run import PastRun
 from nectar.records.recorded_run import RecordedRun
 from server_app.checkpoint import Checkpoint
 
 
 @pytest.fixture(autouse=True)
-def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the check in a fresh interpreter, seconds each: test_export_formats has it."""
-    monkeypatch.setattr("nectar.export.bundle.check", lambda *_: {})
+def _no_graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the graphs, seconds each, but where a test is of them; test_export_formats has the others."""
+    if "with_graphs" not in request.fixturenames:
+        monkeypatch.setattr("nectar.export.bundle._write_graphs", lambda *_: ({}, ""))
+
+
+@pytest.fixture
+def with_graphs() -> None:
+    """Write the graphs."""
 
 
 #: Python with Nectar and Flower made unimportable, from whatever place they would come
@@ -79,85 +80,31 @@ def plain_python(folder: Path, script: str) -> str:
 @pytest.mark.parametrize(
     "words", ["", "model.norm=batch model.depth=1", "model.norm=group", "model.norm=none"]
 )
-def test_plain_pytorch_gives_the_models_logits_bit_for_bit(
+def test_the_models_logits_are_read_again_bit_for_bit(
     small: Small, tmp_path: Path, words: str
 ) -> None:
     past = PastRun.open(run(small(rounds=1, set=words)).directory)
-    folder = exported(past, tmp_path / "out")
+    exported_model = ExportedModel.open(exported(past, tmp_path / "out"))
     x = torch.randn(7, 1, 8, 8, generator=torch.Generator().manual_seed(3))
-    torch.save(x, folder / "x.pt")
-    plain_python(
-        folder,
-        "import torch\ntorch.set_num_threads(1)\nfrom model import load\n"
-        "net = load()\nassert not net.training\n"
-        "torch.save(net(torch.load('x.pt', weights_only=True)).detach(), 'z.pt')",
-    )
     model = Division(past.config).run.build_model().eval()
     model.load_state_dict(dict(past.checkpoint().weights))
+    assert not exported_model.network.training
     with torch.no_grad():
-        assert torch.equal(torch.load(folder / "z.pt", weights_only=True), model(x))
+        assert torch.equal(exported_model.network(x), model(x))
 
 
-@pytest.mark.parametrize(
-    "name",
-    only_these_first(
-        (name for name, known in MODELS.items() if known.takes == "images" and name != "convnet"),
-        "cnn",
-        long=("encoder", "leafcnn", "logistic", "mlp", "vae"),
-    ),
-)
-def test_every_other_model_of_images_is_rebuilt_too(name: str, tmp_path: Path) -> None:
-    """No small data set suits all of them, so the exported code is asked directly."""
-    (tmp_path / "model.py").write_text(join(NETWORKS, "A title."))
-    model = build(name, (3, 32, 32), 10).eval()
-    from safetensors.torch import save_file
-
-    save_file(model.state_dict(), tmp_path / "model.safetensors")
-    about = {
-        "schema": 1,
-        "model": {"name": name, "depth": 3, "width": 128, "norm": "instance"},
-        "code": {"file": None},
-        "input": {"shape": [3, 32, 32]},
-        "classes": list("abcdefghij"),
-    }
-    (tmp_path / "model.json").write_text(json.dumps(about))
-    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
-    torch.save(x, tmp_path / "x.pt")
-    plain_python(
-        tmp_path,
-        "import torch\ntorch.set_num_threads(1)\nfrom model import load\n"
-        "torch.save(load()(torch.load('x.pt', weights_only=True)).detach(), 'z.pt')",
-    )
-    with torch.no_grad():
-        assert torch.equal(torch.load(tmp_path / "z.pt", weights_only=True), model(x))
-
-
-def test_the_lines_of_the_exports_own_readme_work(small: Small, tmp_path: Path) -> None:
+def test_the_lines_of_the_exports_own_readme_work(
+    small: Small, tmp_path: Path, with_graphs: None
+) -> None:
     past = PastRun.open(run(small(rounds=1)).directory)
     folder = exported(past, tmp_path / "out")
     text = (folder / "README.md").read_text()
-    snippet = text.split("```python\n")[1].split("```")[0]
+    snippets = "".join(block.split("```")[0] for block in text.split("```python\n")[1:])
     picture = next((folder / "synthetic" / "images").glob("*/*.png"))
-    printed = plain_python(folder, snippet.replace("picture.png", str(picture)))
+    printed = plain_python(folder, snippets.replace("picture.png", str(picture)))
     chances = [float(x) for x in printed.partition("[[")[2].partition("]]")[0].split(",")]
     assert len(chances) == 10
     assert sum(chances) == pytest.approx(1, abs=1e-3)
-
-
-def test_the_network_alone_needs_neither_pillow_nor_numpy() -> None:
-    tree = ast.parse(join(NETWORKS, "A title."))
-    tops = {
-        name.partition(".")[0]
-        for node in ast.walk(tree)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
-    assert tops - sys.stdlib_module_names == {"torch", "safetensors"}
 
 
 def test_model_json_says_what_it_is_and_where_it_comes_from(small: Small, tmp_path: Path) -> None:
@@ -317,37 +264,6 @@ def test_folders_sort_in_the_order_of_the_labels() -> None:
         assert [by_name[name] for name in names] == list(range(len(classes)))
     assert labels_by_folder(["T-shirt/top", "bag"])["T-shirt_top"] == 0
     assert folder_names(["T-shirt/top", "bag"]) == ["00-T-shirt_top", "01-bag"]
-
-
-def module(name: str, source: str, folder: Path) -> ModuleType:
-    import importlib.util
-
-    path = folder / f"{name}.py"
-    path.write_text(source)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("second", "said"),
-    [
-        ("X = 2\n", "X is defined by more than one"),
-        ("def f():\n    from common.models import build\n    return build\n", "cannot be joined"),
-        ("from common.models import build as b\n", "cannot be joined"),
-        ("import common.models\n", "cannot be joined"),
-    ],
-)
-def test_modules_that_one_file_cannot_hold_are_refused(
-    tmp_path: Path, second: str, said: str
-) -> None:
-    """Rather than an exported file that fails on somebody else's machine."""
-    one = module("one", '"""One."""\nimport math\n\nX = math.pi\n', tmp_path)
-    with pytest.raises(ValueError, match=said):
-        join((one, module("two", second, tmp_path)), "A title.")
 
 
 # ---- models of other architectures than the run's own ------------------------------------------------

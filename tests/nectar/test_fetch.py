@@ -24,6 +24,7 @@ from small import Small
 
 from common.config.loading import SCHEMA, load
 from common.errors import ConfigError, FederationError
+from nectar.engines.flower.client import Outcome
 from nectar.engines.remote import fetching
 from nectar.engines.remote.fetching import unpack
 from server_app import sending
@@ -94,9 +95,9 @@ def test_a_real_record_goes_through_a_log_to_the_same_files(small: Small, tmp_pa
     packed = pack(record.directory.parent, Request("latest"))
     log = [f"INFO :      something\n{line}\n" for line in lines_of(packed)]
     arrival = joined("".join(log).splitlines())
-    assert arrival.whole()[0].record == record.id
+    assert arrival.whole().record == record.id
     target = tmp_path / "home" / record.id
-    assert unpack(arrival.whole()[1], target)
+    assert unpack(arrival.whole().content, target)
     there = contents(record.directory)
     kept = {k: v for k, v in there.items() if not k.startswith(("state/", "."))}
     assert contents(target) == kept
@@ -215,7 +216,7 @@ def test_lines_may_come_in_any_order_but_must_all_come(tmp_path: Path) -> None:
     packed = pack(tmp_path, Request(record.name))
     lines = list(lines_of(packed))
     assert len(lines) == 1 + -(-len(packed.content) // LINE_BYTES) > 20
-    assert joined([lines[0], *reversed(lines[1:])]).whole()[1] == packed.content
+    assert joined([lines[0], *reversed(lines[1:])]).whole().content == packed.content
     with pytest.raises(FetchError, match=r"1 of \d+ lines of the record are missing"):
         joined(lines[:-1]).whole()
     with pytest.raises(FetchError, match="missing"):
@@ -250,8 +251,8 @@ def test_a_server_cannot_choose_where_its_record_comes_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = replace(pack(tmp_path, Request(a_record(tmp_path).name)), record="../../evil")
-    head, content = joined(lines_of(packed)).whole()
-    monkeypatch.setattr(fetching, "ask", lambda *rest: (head, content))
+    sent = joined(lines_of(packed)).whole()
+    monkeypatch.setattr(fetching, "ask", lambda *rest: sent)
     connection: Any = None
     with pytest.raises(ConfigError, match="not a record's id"):
         fetching.fetch(connection, Path(), Request("latest"), tmp_path / "a" / "b")
@@ -267,7 +268,7 @@ def fetched(
     def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
         for line in lines:
             see(f"{line}\n")
-        return fetching.Outcome("finished:completed", "")
+        return Outcome("finished:completed", "")
 
     monkeypatch.setattr(fetching, "follow", follow)
     connection: Any = type("C", (), {"client": lambda self: FakeClient()})()
@@ -460,7 +461,7 @@ def test_the_server_app_prints_it_and_nothing_else_runs(
     }
     app(None, server_context(config))  # type: ignore[arg-type]
     arrival = joined("".join(printed).splitlines())
-    assert arrival.whole()[1] == pack(tmp_path / "runs", Request(record.name)).content
+    assert arrival.whole().content == pack(tmp_path / "runs", Request(record.name)).content
 
 
 def test_a_record_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -502,7 +503,7 @@ def test_a_log_that_lost_a_line_is_read_again(
     def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
         for line in next(readings):
             see(line)
-        return fetching.Outcome("finished:completed", "")
+        return Outcome("finished:completed", "")
 
     monkeypatch.setattr(fetching, "follow", follow)
     fetched = fetching.fetch(connection, Path(), Request("latest"), tmp_path / "home")
@@ -531,7 +532,7 @@ def test_the_servers_reason_comes_home(tmp_path: Path, monkeypatch: pytest.Monke
     def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
         see("\x1b[91mERROR \x1b[0m:     the run stopped: there is no record x below /srv\n")
         see('nectar-stopped {"reason": "there is no record x below /srv"}\n')
-        return fetching.Outcome("finished:failed", "N/A")
+        return Outcome("finished:failed", "N/A")
 
     monkeypatch.setattr(fetching, "follow", follow)
     with pytest.raises(FetchError, match=r"^there is no record x below /srv$"):
@@ -547,7 +548,7 @@ def test_a_server_that_never_gets_to_it_is_not_waited_for(
 
     def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
         assert client.stopped.wait(60)
-        return fetching.Outcome("finished:stopped", "Stopped by the user")
+        return Outcome("finished:stopped", "Stopped by the user")
 
     monkeypatch.setattr(fetching, "follow", follow)
     with pytest.raises(FetchError, match=r"did not complete \(stopped\): Stopped by the user"):

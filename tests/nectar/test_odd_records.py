@@ -21,9 +21,7 @@ from common.errors import NectarError
 from common.wire.synthetic_images import SyntheticImages
 from nectar.audit.images.at_record import audit_record
 from nectar.export import bundle
-from nectar.export.about import about_model
 from nectar.export.readme import readme
-from nectar.export.source import Source
 from nectar.records.past_run import PastRun
 from nectar.report.page import page
 from nectar.report.sections import learned
@@ -79,10 +77,8 @@ def survives(record: Path, what: str, *, exports: bool = True) -> None:
 
     def export() -> None:
         past = PastRun.open(record)
-        about = about_model(
-            past, Division(past.config).run, past.checkpoint(), Source("nectar"), ()
-        )
-        readme(about, past.config, None)
+        about = bundle.about_model(past, Division(past.config).run, past.checkpoint())
+        readme(about | {"formats": {}}, past.config, None)
 
     for read in (report, export) if exports else (report,):
         try:

@@ -23,7 +23,7 @@ from waiting import until
 from common.config.loading import load
 from common.methods import METHODS
 from nectar.engines.local_run import run_here
-from nectar.engines.pool import forecast, grid, worker
+from nectar.engines.pool import grid, worker
 from nectar.engines.pool.pool import WorkerPool
 from nectar.records.resume import with_recorded
 from server_app.record import Record
@@ -220,14 +220,14 @@ def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
     places.mkdir()
     monkeypatch.setattr(grid, "available_cores", lambda: 2)
     monkeypatch.setattr(grid, "WorkerPool", there)
-    monkeypatch.setattr(forecast, "LEAST_DEVICE", 0.0)
-    monkeypatch.setattr(forecast, "LEAST_GAIN", math.inf)
+    monkeypatch.setattr(grid, "LEAST_DEVICE", 0.0)
+    monkeypatch.setattr(grid, "LEAST_GAIN", math.inf)
     config = odd("", rounds=3, set=f"odd.folder={places}")
     alone = run_here(load(config))
     assert "processes carry out" not in caplog.text
     assert [place.name for place in places.iterdir()] == [str(os.getpid())]
     (places / str(os.getpid())).unlink()
-    monkeypatch.setattr(forecast, "LEAST_GAIN", 0.0)
+    monkeypatch.setattr(grid, "LEAST_GAIN", 0.0)
     assert_same(run_here(load(config)), alone)
     assert caplog.text.count("2 processes carry out the devices") == 1
     assert str(os.getpid()) in (found := [place.name for place in places.iterdir()])

@@ -19,10 +19,9 @@ from common.config.loading import load
 from common.errors import ConfigError
 from nectar.comparison import run_start
 from nectar.comparison.plan import Task
-from nectar.engines.pool import forecast
+from nectar.engines.pool import grid
 from nectar.engines.pool.arrays import Receiver, Sender
-from nectar.engines.pool.forecast import Forecast
-from nectar.engines.pool.grid import most_processes
+from nectar.engines.pool.grid import Forecast, most_processes
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def test_equal_bytes_that_are_other_objects_are_told_apart(
 
 def test_a_pool_pays_where_it_saves_more_than_it_costs() -> None:
     each = 1.0
-    needed = 2 * forecast.LEAST_GAIN  # of two processes the second saves half
+    needed = 2 * grid.LEAST_GAIN  # of two processes the second saves half
     rounds = Forecast(rounds=10, asked=3)
     assert not rounds.pays(1, 1000, 2), "nothing is known yet"
     rounds.worked(100.0)
@@ -140,7 +139,7 @@ def test_a_pool_pays_where_it_saves_more_than_it_costs() -> None:
     assert not rounds.pays(1, 1000, 1)
     tiny = Forecast(rounds=10**9, asked=10)
     for _ in range(3):
-        tiny.worked(forecast.LEAST_DEVICE / 2)
+        tiny.worked(grid.LEAST_DEVICE / 2)
     assert not tiny.pays(1, 10, 64), "carrying messages costs as much"
 
 

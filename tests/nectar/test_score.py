@@ -18,9 +18,8 @@ from common.data.loading import load
 from nectar.cli import main
 from nectar.export.bundle import export
 from nectar.export.model import ExportedModel
-from nectar.export.pictures import read
-from nectar.export.scoring import Score, score
-from nectar.export.table import as_text
+from nectar.export.scoring import Score, as_text, score
+from nectar.export.sources import PictureFolder
 from nectar.records.past_run import PastRun
 
 
@@ -95,8 +94,10 @@ def test_a_known_data_set_gives_the_runs_own_figures(
 def test_pictures_are_put_on_the_data_s_own_steps(folder: Path, tmp_path: Path) -> None:
     """All of 0..16 survive the way through bytes exactly."""
     raw = np.arange(64).reshape(8, 8) % 17
-    Image.fromarray(np.rint(raw * 255 / 16).astype(np.uint8)).save(tmp_path / "x.png")
-    assert torch.equal(read(tmp_path / "x.png", folder)[0], torch.from_numpy(raw).float())
+    (tmp_path / "0").mkdir()
+    Image.fromarray(np.rint(raw * 255 / 16).astype(np.uint8)).save(tmp_path / "0" / "x.png")
+    [(images, _)] = PictureFolder(tmp_path, ExportedModel.open(folder)).batches(8)
+    assert torch.equal(images[0, 0], torch.from_numpy(raw).float())
 
 
 def test_figures_are_what_they_are_called() -> None:
@@ -159,10 +160,11 @@ def test_files_that_cannot_be_read_are_named_and_counted(
 
 def test_pictures_of_another_size_colour_and_depth_are_read(folder: Path, tmp_path: Path) -> None:
     """A picture of one grey has that grey at any size: 0.5 of the range is 8 of 16."""
-    Image.new("RGB", (40, 30), (128, 128, 128)).save(tmp_path / "a.jpg")
-    Image.fromarray(np.full((30, 20), 32768, np.uint16)).save(tmp_path / "b.png")
-    for name in ("a.jpg", "b.png"):
-        assert torch.equal(read(tmp_path / name, folder), torch.full((1, 8, 8), 8.0)), name
+    (tmp_path / "0").mkdir()
+    Image.new("RGB", (40, 30), (128, 128, 128)).save(tmp_path / "0" / "a.jpg")
+    Image.fromarray(np.full((30, 20), 32768, np.uint16)).save(tmp_path / "0" / "b.png")
+    [(images, _)] = PictureFolder(tmp_path, ExportedModel.open(folder)).batches(8)
+    assert torch.equal(images, torch.full((2, 1, 8, 8), 8.0))
 
 
 @pytest.mark.parametrize(

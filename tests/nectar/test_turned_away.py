@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from nectar.engines.site import turned_away
 from nectar.engines.site.clientapp import Fleet
 from nectar.engines.site.turned_away import MARK, exit_code
-from nectar.operate.doctor.registration import _told
+from nectar.operate.doctor.keys import _told
 
 UNKNOWN, KNOWN, SILENT = False, True, None
 

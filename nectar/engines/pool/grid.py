@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from logging import getLogger
@@ -18,11 +19,19 @@ from common.config.resolved import Config
 from common.learning.compute import torch_device
 from nectar.engines.cores import available_cores, granted_cores
 from nectar.engines.local_grid import LocalGrid
-from nectar.engines.pool.forecast import Forecast
 from nectar.engines.pool.pool import WorkerPool
 from nectar.engines.pool.worker import Setup
 
 logger = getLogger("flwr")
+
+#: seconds that a pool must save at least: a worker needs five to ten of a core before its first device
+LEAST_GAIN = 15.0
+
+#: seconds that a device must take on average: below, carrying messages to and fro costs what a pool saves
+LEAST_DEVICE = 0.02
+
+#: devices whose mean is the forecast
+_LATEST = 32
 
 Progress = Callable[[int, int], None]
 
@@ -90,7 +99,7 @@ class PoolGrid(LocalGrid):
 
     Which node works in which process decides no number. With ``compute.workers`` above 1 all instructions go to the
     pool; with 0 this process carries them out until the devices still to come are worth one
-    (:mod:`nectar.engines.pool.forecast`). Who is there is always asked here.
+    (`Forecast`). Who is there is always asked here.
 
     Parameters
     ----------
@@ -203,6 +212,35 @@ class PoolGrid(LocalGrid):
     def _tell_of_pool(self, done: int, of: int) -> None:
         if self._progress is not None:
             self._progress(self._pushed - of + done, self._pushed)
+
+
+class Forecast:
+    """What is known of the devices' seconds."""
+
+    def __init__(self, rounds: int, asked: int) -> None:
+        self._rounds, self._asked = rounds, asked
+        self._seconds: deque[float] = deque(maxlen=_LATEST)
+        self._warm = False
+
+    def worked(self, seconds: float) -> None:
+        """Note a device's seconds; the first one's do not count: it also imports and reads what the others find."""
+        if self._warm:
+            self._seconds.append(seconds)
+        self._warm = True
+
+    def pays(self, server_round: int, waiting: int, processes: int) -> bool:
+        """Return whether ``processes`` workers would save more than starting them costs.
+
+        Parameters
+        ----------
+        waiting : int
+            Devices that are still to work in it.
+        """
+        if not self._seconds or processes < 2:
+            return False
+        each = sum(self._seconds) / len(self._seconds)
+        left = each * (waiting + self._asked * max(0, self._rounds - server_round))
+        return each >= LEAST_DEVICE and left * (1 - 1 / processes) >= LEAST_GAIN
 
 
 def _is_work(message: Message) -> bool:

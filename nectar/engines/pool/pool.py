@@ -1,7 +1,8 @@
 """The workers together: who carries out which message, and what comes of it where one of them dies.
 
-Why no executor of loky's or of `concurrent.futures`: where one process dies, these break for all that is under way,
-and do not tell which task it was; loky also ends a worker whose memory grew, and with it the data of its sites.
+Why no executors of `concurrent.futures`, of one process each: multiprocessing's "spawn" runs the user's program again
+in every worker, where that is a script without a guard, and before Python 3.14 nothing public ends a worker that is at
+work. loky's end a worker whose memory grew, and with it the data of its sites.
 """
 
 from __future__ import annotations

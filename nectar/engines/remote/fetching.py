@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nectar.engines.flower.client import Client, LaunchError, Outcome
+from nectar.engines.flower.client import Client, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.remote.order import follow
 from nectar.words import to_flwr
@@ -25,7 +25,7 @@ from server_app.sending import (
     NAME,
     Arrival,
     FetchError,
-    Head,
+    Pack,
     Request,
     checked_record,
     told,
@@ -72,47 +72,44 @@ def fetch(
     NectarError
         If there is no such record, it did not come whole, or it cannot be written.
     """
-    head, content = ask(connection, app, request, server_output)
-    target = output / checked_record(head.record)
-    written = unpack(content, target, replace=replace, without=request.without)
-    return Fetched(target, written, head.left_out)
+    sent = ask(connection, app, request, server_output)
+    target = output / checked_record(sent.record)
+    written = unpack(sent.content, target, replace=replace, without=request.without)
+    return Fetched(target, written, sent.left_out)
 
 
-def ask(
-    connection: Connection, app: Path, request: Request, server_output: str = ""
-) -> tuple[Head, bytes]:
-    """Let the server send a record; return its words and the archive; FetchError if it refuses or not all came."""
+def ask(connection: Connection, app: Path, request: Request, server_output: str = "") -> Pack:
+    """Let the server send a record, and return what came.
+
+    Raises
+    ------
+    FetchError
+        If the server refuses, not all came, or it sent another record: under the name of one here it would take that
+        one's place.
+    """
     config = {"fetch": request.text(), "output-dir": server_output}
     client = connection.client()
     run = client.submit(app, ["--run-config", to_flwr(config)])
     with _ended_in_time(client, run):
         for _ in range(_READINGS):
-            arrival, outcome, reason = _read(connection, run)
-            if not outcome.completed:
-                raise FetchError(reason or outcome.reason)
-            if not arrival.problem():
-                return _asked_for(request, *arrival.whole())
-    raise FetchError(f"{arrival.problem()}, read {_READINGS} times: try again")
-
-
-def _asked_for(request: Request, head: Head, content: bytes) -> tuple[Head, bytes]:
-    """Return what came, if it is the record that was asked for.
-
-    Raises
-    ------
-    FetchError
-        If the server sent another one: under the name of a record here it would take that one's place.
-    """
-    if request.record not in (head.record, LATEST):
+            arrival = _read(connection, run)
+            try:
+                sent = arrival.whole()
+                break
+            except FetchError as error:
+                problem = error
+        else:
+            raise FetchError(f"{problem}, read {_READINGS} times: try again")
+    if request.record not in (sent.record, LATEST):
         raise FetchError(
-            f"the server sent the record {head.record[:80]!r} where {request.record} was asked for: nothing is taken; "
+            f"the server sent the record {sent.record[:80]!r} where {request.record} was asked for: nothing is taken; "
             "look at the server's log of the run that sent it"
         )
-    return head, content
+    return sent
 
 
-def _read(connection: Connection, run: str) -> tuple[Arrival, Outcome, str]:
-    """Return what the log holds, the run's outcome, and the reason that the server gave if it refused."""
+def _read(connection: Connection, run: str) -> Arrival:
+    """Return what the log of a run holds; FetchError with the server's reason if it refused."""
     arrival, reasons = Arrival(), list[str]()
 
     def see(line: str) -> None:
@@ -120,7 +117,9 @@ def _read(connection: Connection, run: str) -> tuple[Arrival, Outcome, str]:
             reasons.append(str(reason))
 
     outcome = follow(connection, run, see)
-    return arrival, outcome, next(iter(reasons), "")
+    if not outcome.completed:
+        raise FetchError(next(iter(reasons), "") or outcome.reason)
+    return arrival
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nectar.engines.flower.connection import Connection
 from nectar.engines.site.clientapp import Fleet
-from nectar.operate.doctor.registration import is_registered
+from nectar.operate.doctor.keys import is_registered
 from nectar.operate.keys.nodes import fingerprint
 
 MARK = "turned-away"

@@ -16,9 +16,13 @@ from email.utils import parsedate_to_datetime
 
 from common.errors import NectarError
 from nectar.engines.flower.connection import Connection
-from nectar.operate.doctor.check import Check
+from nectar.operate.doctor.checks import Check, Level
+from nectar.operate.doctor.machine import flower_wanted
 
 _SECONDS = 10.0
+
+PROTOBUF = "application/protobuf"
+"""What Flower takes its calls in."""
 
 #: Flower refuses what was signed 5 s or more ahead of the SuperLink's clock, or 305 s behind. A Date has whole seconds.
 _AHEAD_FAILS, _BEHIND_FAILS = 3.0, 295.0
@@ -45,13 +49,11 @@ class Answer:
     asked: float
 
 
-def link(connection: Connection, flower: str, *, site: bool) -> Iterator[Check]:
+def link(connection: Connection, *, site: bool) -> Iterator[Check]:
     """Look at the connection, from the wire up; what depends on a step that failed is not looked at.
 
     Parameters
     ----------
-    flower : str
-        The major.minor of Flower that it must run.
     site : bool
         Whether this is a site's machine, from which the Control API must be out of reach.
     """
@@ -60,12 +62,11 @@ def link(connection: Connection, flower: str, *, site: bool) -> Iterator[Check]:
         with socket.create_connection((connection.host, connection.port), _SECONDS) as plain:
             yield Check("network", "ok", f"{connection.address} takes connections")
             if context is None:
-                yield Check(
-                    "tls", "warn", "none: whoever is on the way reads and changes all of it"
-                )
+                none = "none: whoever is on the way reads and changes all of it"
+                yield Check("tls", "warn", none)
             else:
                 with context.wrap_socket(plain, server_hostname=connection.host) as secure:
-                    yield _certificate(secure, connection)
+                    yield Check("tls", *_certificate(secure, connection))
     except ssl.SSLError as error:
         yield Check("tls", "fail", _tls_sentence(error, connection))
         return
@@ -80,26 +81,26 @@ def link(connection: Connection, flower: str, *, site: bool) -> Iterator[Check]:
     except NectarError as error:
         yield Check("tls", "fail", str(error))
         return
-    if site:
-        first = _ask(connection, "POST", "/v1/fleet/get-run", "application/protobuf")
-        yield _fleet(first)
-    else:
-        first = _ask(connection, "GET", "/health")
-        yield _health(first)
-    if first.status:
-        yield _clock(first)
-        yield _version(_ask(connection, "GET", "/openapi.json"), flower)
-        yield _control(_ask(connection, "POST", "/v1/control/list-nodes"), site)
+    # An unsigned call is refused by a SuperLink itself, through a proxy or not.
+    path, data = ("/v1/fleet/get-run", b"") if site else ("/health", None)
+    first = ask(connection, path, PROTOBUF, data)
+    if not first.status:
+        yield Check("server", "fail", f"no answer ({first.body}): is it Flower's SuperLink?")
+        return
+    yield Check("server", *(_fleet(first) if site else _health(first)))
+    yield Check("clock", *_clock(first))
+    yield Check("flower there", *_version(ask(connection, "/openapi.json")))
+    yield Check("control api", *_control(ask(connection, "/v1/control/list-nodes", data=b""), site))
 
 
-def _certificate(secure: ssl.SSLSocket, connection: Connection) -> Check:
+def _certificate(secure: ssl.SSLSocket, connection: Connection) -> tuple[Level, str]:
     found = secure.getpeercert() or {}
     end = datetime.fromtimestamp(ssl.cert_time_to_seconds(str(found["notAfter"])), UTC)
     days = (end - datetime.now(UTC)).days
     text = f"{secure.version()}, a certificate for {connection.host} until {end:%Y-%m-%d}"
     if days < 30:
-        return Check("tls", "warn", f"{text}, {days} days: the operator makes a new one before")
-    return Check("tls", "ok", text)
+        return "warn", f"{text}, {days} days: the operator makes a new one before"
+    return "ok", text
 
 
 def _tls_sentence(error: ssl.SSLError, connection: Connection) -> str:
@@ -116,14 +117,16 @@ def _tls_sentence(error: ssl.SSLError, connection: Connection) -> str:
     return f"no TLS there ({error.reason or error}): does the server run without it, or is the port another's?"
 
 
-def _ask(
-    connection: Connection, method: str, path: str, content: str = "application/x-nectar-doctor"
+def ask(
+    connection: Connection,
+    path: str,
+    content: str = "application/x-nectar-doctor",
+    data: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Answer:
+    """Ask the server for ``path`` by GET, or with ``data`` by POST; a status of 0 if nothing comes."""
     request = urllib.request.Request(
-        connection.url + path,
-        data=b"" if method == "POST" else None,
-        headers={"Content-Type": content},
-        method=method,
+        connection.url + path, data, {"Content-Type": content, **(headers or {})}
     )
     asked = time.time()
     try:
@@ -132,93 +135,70 @@ def _ask(
         except urllib.error.HTTPError as error:
             response = error
         with response:
-            headers = {name.lower(): value for name, value in response.headers.items()}
+            told = {name.lower(): value for name, value in response.headers.items()}
             body = response.read(10_000_000).decode("utf-8", errors="replace")
-            return Answer(response.status, headers, body, asked)
+            return Answer(response.status, told, body, asked)
     except http.client.HTTPException as error:
         return Answer(0, {}, f"it speaks no HTTP, {type(error).__name__}", asked)
     except OSError as error:
         return Answer(0, {}, str(getattr(error, "reason", error)), asked)
 
 
-def _health(answer: Answer) -> Check:
+def _health(answer: Answer) -> tuple[Level, str]:
     if answer.status == 200:
-        return Check("server", "ok", "the SuperLink answers")
-    if not answer.status:
-        return _silent(answer)
-    return Check(
-        "server",
-        "fail",
-        f"/health answers {answer.status}: this is the sites' proxy or no SuperLink; the operator needs the SuperLink",
-    )
+        return "ok", "the SuperLink answers"
+    who = "this is the sites' proxy or no SuperLink; the operator needs the SuperLink"
+    return "fail", f"/health answers {answer.status}: {who}"
 
 
-def _fleet(answer: Answer) -> Check:
-    """Judge the answer to an unsigned call, which a SuperLink itself refuses, through a proxy or not."""
-    if not answer.status:
-        return _silent(answer)
+def _fleet(answer: Answer) -> tuple[Level, str]:
     if answer.status == 401:
-        return Check("server", "ok", "the SuperLink answers sites here")
+        return "ok", "the SuperLink answers sites here"
     if answer.status in (502, 503, 504):
-        return Check(
-            "server",
-            "fail",
-            f"a proxy answers, but cannot reach the SuperLink ({answer.status}): the operator looks whether it is up",
-        )
-    return Check(
-        "server",
-        "fail",
-        f"no SuperLink answers sites here ({answer.status}): is the address that of the sites' proxy?",
-    )
+        lacks = f"a proxy answers, but cannot reach the SuperLink ({answer.status})"
+        return "fail", f"{lacks}: the operator looks whether it is up"
+    lacks = f"no SuperLink answers sites here ({answer.status})"
+    return "fail", f"{lacks}: is the address that of the sites' proxy?"
 
 
-def _silent(answer: Answer) -> Check:
-    return Check("server", "fail", f"no answer ({answer.body}): is it Flower's SuperLink?")
-
-
-def _clock(answer: Answer) -> Check:
+def _clock(answer: Answer) -> tuple[Level, str]:
     try:
         there = parsedate_to_datetime(answer.headers["date"]).timestamp()
     except (KeyError, ValueError):
-        return Check("clock", "warn", "the server does not say what time it has")
+        return "warn", "the server does not say what time it has"
     ahead = answer.asked - there
     if -_BEHIND_WARNS <= ahead <= _AHEAD_WARNS:
-        return Check("clock", "ok", f"within {max(1, abs(ahead)):.0f} s of the server's")
+        return "ok", f"within {max(1, abs(ahead)):.0f} s of the server's"
     way = "ahead of" if ahead > 0 else "behind"
     text = f"{abs(ahead):.0f} s {way} the server's: set both by NTP"
     if -_BEHIND_FAILS <= ahead <= _AHEAD_FAILS:
-        return Check("clock", "warn", text)
-    return Check("clock", "fail", f"{text}; Flower refuses what is signed at another time")
+        return "warn", text
+    return "fail", f"{text}; Flower refuses what is signed at another time"
 
 
-def _version(answer: Answer, flower: str) -> Check:
+def _version(answer: Answer) -> tuple[Level, str]:
+    wanted = flower_wanted()
     try:
         found = str(json.loads(answer.body)["info"]["version"])
     except (ValueError, KeyError, TypeError):
-        return Check("flower there", "ok", f"not told from here; it has to be {flower}.x")
-    if ".".join(found.split(".")[:2]) != flower:
-        return Check(
-            "flower there", "fail", f"{found}, the app needs {flower}.x: update the server"
-        )
-    return Check("flower there", "ok", found)
+        return "ok", f"not told from here; it has to be {wanted}.x"
+    if ".".join(found.split(".")[:2]) != wanted:
+        return "fail", f"{found}, the app needs {wanted}.x: update the server"
+    return "ok", found
 
 
-def _control(answer: Answer, site: bool) -> Check:
+def _control(answer: Answer, site: bool) -> tuple[Level, str]:
     # Flower refuses the content type with a code of its own; a proxy that is shut knows none.
     reached = answer.status == 200 or '"code"' in answer.body
     if site and reached:
-        return Check(
-            "control api",
+        return (
             "warn",
             "can be reached from this site: whoever can may run code at every site; the operator should publish "
             "/v1/fleet/ alone",
         )
     if site:
-        return Check("control api", "ok", "cannot be reached from here, as it should be")
+        return "ok", "cannot be reached from here, as it should be"
     if reached:
-        return Check("control api", "ok", "can be reached: runs can be submitted from here")
-    return Check(
-        "control api",
-        "fail",
-        f"cannot be reached from here ({answer.status}): submit from the operator's own network",
-    )
+        return "ok", "can be reached: runs can be submitted from here"
+    hint = "submit from the operator's own network"
+    return "fail", f"cannot be reached from here ({answer.status}): {hint}"

@@ -1,47 +1,58 @@
-"""The machine itself: versions, the source, room on its disks, its device."""
+"""The machine itself: versions, its device, room on its disks, a site's ledger, the images."""
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import platform
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
-from common.code.fingerprint import source_fingerprint
-from common.errors import ConfigError
+from common.config.resolved import Config
+from common.data.published.files import Source
+from common.data.published.sources import SOURCES
+from common.data.store import open_store, store_roots
+from common.division import Division
+from common.errors import DataError, NectarError
+from common.privacy.accounting import epsilon
+from common.privacy.ledger import Head, Ledger
+from common.samples.dataset import Dataset
+from common.settings.sections import kind_of
+from nectar.dataset.account import own
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import project
 from nectar.engines.flower.client import LaunchError
-from nectar.operate.doctor.check import Check
+from nectar.operate.doctor.checks import Found, Level, Patient
 
 _PYTHON = ((3, 11), (3, 15))
 _ROOM_FAILS, _ROOM_WARNS = 100_000_000, 2_000_000_000
 
 
-def versions() -> Iterator[Check]:
-    """Look at the versions of Python, of Flower (which must share major.minor on all machines) and of torch."""
-    lowest, above = (".".join(map(str, version)) for version in _PYTHON)
-    fits = _PYTHON[0] <= sys.version_info[:2] < _PYTHON[1]
-    hint = "" if fits else f": install one from {lowest} up to, not including, {above}"
-    yield Check("python", "ok" if fits else "fail", f"{platform.python_version()}{hint}")
-    wanted = flower_wanted()
-    found = metadata.version("flwr")
-    if _minor(found) == wanted:
-        yield Check("flower", "ok", f"{found}; every machine of a federation needs {wanted}.x")
+def python(patient: Patient) -> Found:
+    """Look at the version of Python."""
+    version, (lowest, above) = platform.python_version(), _PYTHON
+    if lowest <= sys.version_info[:2] < above:
+        yield "ok", version
     else:
-        yield Check(
-            "flower", "fail", f'{found}, the app needs {wanted}.x: pip install "flwr=={wanted}.*"'
-        )
-    yield Check("torch", "ok", metadata.version("torch"))
-    yield Check(
-        "source", "ok", f"{source_fingerprint()}; the roll call refuses a site that runs another"
-    )
+        hint = "install one from {}.{} up to, not including, {}.{}".format(*lowest, *above)
+        yield "fail", f"{version}: {hint}"
+
+
+def flower(patient: Patient) -> Found:
+    """Look at the version of Flower, which must share major.minor on all machines."""
+    wanted, found = flower_wanted(), metadata.version("flwr")
+    if minor(found) == wanted:
+        yield "ok", f"{found}; every machine of a federation needs {wanted}.x"
+    else:
+        yield "fail", f'{found}, the app needs {wanted}.x: pip install "flwr=={wanted}.*"'
 
 
 def flower_wanted() -> str:
@@ -50,70 +61,190 @@ def flower_wanted() -> str:
         for requirement in project()["project"]["dependencies"]:
             if match := re.match(r"flwr\b[^>]*>=(\d+\.\d+)", requirement):
                 return match[1]
-    return _minor(metadata.version("flwr"))
+    return minor(metadata.version("flwr"))
 
 
-def _minor(version: str) -> str:
+def minor(version: str) -> str:
+    """Return a version's major.minor."""
     return ".".join(version.split(".")[:2])
 
 
-def room(about: str, directory: Path) -> Check:
+def device(patient: Patient) -> Found:
+    """Look whether the torch device is there, and compute something on it."""
+    import torch
+
+    from common.learning.compute import autocast, torch_device
+
+    compute = patient.config.compute
+    name, precision = compute.device, compute.precision
+    cores = compute.client_cores if patient.site else compute.server_cores
+    try:
+        found = torch_device(name)
+        with autocast(found, precision):
+            total = (torch.ones(8, 8, device=found) @ torch.ones(8, 8, device=found)).sum().item()
+    except (NectarError, RuntimeError) as error:
+        yield "fail", f"{name}: {str(error).splitlines()[0]}"
+        return
+    have = available_cores()
+    where = torch.cuda.get_device_name(found) if found.type == "cuda" else platform.machine()
+    text = f"{found} ({where}), {precision}, {cores} of {have} cores"
+    # only of x86 is it known that instructions which make bfloat16 pay are not there
+    told: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    if total != 8**3:
+        yield "fail", f"{found} computes wrongly: choose cpu"
+    elif cores > have:
+        yield "warn", f"{text}: more threads than cores only cost time; set fewer"
+    elif precision == "bfloat16" and found.type == "cpu" and not told.get("amx_bf16", True):
+        advice = "measured slower than float32 where a CPU lacks AMX, as this one does; try float32"
+        yield "warn", f"{text}: {advice}"
+    else:
+        yield "ok", text
+
+
+def room(directory: Path | None) -> Found:
     """Look whether a directory can be written, or made, and how much room there is."""
+    if directory is None:
+        return
     there = directory
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        return Check(about, "fail", f"{there} is not a directory: name another place")
+        yield "fail", f"{there} is not a directory: name another place"
+        return
     try:
         with tempfile.NamedTemporaryFile(dir=there, prefix=".nectar-doctor-") as file:
             file.write(b"x")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return Check(
-            about,
-            "fail",
-            f"{directory} cannot be written ({error.strerror}): let its owner be the user that runs this, or name "
-            "another",
-        )
+        hint = "let its owner be the user that runs this, or name another"
+        yield "fail", f"{directory} cannot be written ({error.strerror}): {hint}"
+        return
     free = shutil.disk_usage(there).free
     text = f"{directory}: writable, {free / 1e9:.1f} GB free"
     if free < _ROOM_FAILS:
-        return Check(about, "fail", f"{text}: make room")
-    if free < _ROOM_WARNS:
-        return Check(about, "warn", f"{text}: little for checkpoints and pictures")
-    return Check(about, "ok", text if directory.exists() else f"{text} (it is made when needed)")
+        yield "fail", f"{text}: make room"
+    elif free < _ROOM_WARNS:
+        yield "warn", f"{text}: little for checkpoints and pictures"
+    else:
+        yield "ok", text if directory.exists() else f"{text} (it is made when needed)"
 
 
-def device(name: str, precision: str, cores: int) -> Check:
-    """Look whether the torch device is there, and compute something on it."""
-    import torch
+def ledger(patient: Patient) -> Found:
+    """Look whether a site's privacy ledger can be relied on, and say what was spent.
 
-    from common.learning.compute import autocast, torch_device
+    The node config's delta and budget hold where it names them, else the run's delta.
+    """
+    if not patient.site or patient.state is None:
+        return
+    delta = _number(patient.node.get("privacy-delta"), below=1.0) or patient.config.privacy.delta
+    budget = _number(patient.node.get("privacy-epsilon"))
+    lines = Ledger(patient.state).read()
+    if lines.head == Head():
+        yield "ok", "nothing was released with noise: the ledger is empty"
+        return
+    spent = epsilon(lines.events, delta).value
+    said = f"{lines.head.length} charges, epsilon {spent:.3g} at delta {delta:g}"
+    if budget is not None and spent > budget:
+        yield "warn", f"{said}, beyond the budget of {budget:g}: nothing is left"
+    else:
+        yield "ok", f"{said}; `nectar privacy {patient.state}` says on what"
 
+
+def _number(given: object, below: float = math.inf) -> float | None:
+    """Return what may be an epsilon or a delta; of anything else the check of the node config says what is wrong."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < below:
+        return None
+    return float(given)
+
+
+def data(patient: Patient) -> Found:
+    """Look whether a site's own folder, or the data set that all share, can be read; nothing is fetched or written.
+
+    What only a server elsewhere needs is no failure.
+    """
+    config = patient.config
+    if patient.data is not None:
+        yield _folder(config, patient.data)
+        return
+    if not patient.site and config.evaluation.on not in ("server", "both"):
+        return
+    elsewhere = not patient.site and patient.server is not None
     try:
-        found = torch_device(name)
-        with autocast(found, precision):
-            total = (torch.ones(8, 8, device=found) @ torch.ones(8, 8, device=found)).sum().item()
-    except (ConfigError, RuntimeError) as error:
-        sentence = str(error).splitlines()[0]
-        return Check("device", "fail", f"{name}: {sentence}")
-    if total != 8**3:
-        return Check("device", "fail", f"{found} computes wrongly: choose cpu")
-    have = available_cores()
-    where = torch.cuda.get_device_name(found) if found.type == "cuda" else platform.machine()
-    text = f"{found} ({where}), {precision}, {cores} of {have} cores"
-    if cores > have:
-        return Check("device", "warn", f"{text}: more threads than cores only cost time; set fewer")
-    if precision == "bfloat16" and found.type == "cpu" and not _multiplies_in_bfloat16():
-        advice = "measured slower than float32 where a CPU lacks AMX, as this one does; try float32"
-        return Check("device", "warn", f"{text}: {advice}")
-    return Check("device", "ok", text)
+        yield _shared(config)
+    except NectarError as error:
+        hint = "; it is the server that needs it, on its own machine" if elsewhere else ""
+        yield "warn" if elsewhere else "fail", f"{error}{hint}"
 
 
-def _multiplies_in_bfloat16() -> bool:
-    """Return whether this CPU has instructions that make bfloat16 pay; only those of x86 are known not to be there."""
-    import torch
+def _folder(config: Config, path: Path) -> tuple[Level, str]:
+    """Read a site's own folder of images as the site itself would."""
+    with tempfile.TemporaryDirectory() as keep, quiet():
+        dataset = Division(config).site_dataset(path, Path(keep))
+        counts = own("", dataset).counts[0]
+    held = ", ".join(
+        f"{name} {count}" for name, count in zip(dataset.info.classes, counts, strict=True) if count
+    )
+    text = f"{path}: {len(dataset.train):,} images ({held})"
+    return _with_skipped(text, dataset, "nectar data --folder")
 
-    told: Mapping[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(told.get("amx_bf16", True))
+
+def _shared(config: Config) -> tuple[Level, str]:
+    if kind_of(config.dataset) and not config.data.file:  # neither imported nor fetched here
+        return (
+            "ok",
+            f"{config.dataset}: `nectar data dataset={config.dataset}` reads it once and says what it holds",
+        )
+    if kind_of(config.dataset):
+        if not os.access(config.data.file, os.R_OK):
+            raise DataError(f"{config.data.file} is not there or cannot be read")
+        return "ok", f"{config.data.file}: `nectar data data.file=...` says what it holds"
+    with tempfile.TemporaryDirectory() as keep, quiet():
+        learned, tested, dataset = _read(config, Path(keep))
+    where = "" if config.dataset == "digits" else f" below {config.data_dir}"
+    unit = Division(config).run.info.unit
+    text = f"{config.dataset}{where}: {learned:,} {unit} to learn from, {tested:,} to test"
+    return _with_skipped(text, dataset, "nectar data")
+
+
+def _read(config: Config, keep: Path) -> tuple[int, int, Dataset | None]:
+    """Return how many images there are to learn from and to test; what a run would write goes to ``keep``."""
+    data_dir = config.data_dir.expanduser().resolve()
+    source = SOURCES.get(config.dataset)
+    if source is None:
+        images = config.images
+        if images.folder:
+            place = str(data_dir / Path(images.folder).expanduser())
+            images = images.model_copy(update={"folder": place})
+        dataset = Division(replace(config, data_dir=keep, images=images)).dataset
+        return len(dataset.train), len(dataset.test), dataset
+    for root in store_roots(data_dir):
+        with suppress(OSError):
+            stored = open_store(root / config.dataset, source.fingerprint(data_dir))
+            return len(stored.train), len(stored.test), None
+    if isinstance(source, Source) and (missing := source.missing(data_dir)):
+        raise DataError(
+            f"{config.dataset}: {data_dir / missing[0].path} is missing: `nectar data dataset={config.dataset} "
+            f"data-dir={data_dir}` fetches it where there is a network, or point data-dir or NECTAR_DATA to a folder "
+            "that has it"
+        )
+    train, test = source.splits(data_dir)
+    return len(train), len(test), None
+
+
+def _with_skipped(text: str, dataset: Dataset | None, command: str) -> tuple[Level, str]:
+    if dataset is None or not dataset.skipped:
+        return "ok", text
+    return "warn", f"{text}; not used: {len(dataset.skipped)}, `{command}` names them"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what a data set logs as it is read out of the list of checks."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

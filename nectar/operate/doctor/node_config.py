@@ -7,6 +7,8 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from flwr.app import Context, RecordDict
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import DataError, FederationError, NectarError
-from nectar.operate.doctor.check import Check
-from nectar.operate.doctor.data import quiet
+from nectar.operate.doctor.checks import Check, Patient
+from nectar.operate.doctor.machine import quiet
+from nectar.words import here
 
 _SITE = "client_app.site"
 """The site's own side of a run, by its import path, as Flower reaches the ClientApp."""
@@ -36,7 +39,11 @@ def read(text: str) -> Node:
         If Flower would refuse a part of it or, worse, pass it over.
     """
     if text.endswith(".toml"):
-        return _of_file(Path(text).expanduser())
+        path = Path(text).expanduser()
+        try:
+            return tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise FederationError(f"{path} cannot be read as a node config: {error}") from None
     node: dict[str, Any] = {}
     if stray := _PAIR.sub(" ", text).split():
         raise FederationError(
@@ -54,13 +61,6 @@ def read(text: str) -> Node:
                 "false without"
             ) from None
     return node
-
-
-def _of_file(path: Path) -> Node:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FederationError(f"{path} cannot be read as a node config: {error}") from None
 
 
 def held_against(node: Node, run_config: Mapping[str, str | int | float | bool]) -> Config:
@@ -86,16 +86,9 @@ def held_against(node: Node, run_config: Mapping[str, str | int | float | bool])
     elif "min-class" in node:
         with tempfile.TemporaryDirectory() as keep, quiet():
             elsewhere = _context({**node, "state-dir": keep}, run_config)
-            _have_enough(site, division, name, elsewhere)
+            with suppress(DataError):  # the check of the data says that the folder cannot be read
+                site.site_samples(division, name, elsewhere)
     return run.config
-
-
-def _have_enough(site: Any, division: Division, name: str, context: Context) -> None:
-    """Let the site count its classes; that its folder cannot be read, the check of the data says."""
-    try:
-        site.site_samples(division, name, context)
-    except DataError:
-        return
 
 
 def _context(node: Node, run_config: Mapping[str, str | int | float | bool]) -> Context:
@@ -104,21 +97,24 @@ def _context(node: Node, run_config: Mapping[str, str | int | float | bool]) -> 
     )
 
 
-def look(
-    text: str, run_config: Mapping[str, str | int | float | bool]
-) -> tuple[Check, Node, Config | None]:
-    """Return what was found, the node config as far as it could be read, and the run as the site carries it out.
+def look(text: str, patient: Patient) -> tuple[Check, Patient]:
+    """Return what was found of the node config ``text``, and the patient as far as it could be read.
 
-    Parameters
-    ----------
-    text : str
-        As typed after ``--node-config``.
+    Its configuration is then the run as the site carries it out; data and state directory are looked at where nothing
+    else was named.
     """
-    node: Node = {}
     try:
         node = read(text)
-        config = held_against(node, run_config)
+        places = {"data": node.get("data"), "state": node.get("state-dir")}
+        stated = {key: here(str(place)) for key, place in places.items() if place}
+        patient = replace(
+            patient,
+            node=node,
+            data=patient.data or stated.get("data"),
+            state=patient.state or stated.get("state"),
+        )
+        patient = replace(patient, config=held_against(node, patient.run_config))
     except NectarError as error:
-        return Check("node config", "fail", str(error)), node, None
+        return Check("node config", "fail", str(error)), patient
     found = f"{', '.join(node)}: read as the site reads them, and nothing that the run asks for is vetoed"
-    return Check("node config", "ok", found), node, config
+    return Check("node config", "ok", found), patient

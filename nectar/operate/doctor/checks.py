@@ -1,0 +1,62 @@
+"""What `nectar doctor` looks at, and what a check finds: a level and a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from common.config.resolved import Config
+
+Level = Literal["ok", "warn", "fail"]
+"""``warn``: it works, but should be otherwise or was not looked at; ``fail``: a run would fail by it."""
+
+
+class Check(NamedTuple):
+    """What one look found: what was looked at, how it is, and unless all is well how it is mended."""
+
+    about: str
+    level: Level
+    text: str
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What is to be looked at.
+
+    Attributes
+    ----------
+    config : Config
+        The run to come; at a site, as the site carries it out.
+    run_config : mapping
+        The same as it is submitted.
+    server : str or None
+        The connection, by name or address.
+    node : mapping
+        The site's node config.
+    """
+
+    config: Config
+    run_config: Mapping[str, str | int | float | bool]
+    server: str | None = None
+    site: bool = False
+    keys: Path | None = None
+    data: Path | None = None
+    state: Path | None = None
+    ca: str | None = None
+    insecure: bool = False
+    node: Mapping[str, Any] = field(default_factory=dict)
+
+
+Found = Iterator[tuple[Level, str]]
+"""What a check gives; a NectarError that it raises is a failure."""
+
+
+def show(checks: Iterator[Check]) -> bool:
+    """Print checks as they are made; tell whether none failed."""
+    well = True
+    for check in checks:
+        print(f"{check.level:<4}  {check.about:<12}  {check.text}", flush=True)
+        well = well and check.level != "fail"
+    return well

@@ -1,0 +1,173 @@
+"""The keys on this machine: whether they are sound, fit the server and the sites' names, and are registered there."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from common.sites import SUPERLINK, site_slug
+from nectar.engines.flower.client import LaunchError
+from nectar.engines.flower.connection import Connection
+from nectar.operate.doctor.checks import Found, Patient
+from nectar.operate.doctor.link import PROTOBUF, Answer, ask
+from nectar.operate.keys.authority import read_certificate
+from nectar.operate.keys.files import KeysError
+from nectar.operate.keys.inventory import SITE_KEY, host_names, inventory
+from nectar.operate.keys.nodes import FOLDER, SUFFIX, fingerprint, is_note, read_private
+
+#: Flower's codes for an activation that it refuses: the interval between heartbeats cannot be, and the key is unknown
+_NO_INTERVAL, _UNKNOWN = 2003, 2004
+
+
+def keys(patient: Patient, host: str | None = None) -> Found:
+    """Look at the directory of keys; the server's certificate must be valid for ``host``.
+
+    At a site only its own key and ``ca.crt`` have any business.
+    """
+    directory = patient.keys
+    if directory is None:
+        return
+    entries = inventory(directory)
+    for entry in entries:
+        if entry.problem:
+            yield "fail" if entry.fatal else "warn", f"{entry.name}: {entry.problem}"
+    if not any(entry.problem for entry in entries):
+        files = [entry.name for entry in entries if not entry.name.endswith("/")]
+        yield "ok", f"{', '.join(files)}: modes, dates and pairs are right"
+    for name in ("ca.key", "server.key"):
+        if patient.site and (directory / name).exists():
+            yield "warn", f"{directory / name} does not belong at a site: delete it here"
+    certificate = directory / "server.pem"
+    if host is None or not certificate.is_file():
+        return
+    hosts = host_names(read_certificate(certificate))
+    if any(_same(name, host) for name in hosts):
+        yield "ok", f"server.pem is valid for {host}"
+    else:
+        yield (
+            "fail",
+            f"server.pem is valid for {', '.join(hosts)}, not for {host}: make one for it with `nectar keys server`",
+        )
+
+
+def _same(name: str, host: str) -> bool:
+    try:
+        return ipaddress.ip_address(name) == ipaddress.ip_address(host)
+    except ValueError:
+        return name.lower() == host.lower()
+
+
+def names(patient: Patient) -> Found:
+    """Warn of sites that no key is named after: the server leaves out a node that bears another name than its key.
+
+    The names are the site's own or, at the operator's, those in the newest record of a federation.
+    """
+    if patient.keys is None:
+        return
+    whose, called = _called(patient)
+    files = {
+        path.name.removesuffix(SUFFIX) for path in (patient.keys / FOLDER).glob("[A-Za-z0-9]*")
+    }
+    known = {name for name in files if not is_note(Path(name))}
+    odd = sorted(name for name in called if known and not known & {name, site_slug(name)})
+    if odd:
+        yield (
+            "warn",
+            f"{whose} has the sites {', '.join(odd)}, and the keys are called {', '.join(sorted(known))}: a node that "
+            "bears another name than its key was registered with is left out; set site='NAME' in its node config to "
+            "the key's name, or register a key of the site's",
+        )
+
+
+def _called(patient: Patient) -> tuple[str, list[str]]:
+    if patient.site:
+        return "the node config", [str(patient.node["site"])] if "site" in patient.node else []
+    for record in sorted(patient.config.output_dir.glob("*/partition.json"), reverse=True):
+        try:
+            told = json.loads((record.parent / "provenance.json").read_text(encoding="utf-8"))
+            sites = [*json.loads(record.read_text(encoding="utf-8"))["sites"]]
+            if told["engine"] == SUPERLINK:
+                return f"the record {record.parent.name}", sites
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # whoever reads that record is told
+    return "", []
+
+
+def registration(patient: Patient, connection: Connection) -> Found:
+    """Ask whether a site's keys, ``key`` or pairs in ``nodes``, are registered; nothing changes at the SuperLink by it.
+
+    What is asked is a SuperNode's first call, for a heartbeat every 0 seconds: Flower looks the key up, refuses the
+    interval, and does nothing more, so that a SuperNode that is online with the key stays so.
+    """
+    directory = patient.keys
+    if directory is None or not patient.site:
+        return
+    pairs = sorted((directory / FOLDER).glob("[A-Za-z0-9]*"))
+    private = [p for p in pairs if p.is_file() and not is_note(p) and not p.name.endswith(SUFFIX)]
+    own = directory / SITE_KEY
+    for path in [own, *private] if own.exists() else private:
+        try:
+            key = read_private(path)
+        except KeysError as error:
+            yield "fail", str(error)
+            continue
+        answer = _ask(connection, key)
+        told, public = _told(answer.body), fingerprint(key.public_key())
+        if told:
+            yield "ok", f"{path.name} is registered at the server ({public})"
+        elif told is False:
+            yield (
+                "fail",
+                f"{path} ({public}) is not registered at the server, or no longer: the operator registers its public "
+                "half with `nectar keys register`; one that was unregistered is never taken again, make a new pair "
+                "then",
+            )
+        elif answer.status == 401:
+            hint = "is this machine's clock right, to some seconds?"
+            yield "fail", f"the server takes no signature of {path} (401): {hint}"
+        else:
+            yield "warn", f"whether {path.name} is registered was not told ({answer.status})"
+
+
+def is_registered(connection: Connection, key: ec.EllipticCurvePrivateKey) -> bool | None:
+    """Tell whether the server knows a key; None where its answer does not tell, or nobody can be asked."""
+    try:
+        return _told(_ask(connection, key).body)
+    except LaunchError:
+        return None
+
+
+def _told(body: str) -> bool | None:
+    try:
+        return {_NO_INTERVAL: True, _UNKNOWN: False}.get(int(json.loads(body)["code"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _ask(connection: Connection, key: ec.EllipticCurvePrivateKey) -> Answer:
+    """Ask as a SuperNode does with its signature."""
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    now = datetime.now(UTC).isoformat()
+    signature = key.sign(now.encode("ascii"), ec.ECDSA(hashes.SHA256()))
+    headers = {
+        "flwr-public-key": base64.b64encode(public).decode("ascii"),
+        "flwr-timestamp": now,
+        "flwr-signature": base64.b64encode(signature).decode("ascii"),
+    }
+    return ask(connection, "/v1/fleet/activate-node", PROTOBUF, _field(1, public), headers)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Return a field of bytes as protocol buffers have it; the interval, left out, is 0."""
+    length, size = b"", len(content)
+    while size > 0x7F:
+        length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
