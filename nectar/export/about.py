@@ -10,12 +10,12 @@ from nectar.export.formats import FORMATS
 from nectar.export.plain import MODEL_SCHEMA
 from nectar.export.source import COPY, Source
 from nectar.export.split import split_settings
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
 
 
 def about_model(
-    past: PastRun, run: Run, checkpoint: Checkpoint, source: Source, formats: Sequence[str]
+    past: RunRecord, run: Run, checkpoint: Checkpoint, source: Source, formats: Sequence[str]
 ) -> dict[str, Any]:
     """Return the content of model.json for ``checkpoint``, written in ``formats``."""
     config, info, origin = run.config, run.info, past.provenance
@@ -37,7 +37,7 @@ def about_model(
         "classes": list(info.classes),
         "figures": _figures(past, checkpoint.server_round),
         "run": {
-            "id": past.record.id,
+            "id": past.id,
             "method": config.method,
             "dataset": config.dataset,
             "seed": config.seed,
@@ -61,12 +61,12 @@ def _code(source: Source) -> dict[str, Any]:
     }
 
 
-def _figures(past: PastRun, server_round: int) -> dict[str, Any]:
+def _figures(past: RunRecord, server_round: int) -> dict[str, Any]:
     """Return accuracy and loss on test and validation after ``server_round``.
 
     They are null where nobody evaluated, and one that was not finite is.
     """
-    line: Mapping[str, Any] = next((x for x in past.lines if x["round"] == server_round), {})
+    line: Mapping[str, Any] = next((x for x in past.rounds if x["round"] == server_round), {})
     return {
         name: {key: line[name].get(key) for key in ("accuracy", "loss")} if line.get(name) else None
         for name in ("test", "validation")

@@ -31,7 +31,7 @@ from nectar.export.readme import nature_of_images, readme, who_made_images
 from nectar.export.source import COPY, Source, source_of
 from nectar.export.standalone import join
 from nectar.export.synthetic import require_fit, write_synthetic
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.recorder import hard
 from server_app.synthetic_sets import contrast_of
 
@@ -90,7 +90,7 @@ class _Contents:
 
 
 def export(
-    past: PastRun,
+    past: RunRecord,
     output: Path | None = None,
     *,
     best: bool = False,
@@ -122,7 +122,7 @@ def export(
     source = source_of(run.config.model.name)
     kinds = _formats(source, formats)
     server_round, sets = past.synthetic(best=best)
-    kept = past.record.best_sets if best else past.record.last_sets
+    kept = past.best_sets if best else past.last_sets
     require_fit(sets, run.info, kept)
     about = about_model(past, run, checkpoint, source, kinds)
     sent = _summary(sets, server_round, run.info)

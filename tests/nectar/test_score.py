@@ -21,7 +21,7 @@ from nectar.export.model import ExportedModel
 from nectar.export.pictures import read
 from nectar.export.scoring import Score, score
 from nectar.export.table import as_text
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "image_training.epochs=20",
         }
     )
-    return export(PastRun.open(record.directory), place / "export").folder
+    return export(RunRecord.open(record.directory), place / "export").folder
 
 
 @pytest.fixture(scope="module")
