@@ -32,9 +32,9 @@ from common.errors import ConfigError
 from common.storage.files import csv_text, write_text
 from nectar.charts import inline_svg
 from nectar.comparison.paper_table import read_paper_table
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
+from nectar.report.page import COLOURS
 from nectar.report.privacy import guarantee
-from nectar.report.style import COLOURS
 from nectar.report.view import View
 from nectar.report.worth import FILE, curve_of, network, worth
 
@@ -150,7 +150,7 @@ def taken_up(group: str, comparison: Path, *, about: bool = False) -> Iterator[R
                 if about:
                     own |= _about(Path(line["record"]), chosen.get(line["variant"], ()))
                 if record := line.get("record"):
-                    own["labelled"] = labelled(PastRun.open(Path(record)))
+                    own["labelled"] = labelled(RunRecord.open(Path(record)))
                 yield _run(group, line["variant"], line | own)
 
 
@@ -163,9 +163,9 @@ def _run(group: str, row: str, line: Mapping[str, str]) -> Run:
     return Run(group, row, int(line["seed"]), **numbers, **words)
 
 
-def labelled(past: PastRun) -> str:
+def labelled(past: RunRecord) -> str:
     """Return how many labelled images of the server's a run learned from or was judged by, beside the test set."""
-    last, data = past.lines[-1], past.config.data
+    last, data = past.rounds[-1], past.config.data
     judged = {} if data.validated_at_sites else last.get("validation") or {}
     return str(last.get("notes", {}).get("trained_on", judged.get("examples", 0)))
 
@@ -181,7 +181,7 @@ def _chosen(comparison: Mapping[str, Any]) -> dict[str, Sequence[str]]:
 
 def _about(record: Path, chosen: Sequence[str]) -> dict[str, str]:
     """Return what a leaderboard says of a run, from its record."""
-    past = PastRun.open(record)
+    past = RunRecord.open(record)
     held, machine = guarantee(View(past)), past.provenance["hardware"]
     own = f"{past.config.section}."
     return {
@@ -395,7 +395,7 @@ def curve_csv(comparisons: Iterable[Path]) -> str:
     for comparison in comparisons:
         with (comparison / "table.csv").open(newline="") as file:
             for line in csv.DictReader(file):
-                config = PastRun.open(Path(line["record"])).config
+                config = RunRecord.open(Path(line["record"])).config
                 place = (config.dataset, network(config.model), line["variant"], line["seed"])
                 found[place] = f"{float(line['accuracy']):.4f}"
     order = lambda place: (*place[:2], int(place[2]), int(place[3]))  # noqa: E731

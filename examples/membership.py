@@ -32,7 +32,7 @@ import nectar
 from common.division import Division
 from common.models import Classifier
 from common.samples.inputs import Samples, samples
-from nectar.records.recorded_run import RecordedRun
+from nectar.recorded_run import RecordedRun
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def by_image(past: RecordedRun, had: list[Samples], left: Samples) -> Scores | N
 @torch.no_grad()
 def by_mean(past: RecordedRun, had: list[Samples], left: Samples) -> Scores | None:
     """Score by the distance of the code to the mean of its class that the site in question shared."""
-    exchange = past.past.checkpoint().strategy.get("exchange")
+    exchange = past.checkpoint().strategy.get("exchange")
     if not exchange:
         return None
     embed = cast(Classifier, past.model).embed

@@ -6,11 +6,8 @@ import logging
 import shlex
 import signal
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from html import escape
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -22,22 +19,16 @@ from common.config.tables import TABLE
 from common.config.text import scalar_text
 from common.errors import ConfigError
 from common.methods import Method
-from nectar.comparison.asked import Asked
 from nectar.comparison.comparison import Comparison
-from nectar.comparison.grid import GridComparison, GridResults
-from nectar.comparison.grid_request import parse_grid
-from nectar.comparison.request import parse
-from nectar.comparison.table_comparison import TableComparison, TableResults
-from nectar.comparison.table_request import parse_table
-from nectar.comparison.tables import Results, terminal
+from nectar.comparison.request import CompareOptions, parse
+from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.engines.interrupt import Interrupted, Interrupts
 from nectar.engines.local_run import run_here
 from nectar.engines.preflight import check
 from nectar.objects import KEYS, is_named, named
-from nectar.records.named_record import record_at
-from nectar.records.past_run import PastRun
+from nectar.recorded_run import RecordedRun
+from nectar.records.record import record_at
 from nectar.records.record_imports import judge_of
-from nectar.records.recorded_run import RecordedRun
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words, resolved, typed
 
@@ -98,7 +89,7 @@ def run(
             record = run_here(config, on_round=on_round)
     finally:
         torch.set_num_threads(threads)
-    return RecordedRun(PastRun.open(record.directory))
+    return RecordedRun.open(record.directory)
 
 
 def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
@@ -117,110 +108,7 @@ def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
     ConfigError
         If it is no run's record.
     """
-    return RecordedRun(PastRun.open(record_at(record), judge_of(allow_imports, "allow_imports=")))
-
-
-class _Shown(ABC):
-    """What is looked at as its tables, in a terminal and in a notebook."""
-
-    results: Results | GridResults | TableResults
-
-    def __repr__(self) -> str:
-        return self.table
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.table)}</pre>"
-
-    @property
-    @abstractmethod
-    def table(self) -> str:
-        """The tables as text of 120 columns."""
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """A sentence for each run, and each cell of a grid, that failed."""
-        return self.results.failures
-
-
-@dataclass(frozen=True, repr=False)
-class ComparisonResult(_Shown):
-    """Methods side by side; shown, it is their tables."""
-
-    results: Results
-    directory: Path
-
-    @property
-    def table(self) -> str:
-        """The tables as text of 120 columns: accuracy, cost, accuracy by round."""
-        return terminal(self.results)
-
-    @property
-    def accuracies(self) -> dict[str, dict[int, float]]:
-        """The accuracy after the last round, by row and seed; a seed whose run failed is left out."""
-        return {
-            row.label: {
-                seed: run.final
-                for seed, run in zip(row.seeds, row.runs, strict=True)
-                if run is not None and run.completed
-            }
-            for row in self.results.rows
-        }
-
-    @property
-    def runs(self) -> dict[str, dict[int, RecordedRun]]:
-        """The runs, by row and seed; a seed that has none is left out."""
-        return {
-            row.label: {
-                seed: RecordedRun(PastRun.open(run.directory))
-                for seed, run in zip(row.seeds, row.runs, strict=True)
-                if run is not None
-            }
-            for row in self.results.rows
-        }
-
-
-@dataclass(frozen=True, repr=False)
-class GridResult(_Shown):
-    """A grid of comparisons; shown, it is its pivot: rows are methods, columns are combinations of values."""
-
-    results: GridResults
-    directory: Path
-
-    @property
-    def table(self) -> str:
-        """The pivot as text of 120 columns."""
-        return self.results.terminal()
-
-    @property
-    def cells(self) -> dict[str, ComparisonResult]:
-        """The comparison of each cell that could be had, by its label, such as ``alpha=0.1 dataset=mnist``."""
-        places = self.results.directories
-        return {
-            cell.label: ComparisonResult(own, places[cell])
-            for cell, own in self.results.results.items()
-        }
-
-
-@dataclass(frozen=True, repr=False)
-class TableResult(_Shown):
-    """A paper's table; shown, it is our numbers beside the paper's."""
-
-    results: TableResults
-    directory: Path
-
-    @property
-    def table(self) -> str:
-        """Our numbers beside the paper's, as text of 120 columns."""
-        return self.results.terminal()
-
-    @property
-    def columns(self) -> dict[str, ComparisonResult]:
-        """The comparison of each column."""
-        places = self.results.directories
-        return {
-            label: ComparisonResult(own, places[label])
-            for label, own in self.results.columns.items()
-        }
+    return RecordedRun.open(record_at(record), judge_of(allow_imports, "allow_imports="))
 
 
 @overload
@@ -313,16 +201,9 @@ def compare(
     searches = (tune,) if isinstance(tune, str) else tuple(tune)
     axes = tuple(f"{k}={','.join(_text(k, v) for v in own)}" for k, own in (grid or {}).items())
     line = _typed(words, given, {"--tune": searches, "--grid": axes})
-    asked = Asked(words, tune=searches, grid=axes, typed=line, **given)
-    say = _say if progress else _say_nothing
-    if table is not None:
-        whole = TableComparison(parse_table(asked), say)
-        return TableResult(_carried_out(whole.carry_out), whole.output)
-    if grid is not None:
-        swept = GridComparison(parse_grid(asked), say)
-        return GridResult(_carried_out(swept.carry_out), swept.output)
-    comparison = Comparison(parse(asked), say)
-    return ComparisonResult(_carried_out(comparison.carry_out), comparison.output)
+    options = CompareOptions(words, tune=searches, grid=axes, typed=line, **given)
+    comparison = Comparison(parse(options), _say if progress else _say_nothing)
+    return _carried_out(comparison.carry_out)
 
 
 def _typed(

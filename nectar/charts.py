@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 INK, PAPER, GRID = "#1a1b1c", "#ffffff", "#d7d8d9"
 
-#: the lines' colours, at least 3:1 on white and told apart by the colour-blind; DARK: the same ones on a dark page
+#: the lines' colours, at least 3:1 on white and told apart by the colour-blind; colours.css has those of a dark page
 LIGHT = (
     "#0072b2",
     "#b84a00",
@@ -35,16 +35,6 @@ LIGHT = (
     "#2a7fb8",
     "#4d4d4d",
     "#6b4fbb",
-)
-DARK = (
-    "#56b4e9",
-    "#ff9a56",
-    "#2fc49a",
-    "#e59bc6",
-    "#e8b83a",
-    "#9ccbf5",
-    "#c8c8c8",
-    "#b7a3f0",
 )
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
@@ -69,6 +59,21 @@ _STYLE: Any = {
     "svg.hashsalt": "nectar",
     "svg.id": None,
     "pdf.fonttype": 42,  # whole fonts, which journals ask for
+    "figure.facecolor": PAPER,
+    "figure.constrained_layout.use": True,
+    "axes.facecolor": PAPER,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 #: what would say when, and by which release, a file was written
 _SILENT: dict[str, dict[str, None]] = {
@@ -131,7 +136,7 @@ def lines(
     rows = -(-len(series) // columns)
     with mpl.rc_context(_STYLE):
         size = (_WIDTH, _HEIGHT + rows * _LEGEND_ROW)
-        figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
+        figure = Figure(figsize=size)
         axes = figure.add_subplot()
         handles = [_draw(axes, index, one) for index, one in enumerate(series)]
         _frame(axes, title, x_label, y_label)
@@ -171,7 +176,7 @@ def small_multiples(
     named, across = list(dict.fromkeys(rows))[:_MOST_BOXES], columns[:_MOST_BOXES]
     with mpl.rc_context(_STYLE):
         size = (1 + 2.2 * len(across), 0.6 + 1.1 * len(named))
-        figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
+        figure = Figure(figsize=size)
         boxes = figure.subplots(len(named), len(across), sharex=True, sharey=True, squeeze=False)
         for row, name in enumerate(named):
             members = [place for place, one in enumerate(rows) if one == name]
@@ -189,7 +194,7 @@ def boxes(values: Mapping[str, Sequence[float]], *, title: str, y_label: str) ->
     names = list(values)
     with mpl.rc_context(_STYLE):
         size = (_WIDTH, _HEIGHT + max(map(len, names), default=0) * _LETTER)
-        figure = Figure(figsize=size, facecolor=PAPER, layout="constrained")
+        figure = Figure(figsize=size)
         axes = figure.add_subplot()
         for at, name in enumerate(names, 1):
             colour, own = LIGHT[(at - 1) % len(LIGHT)], _numbers(values[name])
@@ -249,12 +254,6 @@ def inline_svg(figure: Figure, *, label: str) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def css_variables(*, dark: bool = False) -> str:
-    """Return the lines' colours as CSS declarations, for a light or a dark page."""
-    colours = DARK if dark else LIGHT
-    return "".join(f"--series-{i}:{colour};" for i, colour in enumerate(colours, start=1))
-
-
 def _draw(axes: Axes, index: int, series: Series) -> Any:
     turn = index // len(LIGHT)
     colour = LIGHT[index % len(LIGHT)]
@@ -297,17 +296,7 @@ def scale(axes: Axes, x: list[float], log_x: bool) -> None:
 
 
 def _frame(axes: Axes, title: str, x_label: str, y_label: str) -> None:
-    axes.set_facecolor(PAPER)
-    axes.set_axisbelow(True)
-    axes.grid(color=GRID, linewidth=0.8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(INK)
-    axes.tick_params(which="both", color=INK, labelcolor=INK)
-    axes.set_title(_printable(title), color=INK, fontsize=11)
-    axes.set_xlabel(_printable(x_label), color=INK)
-    axes.set_ylabel(_printable(y_label), color=INK)
+    axes.set(title=_printable(title), xlabel=_printable(x_label), ylabel=_printable(y_label))
 
 
 def _render(figure: Figure, kind: str, to: Any) -> None:

@@ -33,12 +33,12 @@ from server_app import recorder as ledger_heads
 from server_app.continuing import standing_of
 from server_app.data_of_run import agree_on_data, data_at_hand, stated_data
 from server_app.loop import federate, server_evaluator
+from server_app.on_round import Notifier, OnRound
 from server_app.private_step import require_private_step
 from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update, said_if_nothing_was_learned
 from server_app.sending import send, tell
-from server_app.tracking.telling import OnRound, Telling
-from server_app.tracking.tracked import refuse_own_pictures, require_tracker, telling_of
+from server_app.tracking import refuse_own_pictures, require_tracker
 from server_app.unlisted import unlisted
 from strategies.base import strategy_class
 from strategies.exchange.roll_call import expected_sites
@@ -145,9 +145,9 @@ def serve(
         logger.warning("epsilon is of one example: of a group with k of them it is k times as much")
     if run.task.by_class and (line := alike(run.info.classes)):
         logger.warning("%s", line)
-    telling = Telling()
+    notifier = Notifier()
     try:
-        telling = telling_of(run.config, record, lambda: strategy.sites, on_round)
+        notifier = Notifier.of(run.config, record, lambda: strategy.sites, on_round)
         if begun is not None:
             begun(record)
         if members is not None:
@@ -170,7 +170,7 @@ def serve(
             standing.best,
             standing.line,
             diverged=standing.diverged,
-            told=telling,
+            told=notifier,
         )
         federate(
             strategy,
@@ -198,7 +198,7 @@ def serve(
         _note_end(record, error)
         raise
     finally:
-        telling.close(str((record.stated() or {}).get("outcome", "")))
+        notifier.close(str((record.stated() or {}).get("outcome", "")))
         record.close()
     logger.info("done: %s", record.directory)
     return record

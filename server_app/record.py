@@ -382,27 +382,3 @@ ALONE = "alone"
 
 COMPLETED = "completed"
 """The outcome of a run that went to its last round."""
-
-
-class KnownRun(RunDirectory):
-    """A record whose provenance was read once."""
-
-    def __init__(self, directory: Path, provenance: dict[str, Any]) -> None:
-        super().__init__(directory)
-        self.provenance = provenance
-
-    @property
-    def completed(self) -> bool:
-        """Whether it ran to its last round."""
-        return bool(self.provenance.get("outcome") == COMPLETED)
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is known to have run alone, so that its seconds are its own."""
-        return self.provenance.get(ALONE) is True
-
-
-def known_run(directory: Path) -> KnownRun | None:
-    """Return the record in ``directory``; None if it is none that can be read."""
-    stated = RunDirectory(directory).stated()
-    return None if stated is None else KnownRun(directory, stated)

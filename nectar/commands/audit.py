@@ -53,7 +53,7 @@ def main(
         content = audit_review(here(named[1]), here(data), here(others) if others else None)
     else:
         from nectar.audit.images.at_record import audit_record
-        from nectar.records.named_record import record_at
+        from nectar.records.record import record_at
         from nectar.records.record_imports import judge_of
 
         content = audit_record(record_at(named[1]), judge_of(allow_imports))

@@ -7,10 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nectar.comparison.asked import SEEDS, TUNE_SEEDS, Asked
-from nectar.comparison.grid_request import GridRequest, parse_grid
-from nectar.comparison.request import parse
-from nectar.comparison.table_request import TableRequest, asks_for_table, parse_table
+from nectar.comparison.request import SEEDS, TUNE_SEEDS, CompareOptions, parse
 from nectar.engines.flower.app import project
 from nectar.engines.interrupt import Interrupted, Interrupts
 from nectar.words import ConfigFile, argument, completions, flag, option
@@ -123,7 +120,7 @@ def main(
     ] = False,
 ) -> int:
     """Compare what the words name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
-    asked = Asked(
+    options = CompareOptions(
         words=tuple(words or ()),
         file=config_file,
         seeds=seeds,
@@ -139,50 +136,31 @@ def main(
         search=search,
         typed=shlex.join(["nectar", *ctx.obj]),
     )
-    request = (
-        parse_table(asked)
-        if asks_for_table(asked.words)
-        else parse_grid(asked)
-        if asked.grid
-        else parse(asked)
-    )
+    request = parse(options)
     project()  # without which no run can be started
     from nectar.comparison.comparison import Comparison
-    from nectar.comparison.dry_run import dry_run as told_of
-    from nectar.comparison.grid import GridComparison
-    from nectar.comparison.share import carry_out_share, parse_share, printed, share_of
-    from nectar.comparison.table_comparison import TableComparison
-    from nectar.comparison.tables import Results, terminal
+    from nectar.comparison.dry_run import commands, parse_shard, shard
+    from nectar.comparison.dry_run import dry_run as describe
 
-    comparison = (
-        TableComparison(request, _say)
-        if isinstance(request, TableRequest)
-        else GridComparison(request, _say)
-        if isinstance(request, GridRequest)
-        else Comparison(request, _say)
-    )
-    share = share_of(comparison.comparisons, parse_share(only)) if only else []
-    if show:
-        print(printed(comparison.comparisons, ctx.obj))
-        return 0
-    if dry_run:
-        print(told_of(comparison.comparisons))
+    comparison = Comparison(request, _say)
+    runs = shard(comparison, *parse_shard(only)) if only else []
+    if show or dry_run:
+        print(commands(comparison, ctx.obj) if show else describe(comparison))
         return 0
     interrupts = Interrupts()
     try:
         with interrupts:
-            if only:
-                logs = comparison.output / "logs"
-                failed = carry_out_share(comparison.comparisons, share, logs)
-                return _INCOMPLETE if failed else 0
+            if only:  # no table is written: the others' runs may be missing
+                scheduler = comparison.scheduler()
+                scheduler.carry_out(runs)
+                return _INCOMPLETE if scheduler.failures else 0
             results = comparison.carry_out()
     except Interrupted as interrupted:
         _say(f"Interrupted ({interrupted.name}). The same command goes on from here.")
         return 128 + interrupted.number
     finally:
         interrupts.restore()
-    shown = terminal(results) if isinstance(results, Results) else results.terminal()
-    print(f"\n{shown}\n\nTables and plots: {comparison.output}")
+    print(f"\n{results.table}\n\nTables and plots: {results.directory}")
     return _INCOMPLETE if results.failures else 0
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from common.config.consistency import FILE_KEY
 from common.config.resolved import Config
 from common.errors import DataError
-from nectar.records.named_record import record_at
 from nectar.records.outputs import output_folder
+from nectar.records.record import record_at
 from nectar.records.record_imports import judge_of
 from nectar.words import AllowImports, Record, flag, option
 
@@ -69,10 +69,10 @@ def main(
     formats = () if forms is None else read_formats(forms)
     from nectar.export.bundle import export
     from nectar.export.readme import nature_of_images, who_made_images
-    from nectar.records.past_run import PastRun
+    from nectar.records.record import RunRecord
     from nectar.report.text import share
 
-    past = PastRun.open(record_at(named), judge_of(allow_imports))
+    past = RunRecord.open(record_at(named), judge_of(allow_imports))
     done = export(past, folder, best=best, formats=formats, model=model)
     run, figures = done.about["run"], done.about["figures"]["test"]
     accuracy = f", test accuracy {share(figures['accuracy'])}" if figures else ""

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 from common.errors import ConfigError
-from nectar.records.named_record import record_at
-from nectar.records.outputs import output_page
+from nectar.records.outputs import REPORT, output_page
+from nectar.records.record import RunRecord, record_at
 from nectar.records.record_imports import judge_of
-from nectar.report.writing import NAME, write
 from nectar.words import AllowImports, Records, flag, option
-from server_app.record import RunDirectory
 
 HELP = """\
 Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Seeds of one
@@ -67,11 +65,10 @@ def main(
         show(directories[0].parent, 0, judge, directories[0].name)
         return 0
     to = _output(output, directories)
-    for directory in directories:
-        RunDirectory(directory).required()  # before torch is imported
-    from nectar.records.past_run import PastRun
+    runs = [RunRecord.open(directory, judge) for directory in directories]
+    from nectar.report.page import write
 
-    write([PastRun.open(directory, judge) for directory in directories], to, "--output")
+    write(runs, to, "--output")
     print(to)
     return 0
 
@@ -80,4 +77,4 @@ def _output(given: str | None, directories: list[Path]) -> Path:
     """Return where the report goes, refusing a place that cannot take it before any work."""
     if given is not None:
         return output_page(given)
-    return directories[0] / NAME if len(directories) == 1 else Path.cwd() / "nectar-report.html"
+    return directories[0] / REPORT if len(directories) == 1 else Path.cwd() / "nectar-report.html"

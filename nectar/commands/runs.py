@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from common.config.keys import nearest
 from common.config.loading import load
 from common.errors import ConfigError
-from nectar.records.run_list import OUTCOMES, ListedRun, chosen, remove, runs_below, sweep
+from nectar.records.record import OUTCOMES, RunRecord
+from nectar.records.run_list import chosen, remove, runs_below, sweep
 from nectar.report.text import MISSING, share, size
 from nectar.words import argument, flag, is_place, key_of, parse_words, refuse_repeats
 
@@ -63,7 +64,7 @@ def main(
         )
     runs = [run for run in runs_below(output) if _fits(run, wanted)]
     if as_json:
-        print(json.dumps([run.to_dict() for run in runs], indent=2))
+        print(json.dumps([_stated(run) for run in runs], indent=2))
     else:
         print(_table(runs) if runs else f"no such record in {output}")
     return 0
@@ -84,7 +85,7 @@ def _wanted(words: Sequence[str]) -> dict[str, str]:
     return wanted
 
 
-def _fits(run: ListedRun, wanted: dict[str, str]) -> bool:
+def _fits(run: RunRecord, wanted: dict[str, str]) -> bool:
     return all(str(getattr(run, key)) == value for key, value in wanted.items())
 
 
@@ -103,12 +104,13 @@ def _remove(output: Path, names: Sequence[str], *, asked: bool) -> int:
             return 1
     sweep(output)
     for run in runs:
+        freed = size(run.size)
         remove(run)
-        print(f"removed {run.directory} ({size(run.size)})")
+        print(f"removed {run.directory} ({freed})")
     return 0
 
 
-def _table(runs: Sequence[ListedRun]) -> str:
+def _table(runs: Sequence[RunRecord]) -> str:
     rows = [_HEAD, *map(_row, runs)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
     return "\n".join(
@@ -117,13 +119,30 @@ def _table(runs: Sequence[ListedRun]) -> str:
     )
 
 
-def _row(run: ListedRun) -> tuple[str, ...]:
+def _row(run: RunRecord) -> tuple[str, ...]:
     seed = MISSING if run.seed is None else str(run.seed)
-    rounds = f"{run.done}/{MISSING if run.rounds is None else run.rounds}"
-    told = (run.id, run.method, run.dataset, seed, rounds, share(run.accuracy), run.outcome)
+    rounds = f"{run.done}/{MISSING if run.planned is None else run.planned}"
+    told = (run.id, run.method, run.dataset, seed, rounds, share(run.last_accuracy), run.outcome)
     # What others wrote into a record must not steer the terminal.
     plain = (text if text.isprintable() else ascii(text) for text in told)
     return (*plain, size(run.size), _age(run.started))
+
+
+def _stated(run: RunRecord) -> dict[str, Any]:
+    """Return it as JSON can state it."""
+    return {
+        "id": run.id,
+        "directory": str(run.directory),
+        "method": run.method,
+        "dataset": run.dataset,
+        "seed": run.seed,
+        "rounds": run.planned,
+        "done": run.done,
+        "accuracy": run.last_accuracy,
+        "outcome": run.outcome,
+        "bytes": run.size,
+        "started": None if run.started is None else run.started.isoformat(),
+    }
 
 
 def _age(started: datetime | None) -> str:

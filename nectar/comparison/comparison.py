@@ -1,215 +1,262 @@
-"""A comparison from its words to its tables."""
+"""A comparison from what was asked to its tables: planned, searched, carried out, written.
+
+`Comparison` is the whole: one cell, the cells of a grid, or the columns of a paper's table. `PlannedCell` is one of
+them, whose runs have been resolved and checked.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from common.config.resolved import Config
-from common.errors import ConfigError
-from nectar.comparison.files import write_all
-from nectar.comparison.plan import Task, refuse_duplicates, tasks_of
-from nectar.comparison.request import Request
-from nectar.comparison.rows import Row, default_target
-from nectar.comparison.run_scheduler import RunScheduler
-from nectar.comparison.tables import Results
-from nectar.comparison.tuning import Choice, Search, Trial, choose, searches_of
-from nectar.comparison.variants import Variant
-from nectar.records.archive import Archive
-from nectar.records.figures import read_run
+from common.config.tables import ENDING
+from common.errors import ConfigError, NectarError
+from nectar.comparison.files import write_cell, write_grid, write_paper
+from nectar.comparison.frame import default_target, frames
+from nectar.comparison.request import Cell, Request, Variant
+from nectar.comparison.results import ComparisonResult, GridResult, TableResult
+from nectar.comparison.scheduler import PlannedRun, Say, Scheduler, plan
+from nectar.comparison.tuning import Choice, Search, choose, searches_of
+from nectar.records.record import RunFigures
+from nectar.records.run_list import Archive
 from strategies.exchange.roll_call import some_of
 
-Say = Callable[[str], None]
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What the searches chose, and the runs that are reported by it."""
-
-    choices: tuple[Choice, ...]
-    tasks: tuple[Task, ...]
-
-
-class Comparison:
-    """A comparison that has been resolved and checked, and can be carried out.
+class PlannedCell:
+    """A cell of which every run has been resolved and checked.
 
     Parameters
     ----------
-    say : callable
-        Told each step, in a sentence.
-    cell : str
-        What a grid calls it.
+    name : str
+        What runs of a grid are called by.
 
     Raises
     ------
     NectarError
-        Before anything has started: a configuration that cannot be, two rows that are one, a search without a
-        validation set.
+        A configuration that cannot be, two rows that are one, a search without a validation set.
     """
 
-    def __init__(self, request: Request, say: Say, cell: str = "") -> None:
-        self._request = request
-        self._say = say
-        self._cell = cell
-        self._searches = searches_of(request)
-        searched = {label for search in self._searches for label in search.labels}
-        self._tasks = tasks_of(request, [self._first(v) for v in request.variants], request.seeds)
+    def __init__(self, cell: Cell, name: str = "") -> None:
+        self.cell, self.options, self._name = cell, cell.options, name
+        self.searches = searches_of(cell)
+        firsts = [Choice(search, {search.grid()[0]: ()}) for search in self.searches]
+        searched = {label for search in self.searches for label in search.labels}
+        runs = plan(cell, _chosen(cell.variants, firsts), cell.seeds)
         for tuned in (False, True):
-            refuse_duplicates(t for t in self._tasks if (t.variant.label in searched) == tuned)
-        self._trials = {
-            search.name: tasks_of(request, search.candidates(), request.tune_seeds)
-            for search in self._searches
+            _refuse_duplicates(r for r in runs if (r.variant.label in searched) == tuned)
+        trials = {
+            search.name: plan(cell, list(map(search.candidate, search.grid())), cell.tune_seeds)
+            for search in self.searches
         }
-        for tasks in self._trials.values():
-            _require_validation(tasks[0])
-        places = {task.config.output_dir for task in self._tasks}
-        self.records = places.pop()
-        self.output = request.output or self.records / f"compare-{self._digest()}"
+        for own in trials.values():
+            _require_validation(own[0].config)
+        self.records = runs[0].config.output_dir
+        content = [[run.variant.label, run.identity.key] for run in runs]
+        content += [[name, run.identity.key] for name, own in trials.items() for run in own]
+        self.output = cell.output or self.records / f"compare-{_digest(json.dumps(content))}"
+        self.runs = self._named(runs)
+        self._trials = {name: self._named(own) for name, own in trials.items()}
+        self.choices: list[Choice] = []
 
     @property
-    def networks(self) -> dict[str, str]:
-        """The run's own network, by row."""
-        return {task.variant.label: task.config.model.name for task in self._tasks}
-
-    @property
-    def comparisons(self) -> list[Comparison]:
-        """Itself, as a table has its columns'."""
-        return [self]
-
-    @property
-    def jobs(self) -> int:
-        """How many runs go on at a time, as asked; 0: as many as the cores allow."""
-        return self._request.jobs
-
-    @property
-    def on_cluster(self) -> bool:
-        """Whether the runs go to a Ray cluster."""
-        return bool(self._request.ray)
-
-    @property
-    def tasks(self) -> list[Task]:
-        """The runs that are reported; those of rows that are searched with the first combination."""
-        return [task.within(self._cell, self.output.name) for task in self._tasks]
-
-    @property
-    def trials(self) -> list[Task]:
+    def trials(self) -> list[PlannedRun]:
         """The runs of the searches."""
-        return [task for name in self._trials for task in self._trials_of(name)]
+        return [run for own in self._trials.values() for run in own]
 
-    def carry_out(self) -> Results:
-        """Run what is not there yet, write the files, and return the results."""
-        scheduler = self.scheduler(self.output / "logs")
-        plan = self.planned(scheduler)
-        scheduler.carry_out(plan.tasks)
-        return self.concluded(plan, scheduler)
+    def _named(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+        return [run.within(self._name, self.output.name) for run in runs]
 
-    def scheduler(self, logs: Path) -> RunScheduler:
-        """Return what carries out the runs, one after the other or side by side."""
-        request = self._request
-        archive = Archive(self.records)
-        return RunScheduler(
-            archive, self.records, logs, request.jobs, request.alone, self._say, request.ray
-        )
+    def search(self, scheduler: Scheduler, say: Say) -> None:
+        """Carry out the searches; from then on the runs are those of what they chose."""
+        self.choices = [self._search(search, scheduler, say) for search in self.searches]
+        if self.choices:
+            chosen = _chosen(self.cell.variants, self.choices)
+            self.runs = self._named(plan(self.cell, chosen, self.cell.seeds))
 
-    def planned(self, scheduler: RunScheduler) -> Plan:
-        """Carry out the searches, and return what is to be run by what they chose."""
-        request = self._request
-        choices = [self._search(search, scheduler) for search in self._searches]
-        tasks = self._tasks
-        if choices:
-            tasks = tasks_of(request, [_tuned(v, choices) for v in request.variants], request.seeds)
-        return Plan(
-            tuple(choices), tuple(task.within(self._cell, self.output.name) for task in tasks)
-        )
-
-    def concluded(self, plan: Plan, scheduler: RunScheduler) -> Results:
-        """Write the files of a plan that was carried out, and return the results."""
-        request, tasks, choices = self._request, plan.tasks, plan.choices
-        results = self._results(plan, scheduler)
-        configs = {t.variant.label: t.config for t in reversed(tasks)}
-        facts = {
-            "command": results.command,
-            "code": {t.variant.label: t.identity.code for t in tasks},
-            "seeds": list(request.seeds),
-            "search seeds": list(request.tune_seeds) if choices else [],
-        }
-        ordered = {v.label: configs[v.label] for v in request.variants}
-        write_all(self.output, results, ordered, facts)
-        return results
-
-    def _first(self, variant: Variant) -> Variant:
-        """Return a row with the first combination of its search, if it has one."""
-        for search in self._searches:
-            if variant.label in search.labels:
-                return variant.with_settings(search.grid()[0])
-        return variant
-
-    def _trials_of(self, name: str) -> list[Task]:
-        return [task.within(self._cell, self.output.name) for task in self._trials[name]]
-
-    def _search(self, search: Search, scheduler: RunScheduler) -> Choice:
-        tasks, archive = self._trials_of(search.name), scheduler.archive
-        self._say(
+    def _search(self, search: Search, scheduler: Scheduler, say: Say) -> Choice:
+        runs = self._trials[search.name]
+        say(
             f"Search for {search.name}: {len(search.grid())} combinations, judged on the validation set."
         )
-        scheduler.carry_out(tasks, search=True)
-        trials = []
-        for settings, candidate in zip(search.grid(), search.candidates(), strict=True):
-            own = [task for task in tasks if task.variant.label == candidate.label]
-            trials.append(Trial(settings, tuple(_validation(task, archive) for task in own)))
-        failures = [f"{t.name}: {why}" for t in tasks if (why := scheduler.failures.get(t.name))]
-        choice = choose(search, trials, some_of(failures))
-        self._say(
-            f"Chosen for {search.name}: {' '.join(choice.best.settings)} (validation {choice.best.score:.4f})."
-        )
+        scheduler.carry_out(runs, search=True)
+        trials = {}
+        for settings in search.grid():
+            label = search.candidate(settings).label
+            own = (run for run in runs if run.variant.label == label)
+            trials[settings] = tuple(_validation(run, scheduler.archive) for run in own)
+        failed = [f"{r.name}: {why}" for r in runs if (why := scheduler.failures.get(r.name))]
+        choice = choose(search, trials, some_of(failed))
+        best = choice.best
+        say(f"Chosen for {search.name}: {' '.join(best)} (validation {choice.score(best):.4f}).")
         return choice
 
-    def _results(self, plan: Plan, scheduler: RunScheduler) -> Results:
-        request, tasks, archive = self._request, plan.tasks, scheduler.archive
-        names = {task.name for task in (*tasks, *self.trials)}
-        rows = []
-        for variant in request.variants:
-            own = [task for task in tasks if task.variant.label == variant.label]
-            runs = []
-            for task in own:
-                entry = archive.completed(task.identity) or archive.unfinished(task.identity)
-                runs.append(read_run(entry, task.config.rounds) if entry else None)
-            rows.append(Row(variant.label, tuple(request.seeds), tuple(runs)))
-        asked = request.target
-        return Results(
-            title=_title(tasks),
-            command=self._request.typed,
-            rows=tuple(rows),
-            rounds=max(task.config.rounds for task in tasks),
-            target=asked if asked is not None else default_target(rows),
-            chosen_target=asked is not None,
-            choices=plan.choices,
-            failures=tuple(
-                f"{name}: {reason}" for name, reason in scheduler.failures.items() if name in names
-            ),
+    def conclude(self, scheduler: Scheduler) -> ComparisonResult:
+        """Read the runs, write the cell's files, and return the results."""
+        runs: dict[str, dict[int, RunFigures | None]] = {v.label: {} for v in self.cell.variants}
+        configs: dict[str, Config] = {}
+        for run in self.runs:
+            label = run.variant.label
+            runs[label][run.seed] = _figures(run, scheduler.archive)
+            configs.setdefault(label, run.config)
+        names = {run.name for run in (*self.runs, *self.trials)}
+        given, rounds = self.options.target, max(run.config.rounds for run in self.runs)
+        target = default_target(runs) if given is None else given
+        results = ComparisonResult(
+            _title(configs.values()),
+            self.options.typed,
+            self.output,
+            *frames(runs, rounds, target, configs),
+            rounds,
+            target,
+            chosen_target=given is not None,
+            choices=tuple(self.choices),
+            failures=tuple(f"{n}: {why}" for n, why in scheduler.failures.items() if n in names),
         )
-
-    def _digest(self) -> str:
-        """Return ten hex digits that name what is compared."""
-        content = [[task.variant.label, task.identity.key] for task in self._tasks]
-        content += [[name, t.identity.key] for name, ts in self._trials.items() for t in ts]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:10]
-
-
-def _tuned(variant: Variant, choices: Sequence[Choice]) -> Variant:
-    for choice in choices:
-        if variant.label in choice.search.labels:
-            return variant.with_settings(choice.best.settings)
-    return variant
+        facts = {
+            "command": results.command,
+            "code": {run.variant.label: run.identity.code for run in self.runs},
+            "seeds": list(self.cell.seeds),
+            "search seeds": list(self.cell.tune_seeds) if self.choices else [],
+        }
+        write_cell(results, configs, facts)
+        return results
 
 
-def _require_validation(task: Task) -> None:
+class Comparison:
+    """A comparison of which every cell has been resolved and checked.
+
+    A grid's cell whose data cannot be had, or cannot be divided so, costs that cell alone.
+
+    Parameters
+    ----------
+    say : callable
+        Called with each step, in a sentence.
+
+    Raises
+    ------
+    NectarError
+        Before anything has started, as `PlannedCell`; from a grid if none of its cells can be had.
+    """
+
+    def __init__(self, request: Request, say: Say) -> None:
+        self.request, self.options, self._say = request, request.options, say
+        self.cells: dict[Cell, PlannedCell] = {}
+        self._refused: dict[Cell, str] = {}
+        for cell in request.cells:
+            if request.axes:
+                self._plan_of_grid(cell)
+            else:
+                self.cells[cell] = PlannedCell(cell)
+        self.planned = list(self.cells.values())
+        self.records = self.planned[0].records
+        self.output = self.options.folder or self._place()
+
+    def _plan_of_grid(self, cell: Cell) -> None:
+        try:
+            self.cells[cell] = PlannedCell(cell, cell.label)
+        except ConfigError as error:
+            raise ConfigError(f"{cell.label}: {error}") from None
+        except NectarError as error:
+            self._leave_out(cell, error)
+            if len(self._refused) == len(self.request.cells):
+                raise
+
+    def _leave_out(self, cell: Cell, error: NectarError) -> None:
+        self._say(f"{cell.label} is left out: {error}")
+        self._refused[cell] = str(error)
+
+    def _place(self) -> Path:
+        """Return the folder below the output directory for these rows and cells."""
+        table = self.request.table
+        if table is None and not self.request.axes:
+            return self.planned[0].output
+        digest = _digest(" ".join(planned.output.name for planned in self.planned))
+        kind = f"table-{table.name}{ENDING * self.options.small}" if table else "grid"
+        return self.planned[0].output.parent / f"{kind}-{digest}"
+
+    def scheduler(self, logs: Path | None = None) -> Scheduler:
+        """Return what carries out the runs."""
+        return Scheduler(self.records, logs or self.output / "logs", self.options, self._say)
+
+    def carry_out(self) -> ComparisonResult | GridResult | TableResult:
+        """Run what is not there yet, write the files, and return the results."""
+        if self.request.axes:
+            return self._carry_out_grid()
+        if self.request.table is not None:
+            return self._carry_out_table()
+        return self._carry_out_cell(self.planned[0])
+
+    def _carry_out_cell(self, planned: PlannedCell) -> ComparisonResult:
+        scheduler = self.scheduler(planned.output / "logs")
+        planned.search(scheduler, self._say)
+        scheduler.carry_out(planned.runs)
+        return planned.conclude(scheduler)
+
+    def _carry_out_grid(self) -> GridResult:
+        scheduler, searched = self.scheduler(), {}
+        for cell, planned in self.cells.items():
+            try:
+                planned.search(scheduler, self._say)
+                searched[cell] = planned
+            except NectarError as error:  # a search without a completed run
+                self._leave_out(cell, error)
+        # All cells' runs are carried out together, so that no core waits for the last run of a cell.
+        scheduler.carry_out(run for planned in searched.values() for run in planned.runs)
+        rows = ", ".join(variant.label for variant in self.request.cells[0].variants)
+        results = GridResult(
+            f"{rows} over {' and '.join(axis.key for axis in self.request.axes)}",
+            self.options.typed,
+            self.output,
+            self.request.axes,
+            {
+                cell: searched[cell].conclude(scheduler)
+                if cell in searched
+                else self._refused[cell]
+                for cell in self.request.cells
+            },
+        )
+        write_grid(results)
+        return results
+
+    def _carry_out_table(self) -> TableResult:
+        table = self.request.table
+        assert table is not None
+        columns = {}
+        for number, (cell, planned) in enumerate(self.cells.items(), 1):
+            self._say(f"Column {cell.label}, {number} of {len(self.cells)}.")
+            columns[cell.label] = self._carry_out_cell(planned)
+        options = self.options
+        results = TableResult(
+            table.title, options.typed, self.output, table, options.small, columns
+        )
+        write_paper(results)
+        return results
+
+
+def _chosen(variants: Iterable[Variant], choices: Sequence[Choice]) -> list[Variant]:
+    """Return the rows with the best settings of their searches."""
+    best = {label: choice.best for choice in choices for label in choice.search.labels}
+    return [variant.with_settings(best.get(variant.label, ())) for variant in variants]
+
+
+def _refuse_duplicates(runs: Iterable[PlannedRun]) -> None:
+    """Refuse two rows that are one and the same run; ConfigError naming both."""
+    seen: dict[str, PlannedRun] = {}
+    for run in runs:
+        first = seen.setdefault(run.identity.key, run)
+        if first.variant.label != run.variant.label:
+            raise ConfigError(
+                f"{first.variant.label!r} and {run.variant.label!r} resolve to the same configuration: leave one "
+                "out, or set what tells them apart."
+            )
+
+
+def _require_validation(config: Config) -> None:
     """Refuse a search that would have to judge by the test set."""
-    config = task.config
     if config.settings.trains_on_validation:
         raise ConfigError(
             f"--tune judges by the validation split, from which method={config.method} learns: leave it out of the "
@@ -223,20 +270,28 @@ def _require_validation(task: Task) -> None:
         )
 
 
-def _validation(task: Task, archive: Archive) -> float:
-    """Return a task's validation accuracy after its last round; NaN if it was not completed."""
-    entry = archive.completed(task.identity)
-    run = read_run(entry, task.config.rounds) if entry else None
-    return run.rounds[-1].validation if run and run.completed else math.nan
+def _figures(run: PlannedRun, archive: Archive) -> RunFigures | None:
+    entry = archive.completed(run.identity) or archive.unfinished(run.identity)
+    return entry.figures(run.config.rounds) if entry else None
 
 
-def _title(tasks: Sequence[Task]) -> str:
+def _validation(run: PlannedRun, archive: Archive) -> float:
+    """Return a run's validation accuracy after its last round; NaN if it was not completed."""
+    figures = _figures(run, archive)
+    return figures.rounds[-1].validation if figures and figures.completed else math.nan
+
+
+def _title(configs: Iterable[Config]) -> str:
     """Say what was compared, on what; where rows differ, all there is."""
-    told = [_about(task.config) for task in tasks]
-    return ", ".join(" or ".join(dict.fromkeys(each)) for each in zip(*told, strict=True))
+    parts = zip(*map(_about, configs), strict=True)
+    return ", ".join(" or ".join(dict.fromkeys(each)) for each in parts)
 
 
 def _about(config: Config) -> tuple[str, ...]:
     division = config.partition
     how = f"{division.kind} {division.alpha:g}" if division.kind == "dirichlet" else division.kind
     return config.dataset, f"{config.federation.sites} sites", how, f"{config.rounds} rounds"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -17,7 +17,7 @@ FIGURES = ("accuracy", "floats", "rounds")
 """What a paper prints: accuracy in percent, floats sent up a round by all sites, rounds to an accuracy."""
 
 DRAWN = "drawn"
-"""In the place of a number that the paper shows as a curve or a bar alone."""
+"""Stands for numbers that the paper shows only as a curve or a bar."""
 
 _NUMBER = re.compile(r"(?P<text>(?P<value>\d+(\.\d+)?)?.*?)( \((?P<note>.*)\))?", re.DOTALL)
 
@@ -37,7 +37,7 @@ class TableRow:
     rounds : int or None
         The row's own number of rounds.
     left_out : tuple of str
-        Columns in which it does not stand.
+        Columns that do not have it.
     """
 
     label: str
@@ -95,6 +95,11 @@ class PaperTable:
         """Whether each column has a small variant; every table is read for it."""
         known = experiments()
         return all(known[cell] for cell in self.columns.values())
+
+    def target(self, column: str) -> float | None:
+        """Return the accuracy up to which the paper counts a column's rounds; None if it counts none."""
+        found = (float(block.targets[column]) for block in self.printed if column in block.targets)
+        return next(found, None)
 
 
 def read_paper_table(name: str) -> PaperTable:

@@ -18,7 +18,7 @@ from typing import Any
 
 from common.errors import NectarError
 from common.storage.files import write_text
-from nectar.comparison.run_start import start_alone
+from nectar.comparison.run_process import start_process
 from nectar.engines.remote.fetching import unpack
 from nectar.engines.simulation.cluster import knock, no_cluster
 from server_app.sending import LATEST, Request, pack
@@ -32,7 +32,7 @@ LIMIT = 4_000_000_000
 
 @dataclass(frozen=True)
 class Ended:
-    """What a run on another node came to: its exit code, its log, and its record as a name and an archive."""
+    """How a run on another node ended: its exit code, its log, and its record as a name and an archive."""
 
     code: int
     log: bytes
@@ -41,7 +41,7 @@ class Ended:
 
 
 class RayStarter(ExitStack):
-    """Starts runs on a Ray cluster, as `RunStarter` does on this machine; use as a context manager.
+    """Starts runs on a Ray cluster, as `LocalStarter` does on this machine; use as a context manager.
 
     Parameters
     ----------
@@ -82,8 +82,8 @@ class RayStarter(ExitStack):
         found: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
         nodes = [node["Resources"] for node in found if node["Alive"]]
         fitting = [
-            min(int(own.get("CPU", 0) // cores), int(own.get("GPU", 0)) if gpu else 1 << 30)
-            for own in nodes
+            min(int(node.get("CPU", 0) // cores), int(node.get("GPU", 0)) if gpu else 1 << 30)
+            for node in nodes
         ]
         if not sum(fitting):
             raise NectarError(
@@ -98,12 +98,12 @@ class RayStarter(ExitStack):
         """Start ``nectar run`` with ``words`` wherever the cluster has ``cores`` cores free, and a GPU."""
         import ray
 
-        told = [word for word in words if not word.startswith((_NOTE, _OUTPUT))]
+        own = [word for word in words if not word.startswith((_NOTE, _OUTPUT))]
         note = next(Path(word.removeprefix(_NOTE)) for word in words if word.startswith(_NOTE))
         task = ray.remote(carry_out).options(
             num_cpus=cores, num_gpus=int(gpu), max_retries=0, name=log.stem
         )
-        return _OnRay(task.remote(told, threads, cores, str(self._home)), log, note, self._home)
+        return _OnRay(task.remote(own, threads, cores, str(self._home)), log, note, self._home)
 
 
 class _OnRay:
@@ -121,10 +121,10 @@ class _OnRay:
         import ray
 
         if self.returncode is None and ray.wait([self._reference], timeout=0)[0]:
-            self.returncode = self._brought_home()
+            self.returncode = self._fetched()
         return self.returncode
 
-    def _brought_home(self) -> int:
+    def _fetched(self) -> int:
         import ray
 
         try:
@@ -168,16 +168,16 @@ def carry_out(words: Sequence[str], threads: int, cores: int, home: str) -> Ende
     """Be the task: carry the run out in a process of its own and a folder that goes with it."""
     with tempfile.TemporaryDirectory(prefix="nectar-run-") as folder:
         log, output = Path(folder, "log"), Path(folder, "runs")
-        process = start_alone([*words, f"{_OUTPUT}{output}"], log, threads=threads, cores=cores)
+        process = start_process([*words, f"{_OUTPUT}{output}"], log, threads=threads, cores=cores)
         try:
             code = process.wait()
         except BaseException:  # the comparison was interrupted
             process.send_signal(signal.SIGTERM)
             process.wait()
             raise
-        said = log.read_bytes()
+        written = log.read_bytes()
         if code:
-            return Ended(code, said)
+            return Ended(code, written)
         _name_home(output, home)
         packed = pack(output, Request(LATEST), LIMIT)
-        return Ended(code, said, packed.record, packed.content)
+        return Ended(code, written, packed.record, packed.content)

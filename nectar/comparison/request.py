@@ -1,83 +1,250 @@
-"""What the words after ``nectar compare`` ask for."""
+"""What the words after ``nectar compare`` ask for.
+
+`CompareOptions` is what was typed. `parse` reads it as a `Request`: one or more `Cell`s, each a comparison of the same
+kind, rows over seeds. A grid has a cell for each combination of values, a paper's table one for each column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from common.code.imports import is_import_path
+from common.config.keys import (
+    CONFIG,
+    INTERNAL_KEYS,
+    PATH_KEYS,
+    RUN_KEYS,
+    SHORT,
+    STRATEGY,
+    near,
+    nearest,
+)
+from common.config.layers import home_of
+from common.config.schema import known_keys
+from common.config.tables import ENDING, TABLE, experiment_names, is_experiment
 from common.config.text import scalar
 from common.errors import ConfigError
-from common.methods import METHODS
-from nectar.comparison.asked import TUNE_SEEDS, Asked
-from nectar.comparison.variants import Variant, is_setting, own_sections, read_variant
+from common.methods import METHODS, is_foreign, section
+from common.settings.sections import SECTIONS
+from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
+from nectar.records.outputs import output_folder
 from nectar.words import key_of, refuse_repeats
 
-#: the first seed of the search: far from those that are reported
+SEEDS, TUNE_SEEDS = 3, 2
+
+#: the first seed of a search: far from those that are reported
 TUNE_SEED = 1000
+
+_PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_NAMES = "|".join(map(re.escape, METHODS))
+_ROW = re.compile(
+    rf"(?:(?P<label>.*?)=)??(?P<method>{_NAMES}|{_PATH})(?::(?P<own>.*=.*))?", re.DOTALL
+)
+
+#: keys of the run that a row may set for itself
+_ROW_KEYS = ("dataset", "rounds")
+
+#: keys of the run that no grid can go over, and what does instead
+_INSTEAD = {
+    "method": "methods are the rows",
+    "seed": "--seeds repeats each run",
+    "round": "it is of a run that continues",
+    "set": "name each setting by itself",
+    CONFIG: "a comparison has one file of settings",
+    **dict.fromkeys(PATH_KEYS, "all runs share it"),
+    **dict.fromkeys(INTERNAL_KEYS, "it is not typed"),
+}
 
 
 @dataclass(frozen=True)
-class Request:
-    """A comparison as it was asked for.
+class CompareOptions:
+    """The words after ``nectar compare``, and its options by their names.
+
+    Raises
+    ------
+    ConfigError
+        If a number is out of range, or options exclude each other.
+    """
+
+    words: tuple[str, ...]
+    file: str | None = None
+    seeds: int = SEEDS
+    target: float | None = None
+    jobs: int = 0
+    alone: bool = False
+    output: str | Path | None = None
+    ray: str = ""
+    tune: tuple[str, ...] = ()
+    tune_seeds: int = TUNE_SEEDS
+    grid: tuple[str, ...] = ()
+    small: bool = False
+    search: bool = False
+    typed: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range, and options that exclude each other."""
+        for name, value, least in (
+            ("--seeds", self.seeds, 1),
+            ("--tune-seeds", self.tune_seeds, 1),
+            ("--jobs", self.jobs, 0),
+        ):
+            if type(value) is not int or value < least:
+                raise ConfigError(f"{name}={value!r} must be a whole number, at least {least}.")
+        target = self.target
+        if target is not None and not (
+            isinstance(target, int | float) and type(target) is not bool and 0 < target <= 1
+        ):
+            raise ConfigError(f"--target={target!r} must be an accuracy, above 0, at most 1.")
+        if self.alone and self.jobs > 1:
+            raise ConfigError("--alone runs one at a time: leave out --jobs.")
+        if self.ray and self.alone:
+            raise ConfigError("--alone works on one machine only: leave out --ray.")
+
+    @property
+    def all_words(self) -> tuple[str, ...]:
+        """The words, and the file of settings as one of them."""
+        return (*self.words, *(() if self.file is None else (f"{CONFIG}={self.file}",)))
+
+    @property
+    def parallel(self) -> int:
+        """How many runs go on at a time; 0: as many as the cores allow."""
+        return 1 if self.alone else self.jobs
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the files go, refused if it cannot be a folder; None: below the output directory."""
+        return None if self.output is None else output_folder(str(self.output))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row as it is typed, ``[LABEL=]METHOD[:key=value,...]``: a method with settings of its own.
 
     Parameters
     ----------
-    variants : tuple of Variant
-        The rows, in order.
-    shared : tuple of str
-        ``[EXPERIMENT] [key=value ...]`` that all rows share, without the seed.
-    seeds : range
-        The seeds that are reported.
-    target : float or None
-        The accuracy up to which rounds and bytes are counted; None: chosen from the results.
-    jobs : int
-        Runs at a time; 0: as many as the cores allow.
-    output : Path or None
-        Where the files go; None: below the output directory.
-    alone : bool
-        Whether only runs count whose seconds are their own.
-    ray : str
-        The Ray cluster whose nodes carry out the runs; empty: this machine does.
-    typed : str
-        The words that asked for it, as a shell takes them.
+    method : str
+        A method's name, or the import path of a Flower strategy or of a method of the user's.
+    own : tuple of str
+        Its own settings as ``section.key=value``; they override those that all rows share.
     """
 
+    label: str
+    method: str
+    own: tuple[str, ...] = ()
+
+    @property
+    def section(self) -> str:
+        """The section of the method's settings."""
+        return section(self.method)
+
+    def with_settings(self, settings: Sequence[str]) -> Variant:
+        """Return the row with these settings in place of its own of the same keys."""
+        keys = {key_of(word) for word in settings}
+        kept = (word for word in self.own if key_of(word) not in keys)
+        return replace(self, own=(*kept, *settings))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting that a grid or a search goes over: its key and its values, as typed."""
+
+    key: str
+    values: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The key without its section, for headings."""
+        return self.key.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A comparison: its rows, in order, each run with each seed.
+
+    Parameters
+    ----------
+    options : CompareOptions
+        With the searches and the target of this cell.
+    shared : tuple of str
+        ``[EXPERIMENT] [key=value ...]`` that all rows share, without the seed.
+    output : Path or None
+        Where its files go; None: below the output directory.
+    label : str
+        What tables and messages call it, such as ``alpha=0.1 dataset=mnist``, or a table's column; empty if it is the
+        only one.
+    values : tuple of str
+        In a grid, the value of each axis.
+    """
+
+    options: CompareOptions
     variants: tuple[Variant, ...]
     shared: tuple[str, ...]
     seeds: range
-    tune: tuple[str, ...] = ()
-    tune_seeds: range = range(TUNE_SEED, TUNE_SEED + TUNE_SEEDS)
-    target: float | None = None
-    jobs: int = 0
     output: Path | None = None
-    alone: bool = False
-    ray: str = ""
-    typed: str = ""
+    label: str = ""
+    values: tuple[str, ...] = ()
+
+    @property
+    def tune_seeds(self) -> range:
+        """The seeds of the searches."""
+        return range(TUNE_SEED, TUNE_SEED + self.options.tune_seeds)
 
     def words(self, variant: Variant, seed: int) -> list[str]:
-        """Return the words of one run, as for ``nectar run``; a row's own settings stand for the shared ones.
+        """Return the words of one run, as for ``nectar run``; a row's own settings override the shared ones.
 
-        Settings of another row's own method are left out: only that row's runs know the section.
+        Settings in the section of another row's own method are left out: only that row's runs know the section.
         """
-        own = [*variant.words(), f"seed={seed}"]
+        own = [f"method={variant.method}", *variant.own, f"seed={seed}"]
         stated = {key_of(word) for word in own}
         others = {v.section for v in self.variants} - {variant.section, *METHODS}
         shared = [word for word in self.shared if word.partition(".")[0] not in others]
         return [*(word for word in shared if key_of(word) not in stated), *own]
 
 
-def parse(asked: Asked) -> Request:
+@dataclass(frozen=True)
+class Request:
+    """What was asked: the cells, and the axes of a grid, the last one fastest, or the paper's table that they make."""
+
+    options: CompareOptions
+    cells: tuple[Cell, ...]
+    axes: tuple[Axis, ...] = ()
+    table: PaperTable | None = field(default=None, repr=False)
+
+
+def parse(options: CompareOptions) -> Request:
     """Read what is asked.
 
     Raises
     ------
     ConfigError
-        If a row or a setting is none, a row is named twice, or the seeds of the search are reported ones.
+        If a word is neither a row, a setting nor an experiment, a row is named twice, a grid goes over what cannot
+        differ, a table has no such row or column, or the seeds of a search are reported ones.
     """
-    if asked.small or asked.search:
-        raise ConfigError("--small and --search are of a paper's table: name one, as table=NAME.")
-    variants, shared, first = _sort(asked.all_words)
+    if any(key_of(word) == TABLE for word in options.words):
+        return _parse_table(options)
+    if options.small or options.search:
+        raise ConfigError("--small and --search are for a paper's table: name one, as table=NAME.")
+    if options.grid:
+        return _parse_grid(options)
+    return Request(options, (_parse_cell(options, options.folder),))
+
+
+def file_name(label: str) -> str:
+    """Return a label as a part of a file's name."""
+    return "".join(c if c.isalnum() or c in "-_.=" else "-" for c in label)[:80]
+
+
+# -- rows and what they share -------------------------------------------------------------------
+
+
+def _parse_cell(
+    options: CompareOptions, output: Path | None, label: str = "", values: tuple[str, ...] = ()
+) -> Cell:
+    variants, shared, first = _sort(options.all_words)
     if not variants:
         raise ConfigError(
             "nothing to compare: name methods, such as `nectar compare feddm fedavg --seeds 3`."
@@ -87,38 +254,27 @@ def parse(asked: Asked) -> Request:
             raise ConfigError(
                 f"two rows are called {variant.label!r}: give them labels, such as 'mine={variant.method}'."
             )
-    seeds = range(first, first + asked.seeds)
-    tune_seeds = range(TUNE_SEED, TUNE_SEED + asked.tune_seeds)
-    if asked.tune and set(seeds) & set(tune_seeds):
+    seeds = range(first, first + options.seeds)
+    cell = Cell(options, tuple(variants), tuple(shared), seeds, output, label, values)
+    tuned = cell.tune_seeds
+    if options.tune and set(seeds) & set(tuned):
         raise ConfigError(
-            f"the seeds {seeds[0]} to {seeds[-1]} overlap those of the search, {tune_seeds[0]} to {tune_seeds[-1]}: "
+            f"the seeds {seeds[0]} to {seeds[-1]} overlap those of the search, {tuned[0]} to {tuned[-1]}: "
             "choose another seed."
         )
-    return Request(
-        variants=tuple(variants),
-        shared=tuple(shared),
-        seeds=seeds,
-        tune=asked.tune,
-        tune_seeds=tune_seeds,
-        target=asked.target,
-        jobs=1 if asked.alone else asked.jobs,
-        output=asked.folder,
-        alone=asked.alone,
-        ray=asked.ray,
-        typed=asked.typed,
-    )
+    return cell
 
 
 def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
-    """Tell rows from what all share, and take out the first seed."""
+    """Separate rows from what all rows share, and return the first seed apart."""
     variants: list[Variant] = []
     experiments: list[str] = []
     settings: list[str] = []
     seed = 0
-    own = own_sections(words)
-    refuse_repeats(word for word in words if is_setting(word, own))
+    sections = _user_sections(words)
+    refuse_repeats(word for word in words if is_setting(word, sections))
     for word in words:
-        variant = read_variant(word, own)
+        variant = read_variant(word, sections)
         key, equals, value = word.partition("=")
         if variant is not None:
             variants.append(variant)
@@ -127,7 +283,7 @@ def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
                 f"{word!r}: a comparison names its methods as words of their own, and finds its records itself."
             )
         elif key == "seed":
-            seed = _whole("seed", value, at_least=0)
+            seed = _seed(value)
         elif equals:
             settings.append(word)
         else:
@@ -137,8 +293,257 @@ def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
     return variants, [*experiments, *settings], seed
 
 
-def _whole(name: str, text: str, *, at_least: int) -> int:
+def _seed(text: str) -> int:
     value = scalar(text)
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise ConfigError(f"{name}={text!r} must be a whole number, at least {at_least}.")
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ConfigError(f"seed={text!r} must be a whole number, at least 0.")
     return value
+
+
+def _user_sections(words: Collection[str]) -> set[str]:
+    """Return the sections of the user's own methods among the rows in ``words``."""
+    matches = [_ROW.fullmatch(word) for word in words if not is_setting(word)]
+    methods = {match["method"] for match in matches if match and is_import_path(match["method"])}
+    return {section(m) for m in methods if m.partition(":")[0] not in METHODS} - {*METHODS}
+
+
+def _of_run(key: str) -> bool:
+    return key in (*RUN_KEYS, *SHORT) or key.replace("_", "-") in PATH_KEYS
+
+
+def is_setting(word: str, sections: Collection[str] = ()) -> bool:
+    """Return whether a word is a ``key=value`` that all rows share: a key of the run or of one of its sections.
+
+    ``sections`` are those of the user's own methods.
+    """
+    key, equals, _ = word.partition("=")
+    place, dot, _ = key.partition(".")
+    known = bool(dot) and place in (*SECTIONS, *METHODS, STRATEGY, *sections)
+    return bool(equals) and (_of_run(key) or known)
+
+
+def read_variant(word: str, sections: Collection[str] = ()) -> Variant | None:
+    """Read a word as a row; None if it is a setting or an experiment's name.
+
+    Raises
+    ------
+    ConfigError
+        If it can only be meant as a row and is not one: an unknown method, a setting without a value.
+    """
+    if is_setting(word, sections):
+        return None
+    match = _ROW.fullmatch(word)
+    # "feddmm:start=real" has the form of a label before the method "real", but is a typo of feddm
+    if match is None or (":" in (match["label"] or "") and " " not in match["label"]):
+        _refuse_typo(word)
+        return None
+    method, settings = match["method"], (match["own"] or "").split(",") if match["own"] else []
+    if is_import_path(method) and method.partition(":")[0] in METHODS:
+        raise ConfigError(
+            f"{word!r}: the setting after the colon has no value, write {method}=VALUE."
+        )
+    label = word if match["label"] is None else match["label"].strip()
+    if not label or not label.isprintable():
+        raise ConfigError(f"{word!r} begins with no label that can be printed: write LABEL=METHOD.")
+    if label in METHODS and label != method:
+        raise ConfigError(
+            f"{word!r} calls a row of {method} {label!r}, which is another method: choose another label."
+        )
+    stated = tuple(row_setting(method, setting.strip(), word) for setting in settings)
+    refuse_repeats(stated)
+    return Variant(label, method, stated)
+
+
+def row_setting(method: str, setting: str, word: str) -> str:
+    """Return ``key=value`` with the key's section: the method's own if it names none.
+
+    Raises
+    ------
+    ConfigError
+        If it is not ``key=value``, or its key is one that all rows share, such as the output directory.
+    """
+    key, equals, _ = setting.partition("=")
+    if not key or not equals:
+        raise ConfigError(
+            f"{setting!r} in {word!r} is not key=value: a row's settings are METHOD:key=value,key=value."
+        )
+    if key not in _ROW_KEYS and _of_run(key):
+        raise ConfigError(
+            f"{key} in {word!r} is not a row's own: all rows share it, give it as a word of its own."
+        )
+    if key in _ROW_KEYS or "." in key:
+        return setting
+    return f"{STRATEGY if is_foreign(method) else section(method)}.{setting}"
+
+
+def _refuse_typo(word: str) -> None:
+    """Raise for a word that is not a setting, an experiment or a method, naming what is nearest to it."""
+    head, equals, tail = word.partition("=")
+    if not equals:
+        if is_experiment(word):
+            return
+        hint = near(word.partition(":")[0], [*METHODS, *experiment_names()])
+        raise ConfigError(
+            f"{word!r} is neither a method nor an experiment{hint}: methods are {', '.join(METHODS)} and any Flower "
+            "strategy or method of your own as package.module:NAME; `nectar config --help` lists the experiments."
+        )
+    for name in (head.partition(":")[0], tail.partition(":")[0]):
+        guess = nearest(name, METHODS)
+        if (guess and name not in METHODS) or (name == head.partition(":")[0] and ":" in head):
+            hint = f", the nearest is {guess}" if guess else ""
+            raise ConfigError(
+                f"{name!r} in {word!r} is not a method{hint}: there are {', '.join(METHODS)}, and any Flower strategy "
+                "or method of your own as package.module:NAME."
+            )
+
+
+# -- a grid -------------------------------------------------------------------------------------
+
+
+def _parse_grid(options: CompareOptions) -> Request:
+    axes = tuple(_grid_axis(text, options.words) for text in options.grid)
+    for i, axis in enumerate(axes):
+        if axis.key in [other.key for other in axes[:i]]:
+            raise ConfigError(f"--grid names {axis.key} twice: give all its values at once.")
+        if axis.name in [other.name for other in axes[:i]]:
+            raise ConfigError(
+                f"--grid names two settings called {axis.name}, which a heading cannot tell apart: compare one of "
+                "them in rows of its own."
+            )
+    combinations = list(itertools.product(*(axis.values for axis in axes)))
+    labels = [
+        " ".join(f"{a.name}={v}" for a, v in zip(axes, values, strict=True))
+        for values in combinations
+    ]
+    folder, names = options.folder, [file_name(label) for label in labels]
+    cells = []
+    for i, values in enumerate(combinations):
+        name = names[i] if names.count(names[i]) == 1 else f"{i + 1}-{names[i]}"
+        words = (f"{a.key}={v}" for a, v in zip(axes, values, strict=True))
+        own = replace(
+            options,
+            words=(*options.words, *words),
+            grid=(),
+        )
+        cells.append(_parse_cell(own, folder and folder / name, labels[i], values))
+        refuse_own_setting(cells[-1].variants, axes, "--grid goes over: leave one out.")
+    return Request(options, tuple(cells), axes)
+
+
+def _grid_axis(text: str, words: Sequence[str]) -> Axis:
+    key, equals, values = text.partition("=")
+    key = key_of(text) or key.strip()
+    if not key or not equals:
+        raise ConfigError(f"--grid {text}: write KEY=v1,v2,...")
+    choices = choices_of(values, f"--grid {text}")
+    if key in _INSTEAD:
+        raise ConfigError(f"--grid {text}: no grid goes over {key}; {_INSTEAD[key]}.")
+    if not is_setting(f"{key}=", _user_sections(words)):
+        known = [*(each for each in RUN_KEYS if each not in _INSTEAD), *known_keys()]
+        guess = home_of(key, known) or nearest(key, known)
+        hint = f": did you mean {guess}?" if guess else ": `nectar config --help` lists all."
+        raise ConfigError(f"--grid {text}: {key} is not a setting{hint}")
+    return Axis(key, choices)
+
+
+def choices_of(values: str, option: str) -> tuple[str, ...]:
+    """Read comma-separated values; ConfigError naming ``option`` if one is missing or stands twice."""
+    choices = tuple(value.strip() for value in values.split(","))
+    if "" in choices:
+        raise ConfigError(f"{option}: a value is missing; write KEY=v1,v2,...")
+    if len(set(choices)) < len(choices):
+        raise ConfigError(f"{option}: a value stands twice.")
+    return choices
+
+
+def refuse_own_setting(rows: Sequence[Variant], axes: Sequence[Axis], why: str) -> None:
+    """Refuse a row that itself sets what a grid or a search goes over; ConfigError."""
+    for row, axis in itertools.product(rows, axes):
+        if any(key_of(word) == axis.key for word in row.own):
+            raise ConfigError(f"{row.label!r} sets {axis.key} itself, which {why}")
+
+
+# -- a paper's table ----------------------------------------------------------------------------
+
+
+def _parse_table(options: CompareOptions) -> Request:
+    """Read ``table=NAME [ROW...] [COLUMN...] [LABEL=METHOD...] [key=value...]``.
+
+    Rows and columns that are named are the only ones; without a name all are meant. A row in the form of a
+    comparison's own is added to the table's.
+    """
+    if options.grid:
+        raise ConfigError(f"--grid is for rows of your own: {TABLE}= has columns of its own.")
+    tables = [word.partition("=")[2] for word in options.all_words if key_of(word) == TABLE]
+    if len(tables) > 1:
+        raise ConfigError(f"two tables, {tables[0]} and {tables[1]}: name one.")
+    table = read_paper_table(tables[0])
+    small = options.small
+    if small and not table.small:
+        raise ConfigError(f"{TABLE}={table.name} has no small variants: leave out --small.")
+    rest = [word for word in options.all_words if key_of(word) != TABLE]
+    rows, columns, others = _sort_table(rest, table)
+    lasting = any(key_of(word) == "rounds" for word in others)
+    folder, cells = options.folder, []
+    for label in columns:
+        standing = [row for row in rows if label not in row.left_out]
+        tuned = [
+            row for row in standing if row.tune and (options.search or not (small or row.chosen))
+        ]
+        words = [_row_word(row, row in tuned) for row in standing]
+        searches = [f"{r.label}.{k}={','.join(v)}" for r in tuned for k, v in r.tune.items()]
+        own = replace(
+            options,
+            words=(*words, table.columns[label] + ENDING * small, *others),
+            file=None,
+            target=table.target(label) if options.target is None else options.target,
+            tune=(*searches, *options.tune),
+            small=False,
+            search=False,
+        )
+        cell = _parse_cell(own, folder and folder / label, label)
+        cells.append(cell if lasting else _with_own_rounds(cell, standing))
+    return Request(options, tuple(cells), table=table)
+
+
+def _sort_table(
+    words: Sequence[str], table: PaperTable
+) -> tuple[list[TableRow], list[str], list[str]]:
+    """Separate the table's rows and columns from what all share and from rows of the user's own."""
+    by_label = {row.label: row for row in table.rows}
+    by_experiment = {experiment: label for label, experiment in table.columns.items()}
+    rows: list[TableRow] = []
+    columns: list[str] = []
+    others: list[str] = []
+    for word in words:
+        column = word.removesuffix(ENDING)
+        if word in by_label:
+            rows.append(by_label[word])
+        elif column in table.columns or column in by_experiment:
+            columns.append(column if column in table.columns else by_experiment[column])
+        elif "=" in word:
+            others.append(word)
+        else:
+            guess = near(word, [*by_label, *table.columns, *table.columns.values()])
+            listed = f": rows are {', '.join(by_label)}; columns are {', '.join(table.columns)}"
+            raise ConfigError(
+                f"{word!r} is neither a row nor a column of {TABLE}={table.name}{guess or listed}."
+            )
+    return rows or list(table.rows), list(dict.fromkeys(columns or table.columns)), others
+
+
+def _row_word(row: TableRow, tuned: bool) -> str:
+    """Return a row as it would be typed; one that is not tuned has what was chosen for it."""
+    word = row.word
+    if row.chosen and not tuned:
+        word += ("," if ":" in word else ":") + ",".join(row.chosen)
+    return word if word == row.label else f"{row.label}={word}"
+
+
+def _with_own_rounds(cell: Cell, rows: Sequence[TableRow]) -> Cell:
+    rounds: Mapping[str, int] = {row.label: row.rounds for row in rows if row.rounds is not None}
+    variants = (
+        v.with_settings([f"rounds={rounds[v.label]}"]) if v.label in rounds else v
+        for v in cell.variants
+    )
+    return replace(cell, variants=tuple(variants))

@@ -1,34 +1,27 @@
-"""The search for a method's settings: on the validation set, on seeds that are not reported."""
+"""The search for a row's settings (``--tune``): on the validation set, on seeds that are not reported."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from common.config.keys import nearest
 from common.config.text import scalar
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS
-from nectar.comparison.request import Request
-from nectar.comparison.rows import mean
-from nectar.comparison.variants import Variant, own_setting
+from nectar.comparison.frame import mean
+from nectar.comparison.request import (
+    Axis,
+    Cell,
+    Variant,
+    choices_of,
+    refuse_own_setting,
+    row_setting,
+)
 
 Settings = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A setting that is searched, or that a grid goes over: its key and its values, as typed."""
-
-    key: str
-    values: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The key as a heading has it: without its section."""
-        return self.key.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -40,9 +33,9 @@ class Search:
     name : str
         The method or the row's label, as the search names it.
     base : Variant
-        What is searched with: the row where it is only one, else the method without any row's own settings.
+        What is searched with: the row if it is the only one, else the method without any row's own settings.
     labels : tuple of str
-        The rows that get what is found.
+        The rows that get the settings found.
     axes : tuple of Axis
         The searched settings; the grid is their product.
     """
@@ -57,61 +50,73 @@ class Search:
         choices = [[f"{axis.key}={value}" for value in axis.values] for axis in self.axes]
         return list(itertools.product(*choices))
 
-    def candidates(self) -> list[Variant]:
-        """Return a variant for every combination."""
-        return [
-            replace(
-                self.base.with_settings(settings), label=f"search {self.name} {' '.join(settings)}"
-            )
-            for settings in self.grid()
-        ]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A combination and its validation accuracy after the last round by seed; NaN where a run failed."""
-
-    settings: Settings
-    accuracies: tuple[float, ...]
-
-    @property
-    def score(self) -> float:
-        """The mean over the seeds; NaN if any of them is missing."""
-        return mean(self.accuracies)
+    def candidate(self, settings: Settings) -> Variant:
+        """Return the row that tries a combination."""
+        label = f"search {self.name} {' '.join(settings)}"
+        return replace(self.base.with_settings(settings), label=label)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What a search tried and chose."""
+    """What a search tried and chose.
+
+    Parameters
+    ----------
+    trials : mapping
+        By combination, the validation accuracy after the last round of each seed; NaN where a run failed.
+    """
 
     search: Search
-    trials: tuple[Trial, ...]
+    trials: Mapping[Settings, tuple[float, ...]]
+
+    def score(self, settings: Settings) -> float:
+        """Return a combination's mean over the seeds; NaN if any of them is missing."""
+        return mean(self.trials[settings])
 
     @property
-    def best(self) -> Trial:
-        """The trial with the best mean; of equal ones the first."""
-        return max(self.trials, key=lambda t: -math.inf if math.isnan(t.score) else t.score)
+    def best(self) -> Settings:
+        """The combination with the best mean; of equal ones the first."""
+        scores = {settings: self.score(settings) for settings in self.trials}
+        return max(scores, key=lambda s: -math.inf if math.isnan(scores[s]) else scores[s])
 
     @property
     def edges(self) -> list[str]:
         """The chosen settings that are the smallest or largest number tried: a better one may lie outside."""
-        chosen = zip(self.search.axes, self.best.settings, strict=True)
+        chosen = zip(self.search.axes, self.best, strict=True)
         return [setting for axis, setting in chosen if _at_edge(axis, setting.partition("=")[2])]
 
 
-def searches_of(request: Request) -> list[Search]:
+def choose(search: Search, trials: Mapping[Settings, tuple[float, ...]], why: str) -> Choice:
+    """Choose the best of ``trials``; FederationError, saying ``why``, if none has a completed run of every seed."""
+    choice = Choice(search, trials)
+    if math.isnan(choice.score(choice.best)):
+        raise FederationError(
+            f"the search for {search.name} has no combination whose runs were completed: {why}."
+        )
+    return choice
+
+
+def _at_edge(axis: Axis, value: str) -> bool:
+    numbers = [scalar(text) for text in axis.values]
+    if len(numbers) < 2 or not all(type(number) in (int, float) for number in numbers):
+        return False
+    return scalar(value) in (min(numbers), max(numbers))  # type: ignore[type-var]
+
+
+def searches_of(cell: Cell) -> list[Search]:
     """Read ``--tune NAME.key=v1,v2,...``: NAME is a method (for all its rows) or a row's label.
 
     Raises
     ------
     ConfigError
-        If the name is neither, a value stands twice, or a row sets itself what is searched.
+        If the name is neither, a value stands twice, or a row itself sets what is searched.
     """
+    variants = cell.variants
     axes: dict[str, list[Axis]] = {}
-    for text in request.tune:
-        name, rest = _split_name(text, request.variants)
-        axes.setdefault(name, []).append(_axis(text, rest, _method(name, request.variants)))
-    named = set(axes) & {v.label for v in request.variants if v.label != v.method}
+    for text in cell.options.tune:
+        name, rest = _split_name(text, variants)
+        axes.setdefault(name, []).append(_axis(text, rest, _method(name, variants)))
+    named = set(axes) & {v.label for v in variants if v.label != v.method}
     found = []
     for name, its in axes.items():
         if len({axis.key for axis in its}) < len(its):
@@ -120,10 +125,11 @@ def searches_of(request: Request) -> list[Search]:
             )
         rows = [
             v
-            for v in request.variants
+            for v in variants
             if (v.label == name if name in named else v.method == name and v.label not in named)
         ]
-        _refuse_own(rows, its)
+        why = "--tune is to choose: leave one out, or search for another row by its label."
+        refuse_own_setting(rows, its, why)
         base = rows[0] if len(rows) == 1 else Variant(name, name)
         found.append(Search(name, base, tuple(row.label for row in rows), tuple(its)))
     return found
@@ -154,46 +160,7 @@ def _axis(text: str, rest: str, method: str) -> Axis:
     if not key or not equals:
         raise ConfigError(f"--tune {text}: write METHOD.key=v1,v2,... with at least one value.")
     choices = choices_of(values, f"--tune {text}")
-    dotted = own_setting(method, f"{key}=", f"--tune {text}").removesuffix("=")
+    dotted = row_setting(method, f"{key}=", f"--tune {text}").removesuffix("=")
     if "." not in dotted:
         raise ConfigError(f"--tune {text}: {key} is not a setting of a method's: --grid sweeps it.")
     return Axis(dotted, choices)
-
-
-def choices_of(values: str, option: str) -> tuple[str, ...]:
-    """Read values with commas between them; ConfigError if one is missing, or stands twice, naming ``option``."""
-    choices = tuple(value.strip() for value in values.split(","))
-    if "" in choices:
-        raise ConfigError(f"{option}: a value is missing; write KEY=v1,v2,...")
-    if len(set(choices)) < len(choices):
-        raise ConfigError(f"{option}: a value stands twice.")
-    return choices
-
-
-def _refuse_own(rows: Sequence[Variant], axes: Sequence[Axis]) -> None:
-    for row in rows:
-        for axis in axes:
-            if any(setting.partition("=")[0] == axis.key for setting in row.own):
-                raise ConfigError(
-                    f"{row.label!r} sets {axis.key} itself, which --tune is to choose: leave one out, or search for "
-                    "another row by its label."
-                )
-
-
-def choose(search: Search, trials: Sequence[Trial], why: str = "see their logs") -> Choice:
-    """Choose the best of ``trials``; FederationError, saying ``why``, if none has a completed run of every seed."""
-    choice = Choice(search, tuple(trials))
-    if math.isnan(choice.best.score):
-        raise FederationError(
-            f"the search for {search.name} has no combination whose runs were completed: {why}."
-        )
-    return choice
-
-
-def _at_edge(axis: Axis, value: str) -> bool:
-    numbers = [scalar(text) for text in axis.values]
-    if len(numbers) < 2 or not all(
-        isinstance(n, int | float) and not isinstance(n, bool) for n in numbers
-    ):
-        return False
-    return scalar(value) in (min(numbers), max(numbers))  # type: ignore[type-var]

@@ -9,10 +9,10 @@ from common.data.loading import forget
 from common.sites import Site
 from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
-from nectar.records.trusted_parts import note_parts
+from nectar.records.record_imports import note_parts
 from server_app.app import serve
+from server_app.on_round import OnRound
 from server_app.record import Record
-from server_app.tracking.telling import OnRound
 
 
 def run_here(

@@ -14,7 +14,7 @@ from common.models.registry import KINDS
 from common.settings.sections import kind_of
 from server_app.app import make_strategy
 from server_app.private_step import require_private_step
-from server_app.tracking.tracked import require_tracker
+from server_app.tracking import require_tracker
 
 
 def check_kind(config: Config) -> None:

@@ -33,7 +33,7 @@ from nectar.export.model import MODEL_SCHEMA
 from nectar.export.readme import readme
 from nectar.export.split import split_settings
 from nectar.export.synthetic import require_fit, write_synthetic
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
 from server_app.recorder import hard
 from server_app.synthetic_sets import contrast_of
@@ -63,7 +63,7 @@ class Export:
 
 
 def export(
-    past: PastRun,
+    past: RunRecord,
     output: Path | None = None,
     *,
     best: bool = False,
@@ -93,7 +93,7 @@ def export(
     folder = _free(Path(output or past.directory / "export" / name))
     network = network_of(run, checkpoint, model)
     server_round, sets = past.synthetic(best=best)
-    kept = past.record.best_sets if best else past.record.last_sets
+    kept = past.best_sets if best else past.last_sets
     require_fit(sets, run.info, kept)
     about = about_model(past, run, checkpoint)
     sent = _summary(sets, server_round, run.info)
@@ -123,14 +123,14 @@ def export(
     return Export(folder, about, sent["count"] if sent else 0, apart, lacks)
 
 
-def about_model(past: PastRun, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
+def about_model(past: RunRecord, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the content of model.json for ``checkpoint`` but for its ``formats``.
 
     It is what the model is, what it takes, how good it was and where it comes from.
     """
     config, info, origin = run.config, run.info, past.provenance
     line: Mapping[str, Any] = next(
-        (x for x in past.lines if x["round"] == checkpoint.server_round), {}
+        (x for x in past.rounds if x["round"] == checkpoint.server_round), {}
     )
     return {
         "schema": MODEL_SCHEMA,
@@ -153,7 +153,7 @@ def about_model(past: PastRun, run: Run, checkpoint: Checkpoint) -> dict[str, An
             for name in ("test", "validation")
         },
         "run": {
-            "id": past.record.id,
+            "id": past.id,
             "method": config.method,
             "dataset": config.dataset,
             "seed": config.seed,

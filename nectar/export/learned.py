@@ -8,21 +8,21 @@ from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models import Classifier
 from common.models.registry import KINDS
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
 
 
-def require_images(past: PastRun, run: Run) -> None:
+def require_images(past: RunRecord, run: Run) -> None:
     """Refuse a run whose model takes no images: ConfigError."""
     if not run.info.has_images:
         what = "language model" if run.info.kind == "text" else f"model of {KINDS[run.info.kind]},"
         raise ConfigError(
             f"{past.directory} learned a {what} of {run.info.name}, which cannot be exported: an exported folder reads "
-            f"pictures and names their classes; its weights are in {past.record.last}, which safetensors reads"
+            f"pictures and names their classes; its weights are in {past.last}, which safetensors reads"
         )
 
 
-def checkpoint_of(past: PastRun, *, best: bool) -> Checkpoint:
+def checkpoint_of(past: RunRecord, *, best: bool) -> Checkpoint:
     """Return the newest checkpoint, or that of the round best on validation.
 
     Raises
@@ -32,12 +32,11 @@ def checkpoint_of(past: PastRun, *, best: bool) -> Checkpoint:
     FederationError
         If the run has no checkpoint, or it cannot be read.
     """
-    record = past.record
-    if best and record.last.is_file() and not record.best.is_file():
+    if best and past.last.is_file() and not past.best.is_file():
         raise ConfigError(
             f"{past.directory} has no best round, because nothing was held back for validation: leave --best out"
         )
-    if not record.last.is_file():
+    if not past.last.is_file():
         raise FederationError(
             f"{past.directory} has no model to export: the run has not finished a round; "
             f"`nectar simulate resume={past.directory}` continues it"

@@ -8,6 +8,9 @@ from pathlib import Path
 from common.config.text import from_home
 from common.errors import ConfigError
 
+REPORT = "report.html"
+"""What a run's report is called in its record."""
+
 _PAGES = (".html", ".htm")
 
 

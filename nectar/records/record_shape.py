@@ -9,7 +9,6 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from common.errors import FederationError
-from server_app.record import AUDIT, Record
 
 
 class Shape(BaseModel):
@@ -180,14 +179,6 @@ class Audit(Shape):
     controls: dict[str, int]
     everybody: ExaminedSite = Field(alias="all")
     sites: dict[str, ExaminedSite]
-
-
-def audit_of(record: Record) -> dict[str, Any] | None:
-    """Return audit-images.json, None where nobody asked; FederationError if a value is not what the audit writes."""
-    content = record.json(AUDIT)
-    if content is not None:
-        require(Audit, content, record.directory / AUDIT)
-    return content
 
 
 class Provenance(Shape):

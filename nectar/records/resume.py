@@ -8,7 +8,7 @@ from typing import Any
 
 from common.config.keys import CONFIG
 from common.errors import ConfigError
-from nectar.records.named_record import record_at
+from nectar.records.record import record_at
 from server_app.record import RunDirectory
 
 Scalar = str | int | float | bool

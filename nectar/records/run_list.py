@@ -1,115 +1,43 @@
-"""The records below an output directory: what each is at a glance, and letting some go."""
+"""The records below an output directory: listed, looked up by a run's identity, and removed."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError, NectarError
 from common.storage.files import read_file
-from nectar.records.named_record import LATEST, record_at
-from server_app.metrics_file import parse_line
-from server_app.record import RunDirectory
+from nectar.records.record import LATEST, RunRecord, record_at
+from server_app.record import PROVENANCE, RunDirectory
 from server_app.writer import Writer
 from server_app.writer import sweep as sweep_begun
 
-OUTCOMES = ("completed", "failed", "interrupted", "running", "killed")
-"""How a run stands; ``killed`` is one whose record says ``running`` and that no process writes."""
+if TYPE_CHECKING:
+    from nectar.records.identity import Identity
 
 #: what a record is called from the moment it goes until its last file is gone
 _GOING = ".removed-"
 
 
-@dataclass(frozen=True)
-class ListedRun:
-    """A record at a glance.
-
-    Parameters
-    ----------
-    done : int
-        Rounds on record.
-    accuracy : float or None
-        That of the last round, on the server's test set or else at the sites.
-    outcome : str
-        One of OUTCOMES.
-    size : int
-        Bytes of its files.
-    """
-
-    directory: Path
-    method: str
-    dataset: str
-    seed: int | None
-    rounds: int | None
-    done: int
-    accuracy: float | None
-    outcome: str
-    size: int
-    started: datetime | None
-
-    @property
-    def id(self) -> str:
-        """The record's name."""
-        return self.directory.name
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON can state it."""
-        return {
-            "id": self.id,
-            "directory": str(self.directory),
-            "method": self.method,
-            "dataset": self.dataset,
-            "seed": self.seed,
-            "rounds": self.rounds,
-            "done": self.done,
-            "accuracy": self.accuracy,
-            "outcome": self.outcome,
-            "bytes": self.size,
-            "started": None if self.started is None else self.started.isoformat(),
-        }
-
-
-def runs_below(directory: Path) -> list[ListedRun]:
+def runs_below(directory: Path) -> list[RunRecord]:
     """Return the records that lie in ``directory``, newest first; links are passed over."""
-    found = [run for name in _names(directory) if (run := read_run(directory / name)) is not None]
+    found = [
+        run for name in _names(directory) if (run := RunRecord.find(directory / name)) is not None
+    ]
     oldest = datetime.min.replace(tzinfo=UTC)
     return sorted(found, key=lambda run: (run.started or oldest, run.id), reverse=True)
 
 
-def run_called(directory: Path, name: str) -> ListedRun | None:
+def run_called(directory: Path, name: str) -> RunRecord | None:
     """Return the record in ``directory`` that has this id; None if there is none."""
-    return read_run(directory / name) if name in _names(directory) else None
+    return RunRecord.find(directory / name) if name in _names(directory) else None
 
 
-def read_run(directory: Path) -> ListedRun | None:
-    """Return the record in ``directory``; None if it is none."""
-    provenance = RunDirectory(directory).stated()
-    if provenance is None:
-        return None
-    asked = provenance["run-config"]
-    lines = list(_lines(directory))
-    asked_for = _whole(asked.get("rounds"))
-    done = max((line["round"] for line in lines), default=0)
-    return ListedRun(
-        directory,
-        str(asked.get("method", "")),
-        str(asked.get("dataset", "")),
-        _whole(asked.get("seed")),
-        None if asked_for is None else max(asked_for, done),  # it may have been told to go on
-        done,
-        _accuracy(lines),
-        _outcome(directory, str(provenance.get("outcome", ""))),
-        sum(_sizes(directory)),
-        _moment(provenance.get("started")),
-    )
-
-
-def chosen(output: Path, names: Sequence[str]) -> list[ListedRun]:
+def chosen(output: Path, names: Sequence[str]) -> list[RunRecord]:
     """Return the records that are named for removal, all of which may go.
 
     Parameters
@@ -122,7 +50,7 @@ def chosen(output: Path, names: Sequence[str]) -> list[ListedRun]:
     ConfigError
         If one is no record that lies in the output directory itself, is a link, is named twice, or is being written.
     """
-    found: dict[str, ListedRun] = {}
+    found: dict[str, RunRecord] = {}
     for name in names:
         run = _removable(output, name)
         if run.id in found:
@@ -131,7 +59,7 @@ def chosen(output: Path, names: Sequence[str]) -> list[ListedRun]:
     return list(found.values())
 
 
-def remove(run: ListedRun) -> None:
+def remove(run: RunRecord) -> None:
     """Let a record go: it is there whole, or not at all, whatever happens while its files are deleted.
 
     Raises
@@ -156,7 +84,7 @@ def sweep(output: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _removable(output: Path, name: str) -> ListedRun:
+def _removable(output: Path, name: str) -> RunRecord:
     place = record_at(name, str(output)) if name == LATEST else Path(name).expanduser()
     directory = place if place.is_absolute() else output / place
     if directory.parent.resolve() != output.resolve() or directory.name.startswith("."):
@@ -164,14 +92,14 @@ def _removable(output: Path, name: str) -> ListedRun:
             f"{name} does not lie in {output}: give a record's id, and its folder as output-dir=DIRECTORY."
         )
     directory = output / directory.name
-    run = None if directory.is_symlink() else read_run(directory)
+    run = None if directory.is_symlink() else RunRecord.find(directory)
     if run is None:
         raise ConfigError(f"{name} is not a run's record in {output}: `nectar runs` lists those.")
     _refuse_written(run)
     return run
 
 
-def _refuse_written(run: ListedRun) -> None:
+def _refuse_written(run: RunRecord) -> None:
     writer = Writer(run.directory)
     if writer.is_at_work():
         raise ConfigError(
@@ -191,43 +119,51 @@ def _is_own(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
 
 
-def _lines(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of metrics.jsonl that can be read: a glance says what is there."""
-    try:
-        texts = read_file(directory / "metrics.jsonl").splitlines()
-    except OSError:
-        return
-    yield from filter(None, map(parse_line, texts))
+class Archive:
+    """The records of one output directory; a provenance is read again only once it has changed."""
 
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._known: dict[Path, tuple[int, dict[str, Any] | None]] = {}
 
-def _accuracy(lines: Sequence[dict[str, Any]]) -> float | None:
-    figures = (lines[-1].get("test") or lines[-1].get("sites")) if lines else None
-    value = figures.get("accuracy") if isinstance(figures, dict) else None
-    return float(value) if isinstance(value, int | float) else None
+    def completed(self, identity: Identity, *, alone: bool = False) -> RunRecord | None:
+        """Return the completed record of a run, one that ran alone first; with ``alone`` no other."""
+        found = [run for run in self._of(identity) if run.completed and (run.alone or not alone)]
+        return min(found, key=lambda run: (not run.alone, run.id), default=None)
 
+    def all_completed(self) -> list[RunRecord]:
+        """Return every record of a run that went to its last round."""
+        return [run for run in self._read() if run.completed]
 
-def _outcome(directory: Path, said: str) -> str:
-    kind = said.partition(":")[0]
-    if kind != "running":
-        return kind if kind in OUTCOMES else "failed"
-    return "running" if Writer(directory).is_at_work() else "killed"
+    def unfinished(self, identity: Identity) -> RunRecord | None:
+        """Return the record of a run that broke off, and that no process writes: the one that got furthest."""
+        found = [run for run in self._of(identity) if not run.completed]
+        found = [run for run in found if not Writer(run.directory).is_at_work()]
+        return max(found, key=lambda run: (rounds_in(run.directory), run.id), default=None)
 
+    def _of(self, identity: Identity) -> list[RunRecord]:
+        return [run for run in self._read() if identity.is_of(run.provenance)]
 
-def _sizes(directory: Path) -> Iterator[int]:
-    for folder, _, files in os.walk(directory):
-        for name in files:
+    def _read(self) -> Iterator[RunRecord]:
+        known: dict[Path, tuple[int, dict[str, Any] | None]] = {}
+        for path in sorted(self._directory.glob(f"[!.]*/{PROVENANCE}")):
             try:
-                yield Path(folder, name).lstat().st_size
-            except OSError:  # gone meanwhile
+                changed = path.stat().st_mtime_ns
+            except OSError:  # removed meanwhile
                 continue
+            before = self._known.get(path)
+            if before is None or before[0] != changed:
+                before = changed, RunDirectory(path.parent).stated()
+            known[path] = before
+        self._known = known
+        for path, (_, stated) in known.items():
+            if stated is not None:
+                yield RunRecord(path.parent, provenance=stated)
 
 
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _moment(text: Any) -> datetime | None:
+def rounds_in(directory: Path) -> int:
+    """Return how many rounds of training are on record, the last line's; 0 without a record."""
     try:
-        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return None
+        return max(0, read_file(directory / "metrics.jsonl").count(b"\n") - 1)
+    except OSError:
+        return 0

@@ -1,16 +1,17 @@
-"""Accuracy and loss, against rounds and against what the sites sent."""
+"""Accuracy and loss, against rounds and against what the sites sent: of one run, and of several side by side."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from statistics import mean, stdev
+from typing import Any, NamedTuple
 
 from nectar.charts import UNIT, Series, inline_svg, lines
-from nectar.report.html import Markup, h
-from nectar.report.text import number, total
-from nectar.report.view import View, groups, judged_by
+from nectar.report.tables import Cell, Table
+from nectar.report.text import MISSING, is_number, number, share, size, total
+from nectar.report.view import View, accuracy, groups, judged_by
 
 _SHOWN = {"test": "test", "validation": "validation", "sites": "sites' own data"}
 _UP = f"{UNIT} sent by all sites so far"
@@ -18,38 +19,89 @@ _UP = f"{UNIT} sent by all sites so far"
 _FAR_APART = 8
 
 
-def of_run(view: View) -> Markup:
+class Charts(NamedTuple):
+    """Charts as SVG: those that are shown, and others, folded under a title."""
+
+    shown: list[str]
+    title: str
+    folded: list[str]
+
+
+def of_run(view: View) -> Charts:
     """Draw one run's figures, wherever they were taken; those by bytes, mostly of the same shape, are folded."""
     rounds = [float(line["round"]) for line in view.lines]
-    sent = sent_so_far(view)
-    by_round: list[Markup | None] = []
-    by_bytes: list[Markup | None] = []
+    drawn: dict[str, list[str]] = {"round": [], _UP: []}
     for figure in ("accuracy", "loss"):
-        tracks = {name: _values(view.lines, of, figure) for of, name in _SHOWN.items()}
+        tracks = {name: _values(view, of, figure) for of, name in _SHOWN.items()}
         there = {name: y for name, y in tracks.items() if not all(map(math.isnan, y))}
-        for charts, axis, x in ((by_round, "round", rounds), (by_bytes, _UP, sent)):
+        for axis, x in (("round", rounds), (_UP, sent_so_far(view))):
             series = [Series(name, x, y) for name, y in there.items()]
-            charts.append(_chart(view.past.record.id, figure, axis, series, log_x=False))
-    return _side_by_side(by_round, "By bytes sent", by_bytes)
+            drawn[axis] += _chart(view.record.id, figure, axis, series)
+    return Charts(drawn["round"], "By bytes sent", drawn[_UP])
 
 
-def of_groups(views: Sequence[View]) -> Markup:
+def of_groups(views: Sequence[View]) -> Charts:
     """Draw the groups' means with the band from the lowest to the highest seed; the loss is folded."""
     of = judged_by(views)
-    named = groups(views)
     totals = [up for view in views for up in sent_so_far(view)[-1:] if up > 0]
     log_x = bool(totals) and max(totals) > _FAR_APART * min(totals)
-    accuracy: list[Markup | None] = []
-    loss: list[Markup | None] = []
-    for charts, figure in ((accuracy, "accuracy"), (loss, "loss")):
+    drawn: dict[str, list[str]] = {"accuracy": [], "loss": []}
+    for figure, charts in drawn.items():
         for axis in ("round", _UP):
+            by_bytes = axis == _UP
             series = [
-                _mean(name, members, of, figure, against_bytes=axis == _UP)
-                for name, members in named.items()
+                _mean(name, members, of, figure, by_bytes=by_bytes)
+                for name, members in groups(views).items()
             ]
-            drawn = [one for one in series if len(one.x)]
-            charts.append(_chart("all runs", figure, axis, drawn, log_x=log_x and axis == _UP))
-    return _side_by_side(accuracy, "Loss", loss)
+            some = [one for one in series if len(one.x)]
+            charts += _chart("all runs", figure, axis, some, log_x=log_x and by_bytes)
+    return Charts(drawn["accuracy"], "Loss", drawn["loss"])
+
+
+def side_by_side(views: Sequence[View]) -> Table:
+    """Compare the groups: the mean over seeds, its spread, and every seed's own figure."""
+    of = judged_by(views)
+    rows: list[list[Cell]] = []
+    for name, members in groups(views).items():
+        final = [accuracy(view.lines[-1], of) if view.lines else None for view in members]
+        values = [number(value) for value in final if is_number(value)]
+        seeds = ", ".join(
+            f"{view.settings.get('seed')}: {share(value)}{'' if view.record.completed else ' (unfinished)'}"
+            for view, value in zip(members, final, strict=True)
+        )
+        reached = sorted({view.reached for view in members})
+        up = size(round(mean((sent_so_far(view) or [0])[-1] for view in members)))
+        rows.append(
+            [
+                name,
+                share(mean(values)) if values else MISSING,
+                f"{stdev(values):.4f}" if len(values) > 1 else MISSING,
+                " to ".join(str(r) for r in (reached[0], reached[-1])[: len(reached)]),
+                up,
+                (seeds, "words"),
+            ]
+        )
+    where = "test set" if of == "test" else "the sites' own data"
+    head: list[Cell] = ["runs", "accuracy", "std over seeds", "rounds", "up in all"]
+    caption = f"Accuracy after the last round, {where}"
+    return Table(caption, [*head, ("seed: accuracy", "left")], rows)
+
+
+def classes_side_by_side(views: Sequence[View]) -> Table | None:
+    """Compare the accuracy by class, where all runs have the same classes."""
+    named = groups(views)
+    classes = views[0].classes
+    columns = []
+    for members in named.values():
+        found = [
+            (view.lines[-1].get("test") or {}).get("per_class") for view in members if view.lines
+        ]
+        if any(view.classes != classes for view in members) or not all(found) or not found:
+            return None
+        known = [[float(v) for v in each if is_number(v)] for each in zip(*found, strict=True)]
+        columns.append([share(mean(each)) if each else MISSING for each in known])
+    rows = [[name, *cells] for name, *cells in zip(classes, *columns, strict=True)]
+    return Table("Test accuracy by class, mean over seeds", ["class", *named], rows)
 
 
 def sent_so_far(view: View) -> list[float]:
@@ -58,15 +110,13 @@ def sent_so_far(view: View) -> list[float]:
     return list(accumulate(ups))
 
 
-def _mean(
-    name: str, members: Sequence[View], of: str, figure: str, *, against_bytes: bool
-) -> Series:
+def _mean(name: str, members: Sequence[View], of: str, figure: str, *, by_bytes: bool) -> Series:
     """Average over the seeds, in the rounds that all of them reached."""
-    tracks = [
+    tracks: list[Mapping[Any, tuple[float, float]]] = [
         {
-            line["round"]: (up if against_bytes else float(line["round"]), value)
+            line["round"]: (up if by_bytes else float(line["round"]), value)
             for line, up, value in zip(
-                view.lines, sent_so_far(view), _values(view.lines, of, figure), strict=True
+                view.lines, sent_so_far(view), _values(view, of, figure), strict=True
             )
             if not math.isnan(value)
         }
@@ -85,34 +135,17 @@ def _mean(
     )
 
 
-def _values(rows: Sequence[Mapping[str, Any]], of: str, figure: str) -> list[float]:
-    return [number((line.get(of) or {}).get(figure)) for line in rows]
+def _values(view: View, of: str, figure: str) -> list[float]:
+    return [number((line.get(of) or {}).get(figure)) for line in view.lines]
 
 
 def _chart(
-    where: str, figure: str, axis: str, series: Sequence[Series], *, log_x: bool
-) -> Markup | None:
+    where: str, figure: str, axis: str, series: Sequence[Series], *, log_x: bool = False
+) -> list[str]:
+    """Return the chart, none without a series."""
     if not series:
-        return None
+        return []
     against = "round" if axis == "round" else "bytes sent"
-    label = f"{where}: {figure} by {against}"
-    drawn = lines(
-        series,
-        title=f"{figure.capitalize()} by {against}",
-        x_label=axis,
-        y_label=figure,
-        log_x=log_x,
-    )
-    return h("div", Markup(inline_svg(drawn, label=label)), class_="chart")
-
-
-def _side_by_side(
-    charts: Sequence[Markup | None], folded: str, others: Sequence[Markup | None]
-) -> Markup:
-    shown, hidden = list(filter(None, charts)), list(filter(None, others))
-    if not shown:
-        return h("p", "No accuracy or loss is on record.")
-    below = (
-        h("details", h("summary", folded), h("div", *hidden, class_="charts")) if hidden else None
-    )
-    return h("div", h("div", *shown, class_="charts"), below)
+    title = f"{figure.capitalize()} by {against}"
+    drawn = lines(series, title=title, x_label=axis, y_label=figure, log_x=log_x)
+    return [inline_svg(drawn, label=f"{where}: {figure} by {against}")]

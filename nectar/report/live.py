@@ -21,9 +21,9 @@ from typing import Any
 
 from common.config.own_parts import Judge
 from common.errors import ConfigError, NectarError
-from nectar.records.run_list import ListedRun, run_called, runs_below
-from nectar.report.html import Markup, h, join, table, words
-from nectar.report.text import MISSING, share, size
+from nectar.records.record import RunRecord
+from nectar.records.run_list import run_called, runs_below
+from nectar.report.page import POLICY, page_of, render
 
 LOOPBACK = "127.0.0.1"
 
@@ -104,13 +104,29 @@ class LiveView:
             return None
         if runs and found["what"] != "beside":
             return self._report(runs), any(run.outcome == "running" for run in runs)
-        return _list(self._directory, runs_below(self._directory), f"/{self._token}/", ids), True
+        return self._list(ids), True
 
-    def _report(self, runs: Sequence[ListedRun]) -> str:
+    def _list(self, chosen: Sequence[str]) -> str:
+        """Return the list of the records; which of them are ``chosen`` stands in the links alone."""
+        runs = runs_below(self._directory)
+        changed = {
+            run.id: [one for one in chosen if one != run.id]
+            if run.id in chosen
+            else [*chosen, run.id]
+            for run in runs
+        }
+        return render(
+            "list.html",
+            title=f"Runs in {self._directory}",
+            runs=runs,
+            chosen=chosen,
+            changed=changed,
+            most=_MOST_BESIDE,
+            root=f"/{self._token}/",
+        )
+
+    def _report(self, runs: Sequence[RunRecord]) -> str:
         """Return the report on runs, drawn again only after a record of theirs has changed."""
-        from nectar.records.past_run import PastRun
-        from nectar.report.writing import page_of
-
         with self._drawing:
             state = [(run.outcome, run.done, run.size) for run in runs]
             ids = tuple(run.id for run in runs)
@@ -118,9 +134,9 @@ class LiveView:
             if known is not None and known[0] == state:
                 return known[1]
             try:
-                text = page_of([PastRun.open(run.directory, self._judge) for run in runs])
+                text = page_of([RunRecord.open(run.directory, self._judge) for run in runs])
             except NectarError as error:
-                return _document(", ".join(ids), h("p", str(error), class_="outcome bad"))
+                return render("list.html", title=", ".join(ids), failed=str(error))
             self._drawn = {ids: (state, text)}  # of what was looked at last
             return text
 
@@ -169,8 +185,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, found[0], again=found[1])
 
     def _send(self, status: HTTPStatus, page: str, *, again: bool = False) -> None:
-        from nectar.report.page import POLICY
-
         content = page.encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/html; charset=utf-8")
@@ -189,58 +203,5 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing: the address holds the secret."""
 
 
-def _list(directory: Path, runs: Sequence[ListedRun], root: str, chosen: Sequence[str]) -> str:
-    """Return the list below the address ``root``; which records are ``chosen`` stands in the links alone."""
-    head = (
-        *("record", words("method"), words("data set"), "seed", "rounds", "accuracy"),
-        *(words("state"), "size", words("side by side")),
-    )
-    rows = [[*_row(run, root), _choice(run.id, root, chosen)] for run in runs]
-    shown = table("Records, newest first", head, rows)
-    beside = h(
-        "p", h("a", f"{len(chosen)} records side by side", href=f"{root}run/{'+'.join(chosen)}")
-    )
-    content = shown if runs else h("p", "No run has been recorded here yet.")
-    return _document(f"Runs in {directory}", join([beside if chosen else None, content]))
-
-
-def _row(run: ListedRun, root: str) -> list[str]:
-    rounds = f"{run.done}/{MISSING if run.rounds is None else run.rounds}"
-    link = h("a", run.id, href=f"{root}run/{run.id}")
-    seed = MISSING if run.seed is None else str(run.seed)
-    told = [h("td", text, class_="left") for text in (run.method, run.dataset)]
-    state = h("td", run.outcome, class_="left")
-    return [link, *told, seed, rounds, share(run.accuracy), state, size(run.size)]
-
-
-def _choice(own: str, root: str, chosen: Sequence[str]) -> Markup:
-    """Return the link that adds a record to the chosen ones, or takes it out."""
-    left = [one for one in chosen if one != own]
-    there = len(left) < len(chosen)
-    if not there and len(chosen) == _MOST_BESIDE:
-        return h("td", f"{_MOST_BESIDE} at the most", class_="left")
-    ids = left if there else [*chosen, own]
-    href = f"{root}beside/{'+'.join(ids)}" if ids else root
-    label = f"{'leave out' if there else 'add'} {own}"
-    link = h("a", "leave out" if there else "add", href=href, aria_label=label)
-    return h("td", link, class_="left")
-
-
 def _said(sentence: str) -> str:
-    return _document("Nectar", h("p", sentence))
-
-
-def _document(title: str, content: Markup) -> str:
-    from nectar.report.style import CSS
-
-    head = join(
-        [
-            h("meta", charset="utf-8"),
-            h("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            Markup('<link rel="icon" href="data:,">'),  # or a browser asks for one
-            h("title", title),
-            h("style", Markup(CSS)),
-        ]
-    )
-    body = join([h("header", h("h1", title)), h("main", content)])
-    return f"<!DOCTYPE html>\n{h('html', h('head', head), h('body', body), lang='en')}\n"
+    return render("list.html", title="Nectar", said=sentence)

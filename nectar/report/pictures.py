@@ -1,27 +1,29 @@
-"""The images that sites sent, or the server made of what they sent, a strip a class above the nearest real ones."""
+"""What sites sent, or the server made of what they sent: images above the nearest real ones, rows and series."""
 
 from __future__ import annotations
 
 import base64
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from PIL import Image
 from torch import Tensor
 
+from common.data.own.rows import column_names, raw_values
 from common.errors import NectarError
 from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES, site_slug
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
-from nectar.report.html import Markup, h, join, scroll
-from nectar.report.neighbours import Likest, Nearest, RealImages, real_images
-from nectar.report.rows import of_rows
+from nectar.charts import inline_svg, small_multiples
+from nectar.records.real_images import Likest, Nearest, RealImages, real_images
+from nectar.report.tables import Table
 from nectar.report.text import plural
 from nectar.report.view import View
 from server_app.recorder import hard, on_screen
@@ -29,31 +31,22 @@ from server_app.synthetic_sets import contrast_of
 
 #: what is drawn of one run at most; the record has all
 _MAX_SITES, _MAX_CLASSES, _MAX_IMAGES = 20, 20, 10
+#: the same of tables and series: sites with series, examples of a class, columns
+_MAX_DRAWN, _MAX_EACH, _MAX_COLUMNS = 5, 5, 12
 #: closer than this to a real image is the same image but for rounding
 _SAME = 0.005
-_OPEN = 2
 
 Beside = Nearest | Likest
-_WHICH: dict[type[Beside], str] = {
-    Nearest: "the nearest real one and its distance",
-    Likest: "the most similar real one and their correlation",
-}
-#: what is compared with the images that a site sent, by the site whose real images it is: its own, one it helped
-Compared = dict[str, Beside]
 
-#: what is said above the strips
-_STRETCHED = (
-    "Their values lie outside what a screen shows, or in a small part of it: each one is drawn from its own smallest "
-    "value, black, to its own largest, white. How strong an image is cannot be seen."
-)
-_BELOW: dict[Contrast, str] = {
-    "pixels": "Below each {done} image is the nearest one among {whose} own real images, and how far it is: the root "
-    "of the mean squared difference of their pixel values, which run from 0 to 1. 0 is the same image. "
-    "The site whose image lies closest to a real one stands first.",
-    "stretched": "Below each {done} image is the most similar one among {whose} own real images, and how alike the two "
-    "are: the correlation of their pixel values, which no change of contrast or brightness moves. 1 is the same "
-    "image, -1 the same as a negative, 0 is nothing in common.",
-}
+
+class Picture(NamedTuple):
+    """A PNG file as an ``<img>`` has it, of ``n`` images side by side."""
+
+    src: str
+    alt: str
+    width: int
+    height: int
+    n: int = 1
 
 
 @dataclass
@@ -62,50 +55,196 @@ class Budget:
 
     left: int
 
-    def picture(self, png: bytes, alt: str, width: int, height: int) -> Markup | None:
-        """Return the picture as an ``<img>``, or None where it would be too much."""
+    def picture(self, png: bytes, alt: str, width: int, height: int, n: int = 1) -> Picture:
+        """Return the picture; `_Spent` where it would be too much."""
         if len(png) > self.left:
-            return None
+            raise _Spent
         self.left -= len(png)
         data = base64.b64encode(png).decode("ascii")
-        source = f"data:image/png;base64,{data}"
-        return h("img", src=source, alt=alt, width=width, height=height)
+        return Picture(f"data:image/png;base64,{data}", alt, width, height, n)
 
 
-def of_run(view: View, level: int, budget: Budget) -> Markup:
-    """Show what the sites of one run sent, in the last round and in the first."""
+class _Spent(Exception):
+    """The page may take no more pictures."""
+
+
+@dataclass
+class SiteImages:
+    """What one site sent: a row a class of strips of images, each with the captions below it; or a table; a curve."""
+
+    site: str
+    count: str
+    judgement: str = ""
+    caption: str = ""
+    rows: list[tuple[str, list[tuple[Picture, list[str]]]]] = field(default_factory=list)
+    table: Table | None = None
+    chart: str = ""
+
+
+@dataclass
+class Images:
+    """What is shown of a run: a sentence where there is nothing; else the sites' images of the last and first round.
+
+    Parameters
+    ----------
+    real : bool
+        Whether real images are among them.
+    more : int
+        Sites whose images are left out, of ``of``.
+    first : list of (str, Picture)
+        Each site's images of the first round; ``first_of`` sites have some.
+    """
+
+    nothing: str = ""
+    introduction: list[str] = field(default_factory=list)
+    real: bool = False
+    sites: list[SiteImages] = field(default_factory=list)
+    more: int = 0
+    of: int = 0
+    first: list[tuple[str, Picture]] = field(default_factory=list)
+    first_of: int = 0
+
+
+def of_run(view: View, budget: Budget) -> Images:
+    """Return what the sites of one run sent, in the last round and in the first."""
     try:
-        server_round, sets = view.past.synthetic()
-        contrast = contrast_of(view.past.record.last_sets) if sets else "pixels"
+        server_round, sets = view.record.synthetic()
+        contrast = contrast_of(view.record.last_sets) if sets else "pixels"
     except NectarError as error:
-        return h("p", f"The images cannot be shown: {error}.")
+        return Images(f"The images cannot be shown: {error}.")
     if not sets:
-        return h("p", _nothing(view))
+        return Images(_nothing(view))
     if view.info is None:
-        return h("p", "The images cannot be shown: this release does not know the data set.")
+        return Images("The images cannot be shown: this release does not know the data set.")
     if not view.info.has_images:
-        return of_rows(sets, view.info, server_round, view.past.record.id)
-    real = real_images(view)
+        return _of_rows(sets, view.info, server_round, view.record.id)
+    real = real_images(view.record)
+    found = Images("", _introduction(view, server_round, real, contrast, sets), of=len(sets))
+    found.real = isinstance(real, RealImages)
     helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
+    apart = {site: closest.distance for site, closest in view.closest.items()}
+    try:
+        for site in sorted(sets, key=lambda one: apart.get(one, math.inf))[:_MAX_SITES]:
+            others = [helped[site]] if site in helped else []
+            drawn = _site(site, others, sets[site], view, view.info, real, contrast, budget)
+            found.sites.append(drawn)
+    except _Spent:
+        pass
+    found.more = len(sets) - len(found.sites)
+    if server_round > 1:
+        _first_round(found, view, list(sets), budget)
+    return found
+
+
+def _nothing(view: View) -> str:
+    if not view.rounds:
+        return "No round was finished, so no images were sent."
+    if view.facts is not None and view.facts.carries:
+        return f"{view.spoken} sends {view.facts.carries}, no images: there is nothing to show."
+    if view.info is not None and not view.info.has_values:
+        return (
+            "The data are text: what was sent in its place is not a picture, and nothing was drawn."
+        )
+    return "The record holds no images."
+
+
+def heading(view: View, server_round: int) -> str:
+    """Return the heading of a round's images."""
+    told = {"sent": "What the sites sent in", "made": "What the server made in"}
+    return f"{told[view.done]} round {server_round}"
+
+
+def _introduction(
+    view: View,
+    server_round: int,
+    real: RealImages | str,
+    contrast: Contrast,
+    sets: Mapping[str, SyntheticImages],
+) -> list[str]:
+    what = view.facts.pictures if view.facts is not None else "images"
     whose = "all sites'" if ALL_SITES in sets else "the site's"
-    parts = [*_introduction(view, server_round, real, contrast, whose)]
-    shown = sorted(sets, key=lambda site: _apart(view, site))[:_MAX_SITES]
-    drawn = 0
-    for site in shown:
-        opened, others = drawn < _OPEN, [helped[site]] if site in helped else []
-        block = _site(site, others, sets[site], view, real, contrast, budget, opened=opened)
-        if block is None:
-            break
-        parts.append(block)
-        drawn += 1
-    if drawn < len(sets):
-        parts.append(_note(drawn, len(sets)))
-    return join([*parts, _first_round(view, list(sets), server_round, level, budget)])
+    said = [f"{heading(view, server_round)}: {what}, a strip a class."]
+    if contrast == "stretched":
+        said.append(
+            "Their values lie outside what a screen shows, or in a small part of it: each one is drawn from its own "
+            "smallest value, black, to its own largest, white. How strong an image is cannot be seen."
+        )
+    which = "nearest" if contrast == "pixels" else "most similar"
+    if isinstance(real, str):
+        return [*said, f"The {which} real images are not shown: {real}."]
+    below = (
+        f"Below each {view.done} image is the {which} one among {whose} own real images, and how "
+    )
+    if contrast == "pixels":
+        return [
+            *said,
+            below
+            + "far it is: the root of the mean squared difference of their pixel values, which run from 0 to 1. "
+            "0 is the same image. The site whose image lies closest to a real one stands first.",
+        ]
+    return [
+        *said,
+        below
+        + "alike the two are: the correlation of their pixel values, which no change of contrast or brightness "
+        "moves. 1 is the same image, -1 the same as a negative, 0 is nothing in common.",
+    ]
 
 
-def _apart(view: View, site: str) -> float:
-    """Return how far a site's closest image lies from a real one; those of which nothing is known come last."""
-    return view.closest[site].distance if site in view.closest else math.inf
+def _site(
+    site: str,
+    others: Sequence[str],
+    sent: SyntheticImages,
+    view: View,
+    info: DatasetInfo,
+    real: RealImages | str,
+    contrast: Contrast,
+    budget: Budget,
+) -> SiteImages:
+    """Draw one site's images above its own real ones and those of ``others``; `_Spent` where they are too much."""
+    labels = hard(sent.labels)
+    images = on_screen(sent.images, info, contrast)
+    present = torch.unique(labels).tolist()
+    chosen = [(labels == c).nonzero().flatten()[:_MAX_IMAGES] for c in present[:_MAX_CLASSES]]
+    every = torch.cat(chosen)
+    compared: dict[str, Beside] = {}
+    if isinstance(real, RealImages):
+        ask = real.nearest if contrast == "pixels" else real.likest
+        found = {owner: ask(owner, images[every]) for owner in (site, *others)}
+        compared = {owner: one for owner, one in found.items() if one is not None}
+    which = "nearest" if contrast == "pixels" else "most similar"
+    rows, start = [], 0
+    for c, members in zip(present, chosen, strict=False):
+        part = slice(start, start + len(members))
+        start += len(members)
+        name = _class(info, c)
+        of = f"{site}, class {name}"
+        alt = f"{of}: {plural(len(members), 'image')} {view.done}"
+        sent_here = _drawn(images[members], alt, budget)
+        strips: list[tuple[Picture, list[str]]] = [(sent_here, [])]
+        for owner, one in compared.items():
+            alt = f"{of}: the {which} real image of each{'' if owner == site else f' at {owner}'}"
+            found_there = _drawn(one.images[part], alt, budget)
+            strips.append((found_there, one.captions[part]))
+        rows.append((name, strips))
+    said = counted = f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
+    if len(every) < len(labels):
+        said = f"{counted}; here {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
+    if compared:
+        how = "distance" if contrast == "pixels" else "their correlation"
+        line = f"the {which} real one and {'its ' if contrast == 'pixels' else ''}{how}"
+        whose = [line if o == site else f"{line} at {o}, which it helped" for o in compared]
+        said += f"; above: {view.done}, below: {'; '.join(whose)}"
+    judged = _judgement(site, compared[site]) if site in compared else ""
+    return SiteImages(site, plural(len(labels), "image"), judged, f"{site}: {said}", rows)
+
+
+def _class(info: DatasetInfo, c: int) -> str:
+    return info.classes[c] if c < len(info.classes) else str(c)
+
+
+def _drawn(images: Tensor, alt: str, budget: Budget) -> Picture:
+    png, width, height = strip(images)
+    return budget.picture(png, alt, width, height, len(images))
 
 
 def strip(images: Tensor) -> tuple[bytes, int, int]:
@@ -127,176 +266,16 @@ def strip(images: Tensor) -> tuple[bytes, int, int]:
     return buffer.getvalue(), n * (width + gap), height
 
 
-def _nothing(view: View) -> str:
-    if not view.rounds:
-        return "No round was finished, so no images were sent."
-    if view.facts is not None and view.facts.carries:
-        return f"{view.spoken} sends {view.facts.carries}, no images: there is nothing to show."
-    if view.info is not None and not view.info.has_values:
-        return (
-            "The data are text: what was sent in its place is not a picture, and nothing was drawn."
-        )
-    return "The record holds no images."
-
-
-def _done(view: View) -> str:
-    """Say what was done with the images: where something else travelled, the server made them of that."""
-    return "made" if view.facts is not None and view.facts.carries else "sent"
-
-
-def _heading(view: View, server_round: int) -> str:
-    told = {"sent": "What the sites sent in", "made": "What the server made in"}
-    return f"{told[_done(view)]} round {server_round}"
-
-
-def _introduction(
-    view: View, server_round: int, real: RealImages | str, contrast: Contrast, whose: str
-) -> list[Markup]:
-    what = view.facts.pictures if view.facts is not None else "images"
-    said = [h("p", f"{_heading(view, server_round)}: {what}, a strip a class.")]
-    if contrast == "stretched":
-        said.append(h("p", _STRETCHED))
-    if isinstance(real, str):
-        name = "nearest" if contrast == "pixels" else "most similar"
-        said.append(h("p", f"The {name} real images are not shown: {real}."))
-    else:
-        said += [
-            h("p", _BELOW[contrast].format(done=_done(view), whose=whose)),
-            h(
-                "p",
-                h("strong", "This page shows real images of the data set."),
-                " Do not hand it on where they are confidential.",
-            ),
-        ]
-    return said
-
-
-def _site(
-    site: str,
-    others: Sequence[str],
-    sent: SyntheticImages,
-    view: View,
-    real: RealImages | str,
-    contrast: Contrast,
-    budget: Budget,
-    *,
-    opened: bool,
-) -> Markup | None:
-    """Draw one site's images beside its own real ones and those of ``others``; None where the budget is spent."""
-    assert view.info is not None
-    labels = hard(sent.labels)
-    images = on_screen(sent.images, view.info, contrast)
-    present = torch.unique(labels).tolist()
-    chosen = [(labels == c).nonzero().flatten()[:_MAX_IMAGES] for c in present[:_MAX_CLASSES]]
-    every = torch.cat(chosen)
-    compared = _compared(real, [site, *others], images[every], contrast)
-    rows, start = [], 0
-    for c, members in zip(present, chosen, strict=False):
-        part = slice(start, start + len(members))
-        start += len(members)
-        of = f"{site}, class {_class(view.info, c)}"
-        cell = _strips(site, of, _done(view), images[members], compared, part, budget)
-        if cell is None:
-            return None
-        rows.append(h("tr", h("th", _class(view.info, c), scope="row"), h("td", *cell)))
-    head = h("tr", h("th", "class", scope="col"), h("th", "images", scope="col"))
-    said = _counted(len(labels), len(present), len(every), len(rows))
-    caption = h("caption", f"{site}: {said}{_order(site, compared, _done(view))}")
-    table = h("table", caption, h("thead", head), h("tbody", *rows), class_="pictures")
-    return h(
-        "details",
-        h("summary", f"{site}: {plural(len(labels), 'image')}"),
-        _judgement(site, compared.get(site)),
-        scroll(table, f"images of {site}"),
-        open=opened,
-    )
-
-
-def _compared(
-    real: RealImages | str, sites: Sequence[str], images: Tensor, contrast: Contrast
-) -> Compared:
-    """Return the nearest or likest real images of each of ``sites`` of which there are any."""
-    if isinstance(real, str):
-        return {}
-    ask = real.nearest if contrast == "pixels" else real.likest
-    found = {site: ask(site, images) for site in sites}
-    return {site: beside for site, beside in found.items() if beside is not None}
-
-
-def _order(site: str, compared: Compared, done: str) -> str:
-    """Say what the strips are, from the top."""
-    if not compared:
-        return ""
-    which = _WHICH[type(next(iter(compared.values())))]
-    whose = [
-        which if owner == site else f"{which} at {owner}, which it helped" for owner in compared
-    ]
-    return f"; above: {done}, below: {'; '.join(whose)}"
-
-
-def _counted(images: int, classes: int, shown: int, rows: int) -> str:
-    whole = f"{plural(images, 'image')} of {plural(classes, 'class', 'classes')}"
-    if shown == images:
-        return whole
-    part = f"{plural(shown, 'image')} of {plural(rows, 'class', 'classes')}"
-    return f"{whole}; here {part}"
-
-
-def _class(info: DatasetInfo, c: int) -> str:
-    return info.classes[c] if c < len(info.classes) else str(c)
-
-
-def _strips(
-    site: str,
-    of: str,
-    done: str,
-    images: Tensor,
-    compared: Compared,
-    part: slice,
-    budget: Budget,
-) -> list[Markup] | None:
-    n = len(images)
-    sent = budget.picture(*_drawn(images, f"{of}: {plural(n, 'image')} {done}"))
-    if sent is None:
-        return None
-    cells = [h("div", sent, class_="strip", style=f"--n:{n}")]
-    for owner, beside in compared.items():
-        which = "nearest" if isinstance(beside, Nearest) else "most similar"
-        whose = "" if owner == site else f" at {owner}"
-        alt = f"{of}: the {which} real image of each{whose}"
-        found = budget.picture(*_drawn(beside.images[part], alt))
-        if found is None:
-            return None
-        cells.append(h("div", found, class_="strip", style=f"--n:{n}"))
-        spans = _spans(beside.captions[part])
-        cells.append(h("div", *spans, class_="apart", style=f"--n:{n}"))
-    return cells
-
-
-def _drawn(images: Tensor, alt: str) -> tuple[bytes, str, int, int]:
-    png, width, height = strip(images)
-    return png, alt, width, height
-
-
-def _spans(texts: Sequence[str]) -> list[Markup]:
-    """Return the texts in a span each, with a space between, so that they are read apart."""
-    return [h("span", text + " ") for text in texts]
-
-
-def _judgement(site: str, beside: Beside | None) -> Markup | None:
-    if beside is None:
-        return None
+def _judgement(site: str, beside: Beside) -> str:
+    if isinstance(beside, Likest):
+        return _of_likest(beside)
     whose = "all sites" if site == ALL_SITES else "the site"
-    return h("p", _of_nearest(beside, whose) if isinstance(beside, Nearest) else _of_likest(beside))
-
-
-def _of_nearest(nearest: Nearest, whose: str) -> str:
-    ordered = sorted(nearest.distances)
+    ordered = sorted(beside.distances)
     same = sum(value < _SAME for value in ordered)
     said = f"Distances: smallest {ordered[0]:.3f}, median {ordered[len(ordered) // 2]:.3f}. "
-    if nearest.usual is not None:
+    if beside.usual is not None:
         said += (
-            f"A real image of {whose} is {nearest.usual:.3f} (median) from its nearest other one. "
+            f"A real image of {whose} is {beside.usual:.3f} (median) from its nearest other one. "
         )
     if same:
         said += f"{same} of {plural(len(ordered), 'image')} shown are real images of {whose}, but for rounding."
@@ -331,42 +310,57 @@ def _of_likest(likest: Likest) -> str:
     )
 
 
-def _first_round(
-    view: View, sites: Sequence[str], last: int, level: int, budget: Budget
-) -> Markup | None:
-    """Offer the pictures that the record kept of the first round, where it was not the last as well."""
-    folder = view.past.directory / "samples" / "round-001"
-    if last <= 1 or not folder.is_dir():
-        return None
+def _first_round(found: Images, view: View, sites: Sequence[str], budget: Budget) -> None:
+    """Add the pictures that the record kept of the first round."""
+    folder = view.record.directory / "samples" / "round-001"
     there = {site: path for site in sites if (path := folder / f"{site_slug(site)}.png").is_file()}
-    blocks = []
-    for site in list(there)[:_MAX_SITES]:
-        alt = f"{site}: images {_done(view)} in round 1, a row a class"
-        picture = _kept(there[site], alt, budget)
-        if picture is None:
-            break
-        label = f"round 1, images of {site}"
-        blocks += [h(f"h{level + 1}", f"{site}, round 1"), scroll(picture, label)]
-    if not blocks:
-        return None
-    note = _note(len(blocks) // 2, len(there)) if len(blocks) // 2 < len(there) else None
-    return h("details", h("summary", _heading(view, 1)), *blocks, note)
+    found.first_of = len(there)
+    for site, path in list(there.items())[:_MAX_SITES]:
+        try:
+            picture = _kept(path, f"{site}: images {view.done} in round 1, a row a class", budget)
+        except (OSError, SyntaxError, ValueError, _Spent):  # what Pillow raises for a damaged file
+            return
+        found.first.append((site, picture))
 
 
-def _kept(path: Path, alt: str, budget: Budget) -> Markup | None:
-    try:
-        with Image.open(path, formats=["PNG"]) as picture:
-            picture.verify()
-            width, height = picture.size
-        return budget.picture(path.read_bytes(), alt, width, height)
-    except (OSError, SyntaxError, ValueError):  # what Pillow raises for a damaged file
-        return None
+def _kept(path: Path, alt: str, budget: Budget) -> Picture:
+    with Image.open(path, formats=["PNG"]) as picture:
+        picture.verify()
+        width, height = picture.size
+    return budget.picture(path.read_bytes(), alt, width, height)
 
 
-def _note(drawn: int, of: int) -> Markup:
-    return h(
-        "p",
-        f"Pictures of {drawn} of {plural(of, 'site')} are shown, to keep this page small. The record has all of them "
-        "in samples/ and synthetic/.",
-        class_="note",
+def _of_rows(
+    sets: Mapping[str, SyntheticImages], info: DatasetInfo, server_round: int, run: str
+) -> Images:
+    """Return what each site of ``run`` sent in a round: raw values in a table, or curves by class."""
+    said = (
+        f"What stands for the sites' {info.unit} in round {server_round}, up to {_MAX_EACH} of a class, as it was sent "
+        "or made of that, in the data's own units. The record has all of it in samples/ and synthetic/."
     )
+    shown = list(sets)[: _MAX_SITES if info.kind == "table" else _MAX_DRAWN]
+    sites = [_rows(site, sets[site], info, run) for site in shown]
+    return Images("", [said], sites=sites, more=len(sets) - len(shown))
+
+
+def _rows(site: str, sent: SyntheticImages, info: DatasetInfo, run: str) -> SiteImages:
+    labels = hard(sent.labels)
+    chosen = torch.cat(
+        [(labels == c).nonzero().flatten()[:_MAX_EACH] for c in torch.unique(labels)]
+    )
+    classes = [_class(info, c) for c in labels[chosen].tolist()]
+    values, names = raw_values(sent.images[chosen], info), column_names(info)
+    found = SiteImages(site, plural(len(sent.labels), "example"))
+    if info.kind == "series":
+        drawn = small_multiples(values[:, :, 0], classes, names)
+        label = f"{run}, {site}: curves by class and channel"
+        found.chart = inline_svg(drawn, label=label)
+        return found
+    rows = [
+        [name, *(f"{value:.4g}" for value in row[:_MAX_COLUMNS])]
+        for name, row in zip(classes, values.reshape(len(values), -1), strict=True)
+    ]
+    more = len(names) - _MAX_COLUMNS
+    beside = f"; {more} more columns are not shown" if more > 0 else ""
+    found.table = Table(f"rows of {site}{beside}", ["class", *names[:_MAX_COLUMNS]], rows)
+    return found

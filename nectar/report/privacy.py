@@ -7,38 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nectar.records.real_images import Closest
 from nectar.report.facts import unknown
 from nectar.report.text import plural
 from nectar.report.view import View
 
-
-def protected(view: View) -> list[str]:
-    """Return what did not leave the devices, or was not given away, in a sentence each."""
-    if view.facts is None:
-        return []
-    return [
-        *view.facts.protected,
-        "Nothing that arrived was unpickled, and a device's error messages stayed in its own log.",
-    ]
-
-
-def exposed(view: View) -> list[str]:
-    """Return what an observer of the traffic, or the server, learned or may have learned."""
-    said = [*_sent(view)]
-    said += _beside(view)
-    if view.foreign:
-        said.append(
-            f"Nectar adds no differential privacy. If {view.method} adds noise, that is its own claim, and is not "
-            "accounted for here."
-        )
-    else:
-        said += _epsilons(view) or ["Nothing here is differentially private."]
-    return [*said, *_where(view)]
-
-
 _UNSTATED = (
     "Noise covers what was sent, but no epsilon can be stated here: what the sites were charged is in their own "
     "privacy ledgers, or has no bound."
+)
+_SEEDED = (
+    "The noise was drawn from the run's seed, as in every simulation: seeded noise, no guarantee. Nothing here is "
+    "differentially private; with the system's entropy the figure below would hold."
 )
 
 
@@ -56,9 +36,9 @@ def guarantee(view: View) -> Guarantee | None:
         return None
     last = _last_charges(view)
     told = [each for each in last.values() if each["events"]]
-    if not told or len(told) < len(last) or any(each["seeded"] for each in told):
+    if not told or len(told) < len(last):
         return None
-    if any(each["epsilon"] is None for each in told):
+    if any(each["seeded"] or each["epsilon"] is None for each in told):
         return None
     return Guarantee(max(float(each["epsilon"]) for each in told), float(told[0]["delta"]))
 
@@ -67,24 +47,79 @@ def epsilon_figure(view: View) -> str:
     """Return the epsilon that is guaranteed, or in a word why no number stands there."""
     if (holds := guarantee(view)) is not None:
         return f"{holds.epsilon:.3g}"
-    return "not stated" if shortfall(view) == _UNSTATED else "none"
+    return "not stated" if _shortfall(view) == _UNSTATED else "none"
 
 
-def shortfall(view: View) -> str:
+def verdict(view: View) -> tuple[str, str]:
+    """Say whether the run is private, ``good`` or ``open``, and how near what was sent comes to a real image."""
+    if (holds := guarantee(view)) is not None:
+        return (
+            "good",
+            f"Differentially private: epsilon {holds.epsilon:.3g} at delta {holds.delta:g}, for one example more or "
+            "less; what counts as public aside.",
+        )
+    closest = min(view.closest.values(), key=lambda one: one.distance, default=None)
+    near = "" if closest is None else f" {_nearness(closest, view)}"
+    return "open", _shortfall(view) + near
+
+
+def _nearness(closest: Closest, view: View) -> str:
+    one, of = {
+        "images": ("image", "root mean square of values 0 to 1"),
+        "rows": ("row", "root mean square, in the data's units"),
+        "series": ("series", "root mean square, in the data's units"),
+    }[view.unit]
+    said = f"The closest {one} {view.done} lies {closest.distance:.3f} from a real one of {closest.site}"
+    if closest.usual is not None:
+        said += f"; real {view.unit} of that site lie {closest.usual:.3f} apart"
+    if closest.control is not None:
+        said += f"; the nearest of another site's lies {closest.control:.3f} from it"
+    return f"{said} ({of})."
+
+
+def _shortfall(view: View) -> str:
     """Say why nothing is guaranteed of a run of which nothing is."""
     if view.config is None or not view.config.private:
         return "Not differentially private."
-    if any(event["seeded"] for event in _last_charges(view).values() if event["events"]):
+    if any(each["seeded"] for each in _last_charges(view).values() if each["events"]):
         return "Not differentially private: the noise was drawn from the run's seed, as in every simulation."
     return _UNSTATED
 
 
-def _last_charges(view: View) -> dict[str, Mapping[str, Any]]:
-    """Return what the lines tell last of each site's charges in this run."""
-    last: dict[str, Mapping[str, Any]] = {}
-    for line in view.rounds:
-        last |= (line.get("notes") or {}).get("spent") or {}
-    return last
+def protected(view: View) -> list[str]:
+    """Return what did not leave the devices, or was not given away, in a sentence each."""
+    if view.facts is None:
+        return []
+    return [
+        *view.facts.protected,
+        "Nothing that arrived was unpickled, and a device's error messages stayed in its own log.",
+    ]
+
+
+def exposed(view: View) -> list[str]:
+    """Return what an observer of the traffic, or the server, learned or may have learned."""
+    said = [unknown(view.method)] if view.facts is None else [*view.facts.sent]
+    said += _beside(view)
+    if view.foreign:
+        said.append(
+            f"Nectar adds no differential privacy. If {view.method} adds noise, that is its own claim, and is not "
+            "accounted for here."
+        )
+    else:
+        said += _epsilons(view) or ["Nothing here is differentially private."]
+    if view.simulated:
+        said.append(
+            "This was a simulation: one machine held all the data. What is said here is what would have left the "
+            "devices."
+        )
+    elif view.engine:
+        said.append("The sites were nodes of their own at a SuperLink.")
+        if view.record.counted:
+            said.append(
+                "Their data are shares of a data set that the server has too, which is how this page can show the "
+                "real images."
+            )
+    return said
 
 
 def _beside(view: View) -> list[str]:
@@ -111,14 +146,14 @@ def _epsilons(view: View) -> list[str]:
     ]
     if not stated:
         return _charged(view)
+    spent = (
+        f"What {plural(len(stated), 'device')} shared has an epsilon of {_range(stated)} at delta "
+        f"{stated[0]['delta']:g}, for one example exchanged for another of its class."
+    )
     if any(each["seeded"] for each in stated):
-        return [
-            "The noise was drawn from the run's seed, as in every simulation: seeded noise, no guarantee. Nothing here "
-            "is differentially private; with the system's entropy the figures below would hold.",
-            _spent(stated),
-        ]
+        return [_SEEDED, spent]
     return [
-        _spent(stated),
+        spent,
         "It is that of the released means alone, given the weights, which are themselves not private; nothing else "
         "here is differentially private.",
     ]
@@ -127,73 +162,41 @@ def _epsilons(view: View) -> list[str]:
 def _charged(view: View) -> list[str]:
     """Say what the lines tell last of each site's charges in this run; nothing where there were none."""
     last = _last_charges(view)
+    told = [each for each in last.values() if each["events"]]
     if not last:
         return []
-    sites = list(last.values())
-    told = [each for each in sites if each["events"]]
     if not told:
         return [
             "What this run cost stands in the privacy ledgers of the sites: with privacy.counts=one it was not told to "
             "the server, which could have read the number of examples from it."
         ]
-    found = [math.inf if each["epsilon"] is None else float(each["epsilon"]) for each in told]
-    least, most = min(found), max(found)
-    spent = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
-    what, covers = _covered(view, told)
+    if view.config is not None and view.config.private:
+        what = "sent"
+        covers = (
+            "It covers what the mechanisms released, and not the labels, class counts and divisors that count as "
+            "public."
+        )
+    else:
+        names = sorted({event["mechanism"] for each in told for event in each["events"]})
+        what = f"released by {' and '.join(names)}"
+        covers = "Nothing else that was sent here is differentially private."
     said = (
-        f"What {plural(len(found), 'device')} {what} in this run has an epsilon of {spent} at delta "
+        f"What {plural(len(told), 'device')} {what} in this run has an epsilon of {_range(told)} at delta "
         f"{told[0]['delta']:g}, for one example more or less. {covers}"
     )
-    if any(each["seeded"] for each in told):
-        return [
-            "The noise was drawn from the run's seed, as in every simulation: seeded noise, no guarantee. Nothing here "
-            "is differentially private; with the system's entropy the figure below would hold.",
-            said,
-        ]
-    return [said]
+    return [_SEEDED, said] if any(each["seeded"] for each in told) else [said]
 
 
-def _covered(view: View, told: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Say whether an epsilon is that of all that was sent, or of a part."""
-    if view.config is not None and view.config.private:
-        return (
-            "sent",
-            "It covers what the mechanisms released, and not the labels, class counts and divisors that count as "
-            "public.",
-        )
-    names = sorted({event["mechanism"] for each in told for event in each["events"]})
-    return (
-        f"released by {' and '.join(names)}",
-        "Nothing else that was sent here is differentially private.",
-    )
+def _last_charges(view: View) -> dict[str, Mapping[str, Any]]:
+    """Return what the lines tell last of each site's charges in this run."""
+    last: dict[str, Mapping[str, Any]] = {}
+    for line in view.rounds:
+        last |= (line.get("notes") or {}).get("spent") or {}
+    return last
 
 
-def _spent(stated: Sequence[Mapping[str, Any]]) -> str:
+def _range(stated: Sequence[Mapping[str, Any]]) -> str:
+    """Return the smallest and the largest epsilon, or the one that there is."""
     found = [math.inf if each["epsilon"] is None else float(each["epsilon"]) for each in stated]
     least, most = min(found), max(found)
-    spent = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
-    return (
-        f"What {plural(len(found), 'device')} shared has an epsilon of {spent} at delta {stated[0]['delta']:g}, for "
-        "one example exchanged for another of its class."
-    )
-
-
-def _where(view: View) -> list[str]:
-    """Say who held the data, as far as the record tells."""
-    if view.simulated:
-        return [
-            "This was a simulation: one machine held all the data. What is said here is what would have left the "
-            "devices."
-        ]
-    if view.engine and view.counted:
-        return [
-            "The sites were nodes of their own at a SuperLink. Their data are shares of a data set that the server has "
-            "too, which is how this page can show the real images."
-        ]
-    return ["The sites were nodes of their own at a SuperLink."] if view.engine else []
-
-
-def _sent(view: View) -> tuple[str, ...]:
-    if view.facts is not None:
-        return view.facts.sent
-    return (unknown(view.method),)
+    return f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"

@@ -1,11 +1,11 @@
-"""A run as the report sees it: a record whose run may have failed early, with words for what it is."""
+"""A run as its report shows it: a record whose run may have failed early, with words for what it is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -14,45 +14,38 @@ from common.config.resolved import Config
 from common.config.text import dotted
 from common.data.published.catalogue import describe
 from common.division import Division
-from common.errors import ConfigError, NectarError
+from common.errors import NectarError
 from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Disclosure
 from common.sites import SUPERLINK
 from common.storage.files import read_file
-from nectar.records.past_run import PastRun
+from nectar.records.real_images import Closest, closest_by_site
+from nectar.records.record import RunRecord
 from nectar.records.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of
-from nectar.report.text import is_number
-
-if TYPE_CHECKING:
-    from nectar.report.neighbours import Closest
 
 #: settings that make no other experiment: places, names, and the seed, which groups repeat
 _APART = ("seed", "experiment", "output-dir", "data-dir", "resume", "schema")
+
+#: settings that a group's name lists at most
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True)
 class View:
     """One run; every property is there for an unfinished run too, if only empty."""
 
-    past: PastRun
+    record: RunRecord
 
     @cached_property
     def config_text(self) -> str:
         """config.yaml as it stands."""
         try:
-            return read_file(self.past.directory / "config.yaml").decode()
+            return read_file(self.record.directory / "config.yaml").decode()
         except (OSError, ValueError):
             return ""
-
-    @cached_property
-    def closest(self) -> dict[str, Closest]:
-        """How near each site's last images come to a real one of its own: sought once, used by all that show it."""
-        from nectar.report.neighbours import closest_by_site  # which looks at a view
-
-        return closest_by_site(self)
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -65,39 +58,21 @@ class View:
 
     @cached_property
     def config(self) -> Config | None:
-        """The configuration, or None where this release cannot resolve it."""
+        """The configuration, or None where this release cannot resolve it; NotNamed if it may not be imported."""
         try:
-            return self.past.config
+            return self.record.config
         except NotNamed:
             raise
         except NectarError:
             return None
 
-    @cached_property
-    def matches(self) -> list[tuple[int, str, str, list[int]]]:
-        """Who was helped by whom, in a method whose server matches sites: round, site, its helper, the classes."""
-        return [
-            (line["round"], site, found["helper"], found["classes"])
-            for line in self.rounds
-            for site, found in (line.get("notes") or {}).get("matches", {}).items()
-        ]
-
-    def require_named(self) -> None:
-        """Refuse, before any work, a record that names what the command line did not allow, with NotNamed."""
-        _ = self.method, self.config
-
     @property
     def method(self) -> str:
-        """The method's name, or an import path that the record's judge lets be imported."""
+        """The method's name, or an import path that the record's judge lets be imported; NotNamed otherwise."""
         method = str(self.settings.get("method", "unknown"))
-        if self.past.judge is not None and is_import_path(method):
-            self.past.judge("method", method)
+        if self.record.judge is not None and is_import_path(method):
+            self.record.judge("method", method)
         return method
-
-    @property
-    def foreign(self) -> bool:
-        """Whether the method is a Flower strategy named by import path."""
-        return is_import_path(self.method) and self._known and is_foreign(self.method)
 
     @cached_property
     def _known(self) -> bool:
@@ -111,32 +86,41 @@ class View:
         return True
 
     @property
+    def foreign(self) -> bool:
+        """Whether the method is a Flower strategy named by import path."""
+        return is_import_path(self.method) and self._known and is_foreign(self.method)
+
+    @cached_property
+    def facts(self) -> Facts | None:
+        """What is known of the method; None for one that this release does not know, or that states nothing."""
+        disclosed = Disclosure.read(self.record.provenance.get("privacy"))
+        found = facts_of(self.method, disclosed, self.setting) if disclosed is not None else None
+        if found is None:
+            return None
+        inner = self.config.inner if self.config is not None else {}
+        told = [
+            facts_of(name, disclosed, own.model_dump().get)
+            for name, own in inner.items()
+            if (disclosed := own.disclosure()) is not None
+        ]
+        return found.around([facts for facts in told if facts is not None])
+
+    def setting(self, name: str) -> Any:
+        """Return one of the method's own settings, or None."""
+        place = section_of(self.method) if self._known else FOREIGN_CLIENT
+        return self.settings.get(f"{place}.{name}")
+
+    @property
     def spoken(self) -> str:
         """The method as a heading names it."""
         if self.facts is None or self.foreign:
             return self.method.rpartition(":")[2]
         return self.facts.spoken
 
-    @cached_property
-    def facts(self) -> Facts | None:
-        """What is known of the method; None for one that this release does not know, or that states nothing."""
-        disclosed = Disclosure.read(self.past.provenance.get("privacy"))
-        if disclosed is None:
-            return None
-        found = facts_of(self.method, disclosed, self.setting)
-        return found if found is None else found.around(self._inner_facts)
-
     @property
-    def _inner_facts(self) -> list[Facts]:
-        """What is known of the methods inside the run's."""
-        inner = self.config.inner if self.config is not None else {}
-        told = {name: settings.disclosure() for name, settings in inner.items()}
-        found = (
-            facts_of(name, disclosed, inner[name].model_dump().get)
-            for name, disclosed in told.items()
-            if disclosed is not None
-        )
-        return [facts for facts in found if facts is not None]
+    def done(self) -> str:
+        """What was done with the images: ``sent``; ``made`` by the server where something else was sent."""
+        return "made" if self.facts is not None and self.facts.carries else "sent"
 
     @property
     def title(self) -> str:
@@ -144,15 +128,10 @@ class View:
         dataset = self.settings.get("dataset", "unknown data")
         return f"{self.spoken} on {dataset}, seed {self.settings.get('seed', 'unknown')}"
 
-    def setting(self, name: str) -> Any:
-        """Return one of the method's own settings, or None."""
-        place = section_of(self.method) if self._known else FOREIGN_CLIENT
-        return self.settings.get(f"{place}.{name}")
-
-    @cached_property
+    @property
     def lines(self) -> list[dict[str, Any]]:
         """A line a round, that of round 0 first; rounds of a run still going may follow."""
-        return [line for line in self.past.lines if is_number(line.get("round"))]
+        return self.record.rounds
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
@@ -164,45 +143,51 @@ class View:
         """The last round on record."""
         return int(self.lines[-1]["round"]) if self.lines else 0
 
-    @cached_property
-    def partition(self) -> dict[str, Any]:
-        """partition.json, empty for a run that ended before its roll call."""
-        try:
-            return self.past.partition
-        except ConfigError:
-            return {}
+    @property
+    def matches(self) -> list[tuple[int, str, str, list[int]]]:
+        """Who was helped by whom, in a method whose server matches sites: round, site, its helper, the classes."""
+        return [
+            (line["round"], site, found["helper"], found["classes"])
+            for line in self.rounds
+            for site, found in (line.get("notes") or {}).get("matches", {}).items()
+        ]
 
     @property
     def sites(self) -> dict[str, dict[str, Any]]:
-        """What is known of each site: examples, and where the server has the data its partition and classes."""
-        return dict(self.partition.get("sites", {}))
+        """What is known of each site."""
+        return self.record.sites
 
     @property
     def unlisted(self) -> dict[str, Any]:
         """The sizes of sites that the record does not list one by one; empty where it does."""
-        return dict(self.partition.get("unlisted") or {})
+        return dict(self.record.partition.get("unlisted") or {})
 
     @property
     def classes(self) -> list[str]:
         """The classes' names."""
-        return [str(name) for name in self.partition.get("classes", [])]
-
-    @property
-    def counted(self) -> bool:
-        """Whether the server knew the class counts, because the sites hold shares of a data set that it has too."""
-        return any("classes" in row for row in self.sites.values())
+        return [str(name) for name in self.record.partition.get("classes", [])]
 
     @property
     def engine(self) -> str:
         """What the run was of, one of :data:`common.sites.ENGINES`; empty where the record does not say."""
-        return str(self.past.provenance.get("engine", ""))
+        return str(self.record.provenance.get("engine", ""))
 
     @property
     def simulated(self) -> bool:
         """Whether one machine held all the data."""
         if self.engine:
             return self.engine != SUPERLINK
-        return bool(self.partition.get("simulated"))
+        return bool(self.record.partition.get("simulated"))
+
+    @cached_property
+    def info(self) -> DatasetInfo | None:
+        """The data set's description, or None where this release knows it not."""
+        try:
+            if self.config is None:
+                return describe(str(self.settings["dataset"]))
+            return Division(self.config).run.info
+        except (NectarError, KeyError):
+            return None
 
     @property
     def unit(self) -> str:
@@ -210,21 +195,14 @@ class View:
         return self.info.unit if self.info is not None else "images"
 
     @cached_property
-    def info(self) -> DatasetInfo | None:
-        """The data set's description, or None where this release knows it not."""
-        try:
-            return (
-                describe(str(self.settings["dataset"]))
-                if not self.config
-                else Division(self.config).run.info
-            )
-        except (NectarError, KeyError):
-            return None
+    def closest(self) -> dict[str, Closest]:
+        """How near each site's last images come to a real one of its own: sought once, used by all that show it."""
+        return closest_by_site(self.record, self.info)
 
     @property
     def outcome(self) -> tuple[str, str]:
         """How it ended: one of ``good``, ``bad``, ``open``, and a sentence."""
-        said = str(self.past.provenance.get("outcome", "running"))
+        said = str(self.record.provenance.get("outcome", "running"))
         planned = self.settings.get("rounds", "an unknown number of")
         far = f"{self.reached} of {planned} rounds are on record"
         if said == "completed":
@@ -235,16 +213,10 @@ class View:
             return "open", f"Interrupted: {far}."
         return "bad", f"{said[:1].upper()}{said[1:]}. {far}."
 
-    @property
-    def key(self) -> tuple[tuple[str, str], ...]:
-        """What runs of one configuration share, whatever their seed."""
-        return tuple(sorted((k, str(v)) for k, v in self.settings.items() if k not in _APART))
-
 
 def accuracy(line: Mapping[str, Any], of: str = "test") -> Any:
     """Return a line's accuracy on ``test``, ``validation`` or ``sites``, or None."""
-    figures = line.get(of)
-    return figures.get("accuracy") if isinstance(figures, Mapping) else None
+    return (line.get(of) or {}).get("accuracy")
 
 
 def judged_by(views: Sequence[View]) -> str:
@@ -255,22 +227,18 @@ def judged_by(views: Sequence[View]) -> str:
 
 def groups(views: Sequence[View]) -> dict[str, list[View]]:
     """Return runs of one configuration, which differ in the seed, under a name that tells groups apart."""
-    by_key: dict[tuple[tuple[str, str], ...], list[View]] = {}
+    by_key: dict[Any, list[View]] = {}
     for view in views:
-        by_key.setdefault(view.key, []).append(view)
+        key = tuple(sorted((k, str(v)) for k, v in view.settings.items() if k not in _APART))
+        by_key.setdefault(key, []).append(view)
     named: dict[str, list[View]] = {}
     for members in by_key.values():
-        name = _name(members[0], [other[0] for other in by_key.values()])
+        name = unique = _name(members[0], [other[0] for other in by_key.values()])
         number = 2
-        unique = name
         while unique in named:
             unique, number = f"{name} ({number})", number + 1
         named[unique] = members
     return named
-
-
-#: settings that a group's name lists at most
-_MAX_NAMED = 3
 
 
 def _name(view: View, all_views: Sequence[View]) -> str:

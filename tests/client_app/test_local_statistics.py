@@ -31,7 +31,7 @@ from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from nectar.export.learned import network_of
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 
 OWN = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
 AT_SITES = "model.statistics=local evaluation.on=sites data.site_holdout=0.2"
@@ -168,7 +168,7 @@ def test_every_method_whose_sites_train_has_it(small: Small, method: str) -> Non
     record = run(small(method=method, rounds=2, set=words))
     lines = record.metrics()
     assert all(not line["rejected"] and len(line["evaluated"]) == 3 for line in lines[1:])
-    weights = PastRun.open(record.directory).checkpoint().weights
+    weights = RunRecord.open(record.directory).checkpoint().weights
     assert weights
     assert not any("running" in name or "tracked" in name for name in weights)
 
@@ -219,6 +219,6 @@ def test_a_flower_strategy_asks_nobody_to_remember(small: Small) -> None:
 
 def test_there_is_no_whole_model_to_export(small: Small) -> None:
     words = f"{AT_SITES} model.norm=batch model.depth=1 model.width=4"
-    past = PastRun.open(run(small(method="fedavg", rounds=1, set=words)).directory)
+    past = RunRecord.open(run(small(method="fedavg", rounds=1, set=words)).directory)
     with pytest.raises(ConfigError, match=r"each site's running statistics are its own"):
         network_of(Division(past.config).run, past.checkpoint())

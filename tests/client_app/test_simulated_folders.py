@@ -21,7 +21,7 @@ from common.sites import folder_sites, site_slug
 from nectar import cli
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.preflight import check
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.record import Record
 
 pytestmark = pytest.mark.usefixtures("fresh_data")
@@ -54,7 +54,7 @@ def test_they_give_the_numbers_of_real_sites_with_these_folders(
             super().__init__(app, nodes, *args, **options)
 
     assert numbers(own) == numbers(run(run_config, OfRealSites))
-    past = PastRun.open(own.directory)
+    past = RunRecord.open(own.directory)
     counts = {name: row["classes"] for name, row in past.partition["sites"].items()}
     assert counts == {site: [held.get(name, 0) for name in COLOURS] for site, held in HELD.items()}
     assert past.partition["simulated"] is True
@@ -85,7 +85,7 @@ def test_names_of_any_script_name_files_by_their_slugs(small: Small, tmp_path: P
     assert record.metrics()[-1]["accepted"] == sorted(names)
     written = sorted(p.name for p in (record.directory / "samples").glob("round-001/*"))
     assert written == sorted(f"{site_slug(name)}.png" for name in names)
-    slugs = sorted(PastRun.open(record.directory).synthetic()[1])
+    slugs = sorted(RunRecord.open(record.directory).synthetic()[1])
     assert slugs == sorted(names), "the sets know the names themselves"
 
 
@@ -99,7 +99,7 @@ def test_the_words_make_paths_absolute_count_the_sites_and_list_the_classes(
     runs = f"output-dir={tmp_path / 'runs'}"
     assert cli.main(["run", *words, *small_words, *ON_SITES.split(), runs]) == 0
     (directory,) = (tmp_path / "runs").iterdir()
-    config = load(PastRun.open(directory).provenance["run-config"])
+    config = load(RunRecord.open(directory).provenance["run-config"])
     assert config.images.sites == sites
     assert (config.images.classes, config.federation.sites) == ("blue,green,red", 3)
     capsys.readouterr()

@@ -15,7 +15,7 @@ from small import Small
 
 from common.errors import FederationError, PayloadError
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.record import Record
 
 #: four sites of which most have a few images of some class
@@ -24,7 +24,7 @@ FEW = "partition.alpha=0.05 partition.min_size=1 federation.sites=4 data.images=
 
 def sent_and_held(record: Record) -> list[tuple[int, int]]:
     """Return (images sent, images held) for every class of every site that holds any."""
-    past = PastRun.open(record.directory)
+    past = RunRecord.open(record.directory)
     _, sets = past.synthetic()
     sent = {site: Counter(images.labels.tolist()) for site, images in sets.items()}
     held = {site: row["classes"] for site, row in past.partition["sites"].items()}
@@ -65,7 +65,7 @@ def test_of_mixtures_as_many_leave_of_a_small_class_or_none(
     assert min(held for _, held in pairs) < 11 <= max(held for _, held in pairs)
     assert all(sent == (9 if held >= least else 0) for sent, held in pairs)
     assert {line["round"]: line["rejected"] for line in record.metrics()[1:]} == {1: {}, 2: {}}
-    _, sets = PastRun.open(record.directory).synthetic()
+    _, sets = RunRecord.open(record.directory).synthetic()
     sent = {c for images in sets.values() for c in images.labels.tolist()}
     unsent = [str(c) for c in range(10) if c not in sent]
     assert record.metrics()[-1].get("notes", {}).get("not_sent", []) == unsent

@@ -32,7 +32,7 @@ from common.division import Division
 from common.errors import FederationError
 from common.settings.sections import FederationSettings
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.app import make_strategy, serve
 from server_app.loop import update_membership
 from server_app.record import Record
@@ -312,7 +312,7 @@ def test_below_the_quorum_the_run_ends_with_the_reasons_and_keeps_its_rounds(
     reason = f"round {last} has 0 valid replies where federation.min_replies asks for 1 (east: {NO_ROOM}; "
     assert f"the run stopped: {reason}" in story.said["submit"]
     assert story.code["submit"] == 1
-    past = PastRun.open(story.record.directory)
+    past = RunRecord.open(story.record.directory)
     assert str(past.provenance["outcome"]).startswith(f"failed: {reason}")
     assert past.checkpoint().server_round == last - 1
 
@@ -419,7 +419,7 @@ def test_what_continues_a_killed_run_ends_as_an_unbroken_one(
     story = stories.of_servers[name].result()
     assert story.code["resumed"] == 0
     assert numbers(story.record) == whole
-    provenance = PastRun.open(story.record.directory).provenance
+    provenance = RunRecord.open(story.record.directory).provenance
     assert provenance["outcome"] == "completed"
     assert len(provenance["continued"]) == 1
 

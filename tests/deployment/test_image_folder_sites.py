@@ -17,7 +17,7 @@ from client_app.app import app as client_app
 from common.config.loading import load
 from common.errors import FederationError
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.app import serve
 from server_app.record import Record
 
@@ -47,12 +47,12 @@ def test_sites_learn_from_folders_of_their_own_and_the_server_has_no_data(
     where = "evaluation.on=sites data.site_holdout=0.2"
     run_config = small(method=method, dataset="images", set=f"{IMAGES} {where}")
     record = federate(run_config, nodes)
-    past = PastRun.open(record.directory)
+    past = RunRecord.open(record.directory)
     assert past.completed
     assert past.provenance["data"] == {"name": "images", "sha256": ""}
     kept = {site: sum(HELD[site].values()) * 4 // 5 for site in sorted(HELD)}
     assert {name: row["examples"] for name, row in past.partition["sites"].items()} == kept
-    for line in past.lines[1:]:
+    for line in past.rounds[1:]:
         assert (line["test"], line["accepted"], line["rejected"]) == (None, sorted(HELD), {})
         assert line["sites"] is not None
     if method == "feddm":
@@ -71,7 +71,7 @@ def test_a_server_with_a_test_folder_alone_judges_what_the_sites_taught(
     record = federate(small(method="real", dataset="images", rounds=2, set=text), nodes)
     assert record.metrics()[-1]["test"]["accuracy"] > 0.8
     assert record.metrics()[-1]["validation"] is None
-    assert len(PastRun.open(record.directory).provenance["data"]["sha256"]) == 64
+    assert len(RunRecord.open(record.directory).provenance["data"]["sha256"]) == 64
 
 
 def test_a_folder_trains_to_the_weights_of_the_same_images_in_a_partition(
@@ -83,7 +83,7 @@ def test_a_folder_trains_to_the_weights_of_the_same_images_in_a_partition(
     run_config = small(method="fedavg", dataset="images", rounds=1, set=text)
     own = [{"site": "partition-0", "data": str(folder)}]
     both = [
-        PastRun.open(record.directory).checkpoint().weights
+        RunRecord.open(record.directory).checkpoint().weights
         for record in (
             federate(run_config, own),
             serve(LocalGrid(client_app, 1, run_config), load(run_config)),

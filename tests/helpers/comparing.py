@@ -1,19 +1,21 @@
-"""What is typed after `nectar compare` as what it asks, and runs and rows of figures made up."""
+"""What is typed after `nectar compare` as its options, and runs and results of figures made up."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from nectar.comparison.asked import Asked
-from nectar.comparison.rows import Row
-from nectar.records.figures import RoundFigures, RunFigures
+from nectar.comparison.frame import default_target, frames
+from nectar.comparison.request import CompareOptions
+from nectar.comparison.results import ComparisonResult
+from nectar.comparison.tuning import Choice
+from nectar.records.record import RoundFigures, RunFigures
 
 
-def asked(words: Iterable[str]) -> Asked:
-    """Return what the command would ask."""
+def options_of(words: Iterable[str]) -> CompareOptions:
+    """Return the options of the command."""
     words = list(words)
     parser = argparse.ArgumentParser(exit_on_error=False)
     for name in ("seeds", "jobs", "tune-seeds"):
@@ -27,7 +29,7 @@ def asked(words: Iterable[str]) -> Asked:
     options, rest = parser.parse_known_args(words)
     given = {name: value for name, value in vars(options).items() if value is not None}
     given |= {name: tuple(given.get(name, ())) for name in ("tune", "grid")}
-    return Asked(tuple(rest), **given, typed=shlex.join(["nectar", "compare", *words]))
+    return CompareOptions(tuple(rest), **given, typed=shlex.join(["nectar", "compare", *words]))
 
 
 def a_run(
@@ -42,5 +44,19 @@ def a_run(
     return RunFigures(Path("r"), tuple(rounds), completed, alone, 0.1, "x86_64")
 
 
-def a_row(*runs: RunFigures | None, label: str = "a") -> Row:
-    return Row(label, tuple(range(len(runs))), runs)
+def results_of(
+    rows: Mapping[str, Sequence[RunFigures | None]],
+    rounds: int = 2,
+    *,
+    target: float | None = None,
+    choices: tuple[Choice, ...] = (),
+) -> ComparisonResult:
+    """What a comparison of these runs by row, of seeds 0 and on, came to."""
+    runs = {label: dict(enumerate(own)) for label, own in rows.items()}
+    goal = default_target(runs) if target is None else target
+    by_run, by_round = frames(runs, rounds, goal)
+    place = Path("out")
+    given = target is not None
+    return ComparisonResult(
+        "t", "nectar compare a", place, by_run, by_round, rounds, goal, given, choices
+    )

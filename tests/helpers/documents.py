@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 from PIL import Image
 
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.report import page as pages
 from nectar.report.view import View
 from server_app.record import Record
@@ -50,7 +50,7 @@ class Document(HTMLParser):
 
 
 def written(*records: Record) -> Document:
-    views = [View(PastRun.open(record.directory)) for record in records]
+    views = [View(RunRecord.open(record.directory)) for record in records]
     return Document(pages.page(views))
 
 

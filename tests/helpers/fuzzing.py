@@ -67,7 +67,7 @@ from common.wire.weights import Weights, WeightsSpec
 from nectar.engines.local_grid import LocalGrid
 from server_app.recorder import lines_of
 from strategies.base import Strategy
-from strategies.exchange.evaluation import Riders
+from strategies.exchange.evaluation import PiggybackEvaluation
 from strategies.exchange.inbox import exchange
 from strategies.exchange.replies import (
     SiteEvaluation,
@@ -874,7 +874,7 @@ class Fuzzer:
             Message(RecordDict({"arrays": weights, "config": ConfigRecord()}), node, way)
             for way in ("train", "evaluate")
         )
-        riders = Riders([question], [asked])
+        riders = PiggybackEvaluation([question], [asked])
 
         def read() -> None:
             reply = self._carried(records, kind.spec.max_bytes, None)

@@ -14,10 +14,7 @@ import click
 from client_app.owner.node_config import NodeConfig
 from common.config.loading import load
 from nectar.cli import COMMANDS
-from nectar.comparison.asked import Asked
-from nectar.comparison.grid_request import parse_grid
-from nectar.comparison.request import parse
-from nectar.comparison.table_request import asks_for_table, parse_table
+from nectar.comparison.request import CompareOptions, parse
 from nectar.comparison.tuning import searches_of
 from nectar.operate.doctor.node_config import read
 from nectar.words import parse_words
@@ -100,12 +97,7 @@ def _context(words: list[str]) -> click.Context:
 def _require_comparable(words: list[str], given: dict[str, Any]) -> None:
     kept = {name: given[name] for name in ("seeds", "tune_seeds", "small", "search")}
     lists = {name: tuple(given[name] or ()) for name in ("tune", "grid")}
-    asked = Asked(words=tuple(words), **kept, **lists)
-    if asked.grid:
-        parse_grid(asked)
-        return
-    tabled = asks_for_table(asked.words)
-    for request in parse_table(asked).requests.values() if tabled else [parse(asked)]:
-        searches_of(request)
-        for variant in request.variants:
-            load(parse_words(request.words(variant, 0), Path("/abs")))
+    for cell in parse(CompareOptions(words=tuple(words), **kept, **lists)).cells:
+        searches_of(cell)
+        for variant in cell.variants:
+            load(parse_words(cell.words(variant, 0), Path("/abs")))

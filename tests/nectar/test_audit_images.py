@@ -28,8 +28,8 @@ from nectar.audit.images.at_record import audit_record, audit_review
 from nectar.audit.images.attacks import Scored, area_under, figures, threshold_at, weights
 from nectar.audit.images.examining import Evidence, Examined, Sent, examined
 from nectar.cli import main
-from nectar.records.figures import read_run
-from server_app.record import AUDIT, known_run
+from nectar.records.record import RunRecord
+from server_app.record import AUDIT
 
 INFO = DatasetInfo("made", (1, 8, 8), ("a", "b"), (0.0,), (1.0,), 255.0)
 IMAGE_ATTACKS = ("nearest", "correlation", "unmixing")
@@ -290,14 +290,16 @@ def test_text_has_no_images_to_audit(asked: Any) -> None:
 
 
 def test_compare_has_what_was_found_of_the_run_as_it_ended(small: Small) -> None:
-    known = known_run(run(small(method="real", rounds=2, set="data.send_originals=on")).directory)
+    known = RunRecord.find(
+        run(small(method="real", rounds=2, set="data.send_originals=on")).directory
+    )
     assert known is not None
-    assert math.isnan(read_run(known, 2).found)
+    assert math.isnan(RunRecord(known.directory).figures(2).found)
     content = audit_record(known.directory)
     strongest = content["all"]["attacks"][content["all"]["strongest"]]
-    figures = read_run(known, 2)
+    figures = RunRecord(known.directory).figures(2)
     assert (figures.found, figures.false_alarms) == (strongest["found"], strongest["false_alarms"])
-    assert math.isnan(read_run(known, 1).found)
+    assert math.isnan(RunRecord(known.directory).figures(1).found)
 
 
 def test_many_images_are_held_against_candidates_a_few_at_a_time(
@@ -332,9 +334,9 @@ def test_the_outcome_is_told_and_the_report_shows_it(
     said = capsys.readouterr().out
     assert "The strongest attack" in said
     assert "keeps the sets of round 2 of 2" in said
-    known = known_run(record.directory)
+    known = RunRecord.find(record.directory)
     assert known is not None
-    assert read_run(known, 2).audited_in_part
+    assert RunRecord(known.directory).figures(2).audited_in_part
     assert main(["audit", "images", str(record.directory), "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert main(["report", str(record.directory)]) == 0

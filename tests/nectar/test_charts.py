@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from common.errors import ConfigError
-from nectar.charts import DARK, INK, LIGHT, PAPER, UNIT, Series, boxes, inline_svg, lines, save
+from nectar.charts import INK, LIGHT, PAPER, UNIT, Series, boxes, inline_svg, lines, save
+from nectar.report.page import COLOURS
 
 BOTH = (
     Series("FedDM", [0, 1, 2], [0.1, 0.9, 0.95], [0.1, 0.8, 0.9], [0.1, 0.95, 0.97]),
@@ -73,7 +74,10 @@ def contrast(a: str, b: str) -> float:
 def test_lines_are_seen_on_light_and_dark_paper() -> None:
     assert contrast(INK, PAPER) > 15
     assert min(contrast(colour, "#ffffff") for colour in LIGHT) >= 3
-    assert min(contrast(colour, "#15181c") for colour in DARK) >= 3
+    light, dark = (re.findall(r"--series-\d:(#\w{6})", part) for part in COLOURS.split("@media"))
+    assert tuple(light) == LIGHT
+    assert len(dark) == len(light)
+    assert min(contrast(colour, "#15181c") for colour in dark) >= 3
 
 
 def test_an_inline_chart_is_named_takes_the_pages_colours_and_loads_nothing() -> None:

@@ -1,4 +1,4 @@
-"""What only looks, or refuses, imports no torch, no Flower, no Ray; a place that takes no record is told first."""
+"""What only looks, or refuses, imports no torch, Flower, Ray or pandas; a place that takes no record is told first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.config.loading import load
 from nectar import cli
 from server_app.record import Record
 
-HEAVY = ("torch", "flwr", "ray")
+HEAVY = ("torch", "flwr", "ray", "pandas")
 
 
 def modules_after(*words: str) -> tuple[int, list[str], str]:

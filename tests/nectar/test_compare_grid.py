@@ -7,44 +7,41 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import a_row, a_run, asked
+from comparing import a_run, options_of, results_of
 from federation import run
 from small import SMALL, Small
 
 import nectar
 from common.config.text import parse_set
 from common.errors import ConfigError, DataError
-from nectar.api import GridResult
 from nectar.cli import main
-from nectar.comparison import run_scheduler
+from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
-from nectar.comparison.grid import GridComparison, GridResults
-from nectar.comparison.grid_request import Cell, GridRequest, parse_grid
-from nectar.comparison.latex import latex_of
-from nectar.comparison.request import parse
+from nectar.comparison.request import Axis, Cell, CompareOptions, Request, Variant, parse
+from nectar.comparison.results import ComparisonResult, GridResult
 from nectar.comparison.tables import Results, Table
-from nectar.comparison.tuning import Axis
 
 ALPHA, SETS = Axis("partition.alpha", ("0.1", "1")), Axis("dataset", ("digits", "mnist"))
 
 
-def request(*words: str) -> GridRequest:
-    return parse_grid(asked(words))
+def request(*words: str) -> Request:
+    return parse(options_of(words))
 
 
 def grid(tmp_path: Path, *words: str, say: Callable[[str], None] = lambda said: None) -> Any:
     shared = [f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1", *SMALL.split()]
-    return GridComparison(request(*words, *shared), say)
+    return Comparison(request(*words, *shared), say)
 
 
 @pytest.fixture
 def _no_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail where a run would be started that should have been found."""
-    monkeypatch.setattr(run_scheduler, "_start", None)
+    monkeypatch.setattr(scheduling, "_start", None)
 
 
 # -- what is asked ------------------------------------------------------------------------------
@@ -54,13 +51,13 @@ def test_each_combination_is_a_comparison_and_the_last_axis_is_fastest() -> None
     asked_for = request(
         "feddm", "fedavg", "rounds=3", "--grid=partition.alpha=0.1,1", "--grid=dataset=digits,mnist"
     )
-    assert [cell.label for cell in asked_for.requests] == [
+    assert [cell.label for cell in asked_for.cells] == [
         "alpha=0.1 dataset=digits",
         "alpha=0.1 dataset=mnist",
         "alpha=1 dataset=digits",
         "alpha=1 dataset=mnist",
     ]
-    first = next(iter(asked_for.requests.values()))
+    first = asked_for.cells[0]
     assert first.words(first.variants[1], 4) == [
         *("rounds=3", "partition.alpha=0.1", "dataset=digits", "method=fedavg", "seed=4")
     ]
@@ -102,7 +99,7 @@ def test_a_value_that_no_cell_can_have_is_refused_before_any_work(tmp_path: Path
 
 
 def test_a_row_may_have_its_own_data_set_and_rounds() -> None:
-    asked_for = parse(asked(["long=feddm:rounds=9,dataset=mnist", "feddm", "rounds=3"]))
+    (asked_for,) = request("long=feddm:rounds=9,dataset=mnist", "feddm", "rounds=3").cells
     mine, other = asked_for.variants
     assert asked_for.words(mine, 0) == ["method=feddm", "rounds=9", "dataset=mnist", "seed=0"]
     assert asked_for.words(other, 0) == ["rounds=3", "method=feddm", "seed=0"]
@@ -121,11 +118,10 @@ def test_rows_of_other_lengths_stand_in_one_table(small: Small, tmp_path: Path) 
         "rounds=2",
         *SMALL.split(),
     ]
-    comparison = Comparison(
-        parse(asked([*words, "--seeds=1", f"--output={tmp_path / 'out'}"])), print
-    )
+    comparison = Comparison(request(*words, "--seeds=1", f"--output={tmp_path / 'out'}"), print)
     results = comparison.carry_out()
-    assert [row.mean for row in results.rows] == [
+    assert isinstance(results, ComparisonResult)
+    assert list(results.summary["mean"]) == [
         record.metrics()[-1]["test"]["accuracy"] for record in (long, short)
     ]
     assert results.title.endswith("2 rounds or 1 rounds")
@@ -146,7 +142,7 @@ def test_a_cell_that_cannot_be_had_costs_that_cell_alone(small: Small, tmp_path:
     (failure,) = results.failures
     assert failure.startswith("min_size=1000: ")
     finals = {n: f"{r.metrics()[2]['test']['accuracy']:.4f}" for n, r in records.items()}
-    assert results.pivot(list(results.cells)).rows == (
+    assert results.pivot_table.rows == (
         ("fedavg", finals["fedavg"], "–?"),
         ("feddm", finals["feddm"], "–?"),
     )
@@ -190,22 +186,28 @@ def test_a_run_that_fails_costs_its_cell_alone(
         log.write_text("nectar: no such luck\n")
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
 
-    monkeypatch.setattr(run_scheduler, "_start", start)
+    monkeypatch.setattr(scheduling, "_start", start)
     results = grid(tmp_path, "fedavg", "--grid=fedavg.lr=0.25,0.5").carry_out()
     (name,) = begun
     assert name.startswith("lr=0.5-fedavg-seed0-")
     (failure,) = results.failures
     assert failure.startswith("lr=0.5: fedavg, seed 0: no such luck (exit code 2; log: ")
-    (entries,) = (row[1:] for row in results.pivot(list(results.cells)).rows)
+    (entries,) = (row[1:] for row in results.pivot_table.rows)
     assert entries[0] != "–?" == entries[1]
 
 
-def results(values: dict[tuple[str, str], dict[str, tuple[float, ...]]]) -> GridResults:
-    cells = {}
+def results(
+    values: dict[tuple[str, ...], dict[str, tuple[float, ...]]],
+    axes: tuple[Axis, ...] = (ALPHA, SETS),
+) -> GridResult:
+    """What a grid came to: each value is the accuracy of a seed, by cell and row."""
+    cells: dict[Cell, ComparisonResult | str] = {}
     for pair, rows in values.items():
-        own = tuple(a_row(*(a_run(v) for v in finals), label=name) for name, finals in rows.items())
-        cells[Cell((ALPHA, SETS), pair)] = Results("t", "c", own, 1, 0.5, False)
-    return GridResults("nectar compare a_b", (ALPHA, SETS), ("a_b", "100%"), cells, {})
+        label = " ".join(f"{a.name}={v}" for a, v in zip(axes, pair, strict=True))
+        variants = tuple(Variant(name, "fedavg") for name in rows)
+        cell = Cell(CompareOptions(()), variants, (), range(2), label=label, values=pair)
+        cells[cell] = results_of({row: [a_run(v) for v in own] for row, own in rows.items()}, 1)
+    return GridResult("t", "nectar compare a_b", Path("out"), axes, cells)
 
 
 FOUR = {
@@ -233,15 +235,33 @@ def test_the_pivot_for_latex_has_a_line_of_heads_for_each_axis_and_the_best_in_b
     ]
 
 
+@dataclass(frozen=True, repr=False, eq=False)
+class OneTable(Results):
+    """Results of this table alone."""
+
+    only: Table
+    failures = ()
+
+    def tables(self, *, full: bool = False) -> list[Table]:
+        return [self.only]
+
+    def notes(self) -> list[str]:
+        return ["note\n\\input{x}"]
+
+
+def latex_of(header: tuple[str, ...], *rows: tuple[str, ...]) -> str:
+    table = Table("cap\ntion", header, rows)
+    return OneTable("t", "nectar\ncompare", Path("out"), table).latex()
+
+
 def test_no_label_breaks_latex() -> None:
     """Every character that LaTeX takes for a command of its own is set as it is, and a line end opens no line."""
-    table = Table("cap\ntion", ("x",), (("\\~^&%$#_{}<>",),))
-    text = latex_of("nectar\ncompare", [table], ["note\n\\input{x}"])
+    text = latex_of(("x",), ("\\~^&%$#_{}<>",))
     assert r"\textbackslash{}\textasciitilde{}\textasciicircum{}\&\%\$\#\_\{\}$<$$>$ \\" in text
     commands = [line for line in text.splitlines() if line and not line.startswith("%")]
     assert commands[0] == r"\begin{tabular}{l}"
     assert commands[-1] == r"\end{tabular}"
-    rows = latex_of("c", [Table("c", ("x",), (("[2] x",), ("* y | z",)))], []).splitlines()
+    rows = latex_of(("x",), ("[2] x",), ("* y | z",)).splitlines()
     assert r"{[}2] x \\" in rows, "no option of the line before"
     assert r"{*} y \textbar{} z \\" in rows
 
@@ -249,8 +269,8 @@ def test_no_label_breaks_latex() -> None:
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
 @pytest.mark.extended
 def test_latex_takes_it(tmp_path: Path) -> None:
-    odd = Table("c", ("x", "y"), (("[x] Köln", "* 2 × −1"), ("* | “q” …", "\\~^&%$#_{}<>±–")))
-    written = results(FOUR).latex() + latex_of("c", [odd], [])
+    odd = latex_of(("x", "y"), ("[x] Köln", "* 2 × −1"), ("* | “q” …", "\\~^&%$#_{}<>±–"))
+    written = results(FOUR).latex() + odd
     (tmp_path / "table.tex").write_text(written, encoding="utf-8")
     (tmp_path / "page.tex").write_text(
         "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\input{table}\\end{document}\n"
@@ -262,9 +282,7 @@ def test_latex_takes_it(tmp_path: Path) -> None:
 
 def test_a_wide_pivot_comes_in_pieces_of_120_columns() -> None:
     wide = Axis("dataset", tuple(f"a-rather-long-name-{i}" for i in range(9)))
-    row = a_row(a_run(0.5), label="a")
-    cells = {Cell((wide,), (v,)): Results("t", "c", (row,), 1, 0.5, False) for v in wide.values}
-    text = GridResults("c", (wide,), ("a",), cells, {}).terminal()
+    text = results({(value,): {"a": (0.5,)} for value in wide.values}, (wide,)).table
     assert max(map(len, text.splitlines())) <= 120
     assert all(text.count(value) == 1 for value in wide.values)
 

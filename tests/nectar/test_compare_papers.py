@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from comparing import asked
+from comparing import options_of
 from federation import run
 from places import ROOT
 from small import SMALL
@@ -16,9 +17,8 @@ import nectar
 from common.config import layers as layers_module
 from common.config.loading import load
 from nectar.cli import main
-from nectar.comparison import run_scheduler
-from nectar.comparison.table_request import parse_table
-from nectar.comparison.variants import Variant
+from nectar.comparison import scheduler as scheduling
+from nectar.comparison.request import Cell, Variant, parse
 from nectar.words import parse_words
 from server_app.record import Record
 
@@ -62,14 +62,19 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conf" / "table").mkdir()
     (tmp_path / "conf" / "table" / "t.yaml").write_text(TINY.lstrip())
     monkeypatch.setattr(layers_module, "CONF", tmp_path / "conf")
-    monkeypatch.setattr(run_scheduler, "_start", None)
+    monkeypatch.setattr(scheduling, "_start", None)
+
+
+def columns_of(words: Sequence[str]) -> dict[str, Cell]:
+    """Return the comparison of each column."""
+    return {cell.label: cell for cell in parse(options_of(words)).cells}
 
 
 def records(tmp_path: Path, *columns: str, seeds: int = 2) -> dict[tuple[str, str, int], Record]:
     """Run every row of the columns, as the comparison would."""
     words = ["table=t", *columns, "--seeds", str(seeds), f"output-dir={tmp_path / 'runs'}"]
     done = {}
-    for label, request in parse_table(asked(words)).requests.items():
+    for label, request in columns_of(words).items():
         for variant in request.variants:
             for seed in range(seeds):
                 words = parse_words(request.words(variant, seed))
@@ -134,9 +139,9 @@ def test_one_column_and_one_row_of_it(
 
 
 def test_a_small_variant_goes_by_what_it_states(tiny: None) -> None:
-    (request,) = parse_table(asked(["table=t", "--small", "wide"])).requests.values()
+    (request,) = columns_of(["table=t", "--small", "wide"]).values()
     assert request.shared == ("t-wide-small",)
-    assert request.tune == ()
+    assert request.options.tune == ()
     assert [load(parse_words(request.words(v, 0))).rounds for v in request.variants] == [1, 1, 1]
 
 
@@ -144,33 +149,31 @@ def test_a_small_variant_is_searched_only_if_asked() -> None:
     words = ["table=feddm-2", "mnist", "fedavg"]
     searched = ("fedavg.lr=0.001,0.01,0.1", "fedavg.epochs=10,15,20")
     for more, expected in (([], searched), (["--small"], ()), (["--small", "--search"], searched)):
-        assert parse_table(asked([*words, *more])).requests["mnist"].tune == expected
+        assert columns_of([*words, *more])["mnist"].options.tune == expected
 
 
 def test_what_was_chosen_is_taken_and_searched_again_if_asked(tiny: None) -> None:
-    chosen = parse_table(asked(["table=t", "wide"])).requests["wide"]
+    chosen = columns_of(["table=t", "wide"])["wide"]
     assert chosen.variants[-1] == Variant("fedavg", "fedavg", ("fedavg.lr=0.3", "rounds=1"))
-    assert chosen.tune == ()
-    again = parse_table(asked(["table=t", "wide", "--search"])).requests["wide"]
+    assert chosen.options.tune == ()
+    again = columns_of(["table=t", "wide", "--search"])["wide"]
     assert again.variants[-1] == Variant("fedavg", "fedavg", ("rounds=1",))
-    assert again.tune == ("fedavg.lr=0.1,0.3",)
+    assert again.options.tune == ("fedavg.lr=0.1,0.3",)
 
 
 def test_words_of_ones_own_go_to_every_column(tiny: None) -> None:
     words = ["table=t", "mine=feddm:ipc=3", "rounds=5", "--target=0.5", "--seeds=1", "--jobs", "2"]
-    for label, request in parse_table(asked(words)).requests.items():
+    for label, request in columns_of(words).items():
         assert request.variants[-1] == Variant("mine", "feddm", ("feddm.ipc=3",))
         assert request.shared == (f"t-{label}", "rounds=5")
-        assert (request.target, list(request.seeds), request.jobs) == (0.5, [0], 2)
+        assert (request.options.target, list(request.seeds), request.options.jobs) == (0.5, [0], 2)
         fedavg = next(v for v in request.variants if v.label == "fedavg")
         assert load(parse_words(request.words(fedavg, 0))).rounds == 5, "asked for, so for all"
         assert (
-            request.typed
+            request.options.typed
             == "nectar compare table=t mine=feddm:ipc=3 rounds=5 --target=0.5 --seeds=1 --jobs 2"
         )
-    assert parse_table(asked(["table=t", "wide"])).requests["wide"].target == 0.01, (
-        "the table's own"
-    )
+    assert columns_of(["table=t", "wide"])["wide"].options.target == 0.01, "the table's own"
 
 
 @pytest.mark.parametrize(

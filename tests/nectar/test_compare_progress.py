@@ -8,28 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import asked
+from comparing import options_of
 from federation import run
 from small import SMALL, Small
 
-from nectar.comparison import run_scheduler
-from nectar.comparison.at_work import AtWork, sentence
+from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import parse
+from nectar.comparison.scheduler import RunningJob, progress
 
 
 def test_it_says_who_is_at_work_how_far_and_until_when() -> None:
     """In 60 s a run and a half were made, and four are left: 160 s; what was done before counts nothing."""
-    runs = [AtWork("a, seed 0", 0, 10, 20), AtWork("b, seed 0", 5, 5, 10)]
-    said = sentence(runs, ended=1, waiting=3, done=4, total=9, seconds=60)
+    runs = [RunningJob("a, seed 0", 0, 10, 20), RunningJob("b, seed 0", 5, 5, 10)]
+    said = progress(runs, "4 of 9 runs are done", ended=1, waiting=3, seconds=60)
     assert said == (
         "At work: a, seed 0 (round 10 of 20); b, seed 0 (round 5 of 10). 4 of 9 runs are done, about 2 min 40 s more."
     )
 
 
 def test_before_a_round_was_done_it_does_not_guess() -> None:
-    runs = [AtWork(f"a, seed {n}", 0, 0, 3) for n in range(6)]
-    said = sentence(runs, ended=0, waiting=0, done=0, total=6, seconds=60)
+    runs = [RunningJob(f"a, seed {n}", 0, 0, 3) for n in range(6)]
+    said = progress(runs, "0 of 6 runs are done", ended=0, waiting=0, seconds=60)
     assert said.endswith("a, seed 3 (round 0 of 3); 2 more. 0 of 6 runs are done.")
 
 
@@ -54,10 +54,10 @@ def test_a_comparison_says_it(
         if line.startswith("At work"):
             gate.touch()
 
-    monkeypatch.setattr(run_scheduler, "_start", start)
-    monkeypatch.setattr(run_scheduler, "_EVERY", 0.0)
+    monkeypatch.setattr(scheduling, "_start", start)
+    monkeypatch.setattr(scheduling, "_EVERY", 0.0)
     words = ["fedavg", "rounds=2", "--seeds=1", f"output-dir={tmp_path / 'runs'}", *SMALL.split()]
-    Comparison(parse(asked(words)), say).carry_out()
+    Comparison(parse(options_of(words)), say).carry_out()
     assert said[1].startswith(
         "At work: fedavg, seed 0 (round 1 of 2). 0 of 1 runs are done, about "
     )

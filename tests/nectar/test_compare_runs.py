@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparing import asked
+from comparing import options_of
 from federation import numbers, run
 from filelock import FileLock
 from places import HELPERS, ROOT
@@ -26,30 +26,33 @@ from common.code.fingerprint import PACKAGES
 from common.config.code_fingerprint import code_fingerprint
 from common.errors import ConfigError, FederationError
 from nectar.cli import main
-from nectar.comparison import run_scheduler
+from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
-from nectar.comparison.live_processes import command_lines
 from nectar.comparison.request import parse
-from nectar.comparison.run_scheduler import RunScheduler
-from nectar.comparison.tables import Results
+from nectar.comparison.results import ComparisonResult
+from nectar.comparison.run_process import command_lines
+from nectar.comparison.scheduler import Scheduler
 from nectar.records import identity as identities
-from nectar.records.archive import Archive
 from nectar.records.identity import Identity
 from nectar.records.resume import with_recorded
+from nectar.records.run_list import Archive
 from server_app.record import Record
 
 
-def compare(tmp_path: Path, *words: str) -> Results:
+def compare(tmp_path: Path, *words: str) -> ComparisonResult:
     """Compare from the records below ``tmp_path/runs``; none may be missing."""
     shared = [f"output-dir={tmp_path / 'runs'}", "rounds=2", *SMALL.split()]
-    return Comparison(parse(asked([*words, *shared])), lambda sentence: None).carry_out()
+    comparison = Comparison(parse(options_of([*words, *shared])), lambda sentence: None)
+    results = comparison.carry_out()
+    assert isinstance(results, ComparisonResult)
+    return results
 
 
 @pytest.fixture(autouse=True)
 def _no_children(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Fail where a run would be started that should have been found."""
     if "extended" not in request.keywords:
-        monkeypatch.setattr(run_scheduler, "_start", None)
+        monkeypatch.setattr(scheduling, "_start", None)
 
 
 def test_records_are_found_and_become_the_table(small: Small, tmp_path: Path) -> None:
@@ -58,7 +61,7 @@ def test_records_are_found_and_become_the_table(small: Small, tmp_path: Path) ->
     words = ("feddm", "afresh=real:redraw=on", "--seeds=2", f"--output={tmp_path / 'out'}")
     results = compare(tmp_path, *words)
     finals = [r.metrics()[2]["test"]["accuracy"] for r in [*records, *other]]
-    assert [run.final for row in results.rows for run in row.whole] == finals
+    assert list(results.by_run["final"]) == finals
     with (tmp_path / "out" / "table.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert [line["record"] for line in lines] == [str(r.directory) for r in [*records, *other]]
@@ -86,9 +89,9 @@ def test_the_same_records_give_the_same_files(small: Small, tmp_path: Path) -> N
 def test_seconds_stand_where_the_run_was_alone(small: Small, tmp_path: Path) -> None:
     record = run(small())
     record.note(alone=True)
-    (row,) = compare(tmp_path, "feddm", "--seeds=1").rows
+    row = compare(tmp_path, "feddm", "--seeds=1").summary.loc["feddm"]
     spent = sum(sum(m["seconds"]["by_site"].values()) for m in record.metrics()[1:])
-    assert row.seconds(lambda one: one.device_seconds) == pytest.approx(spent)
+    assert row["seconds_devices"] == pytest.approx(spent)
 
 
 def test_another_source_configuration_or_data_is_another_run(small: Small) -> None:
@@ -143,9 +146,9 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
     record = run(small())
     record.note(outcome="running")
     words = ["feddm", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1", *SMALL.split()]
-    comparison = Comparison(parse(asked(words)), lambda sentence: None)
-    task = comparison._tasks[0]
-    locks = tmp_path / "runs" / run_scheduler.LOCKS
+    comparison = Comparison(parse(options_of(words)), lambda sentence: None)
+    task = comparison.planned[0].runs[0]
+    locks = tmp_path / "runs" / scheduling.LOCKS
     locks.mkdir()
     other = FileLock(locks / f"{task.identity.key}.lock")
     other.acquire()
@@ -157,8 +160,8 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
             record.note(outcome="completed")
             other.release()
 
-    archive = Archive(tmp_path / "runs")
-    RunScheduler(archive, tmp_path / "runs", tmp_path / "logs", 1, False, say).carry_out([task])
+    options = options_of([*words, "--jobs=1"])
+    Scheduler(tmp_path / "runs", tmp_path / "logs", options, say).carry_out([task])
     assert said[-1].endswith("made by another comparison")
 
 
@@ -172,8 +175,8 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
     monkeypatch.setattr(identities, "code_fingerprint", partial(code_fingerprint, root=app))
     words = ["topk", "scaffold", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1"]
     said: list[str] = []
-    comparison = Comparison(parse(asked([*words, *SMALL.split()])), said.append)
-    tasks = comparison._tasks
+    comparison = Comparison(parse(options_of([*words, *SMALL.split()])), said.append)
+    tasks = comparison.planned[0].runs
     assert [task.identity.has_changed(task.config) for task in tasks] == [False, False]
     with (app / "strategies" / "topk.py").open("a") as file:
         file.write("mended = 1\n")
@@ -184,10 +187,10 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
         log.write_text("nectar: no such run\n")
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
 
-    monkeypatch.setattr(run_scheduler, "_start", start)
-    monkeypatch.setattr(run_scheduler, "available_cores", lambda: 5)
-    archive = Archive(tmp_path / "runs")
-    scheduler = RunScheduler(archive, tmp_path / "runs", tmp_path / "logs", 2, False, said.append)
+    monkeypatch.setattr(scheduling, "_start", start)
+    monkeypatch.setattr(scheduling, "available_cores", lambda: 5)
+    options = options_of([*words, "--jobs=2"])
+    scheduler = Scheduler(tmp_path / "runs", tmp_path / "logs", options, said.append)
     scheduler.carry_out(tasks)
     assert begun == [("scaffold", 2)], "two at a time on five cores"
     assert (
@@ -218,12 +221,12 @@ def test_a_search_chooses_on_its_own_seeds_by_validation(small: Small, tmp_path:
         for p in (tmp_path / "runs").glob("*/provenance.json")
         if "seed1000" in p.parent.name
     }
-    found = {t.settings[0].partition("=")[2]: t.score for t in choice.trials}
+    found = {s[0].partition("=")[2]: choice.score(s) for s in choice.trials}
     for settings, line in by_record.items():
         (value,) = (v for v in found if f"fedavg.lr={v}" in settings)
         assert found[value] == line["validation"]["accuracy"]
     best = max(found, key=lambda v: found[v])
-    assert choice.best.settings == (f"fedavg.lr={best}",)
+    assert choice.best == (f"fedavg.lr={best}",)
     assert choice.edges == [f"fedavg.lr={best}"]
 
 

@@ -4,53 +4,69 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from comparing import a_row, a_run
+from comparing import a_run, results_of
 
-from nectar.comparison.rows import Row, default_target, is_outlier
-from nectar.comparison.tables import Results, markdown, number, shown_rounds, size, terminal
-from nectar.comparison.tuning import Axis, Choice, Search, Trial, choose
-from nectar.comparison.variants import Variant
+from common.config.loading import load
+from nectar.comparison.frame import csv_of, default_target, frames, is_outlier
+from nectar.comparison.request import Axis, Variant
+from nectar.comparison.results import shown_rounds
+from nectar.comparison.tables import number, size
+from nectar.comparison.tuning import Search, choose
+from nectar.records.record import RunFigures
+
+
+def row_of(*runs: RunFigures | None, target: float | None = None) -> Any:
+    """What a row of these runs comes to."""
+    return results_of({"a": runs}, target=target).summary.loc["a"]
+
+
+def flags_of(*runs: RunFigures | None) -> list[str]:
+    return list(results_of({"a": runs}).by_run["flags"])
 
 
 def test_mean_spread_and_cost() -> None:
-    row = a_row(a_run(0.5, 0.7), a_run(0.8, 0.9))
-    assert row.mean == pytest.approx(0.8)
-    assert row.spread == pytest.approx(0.1 * math.sqrt(2))
-    assert row.per_round(lambda one: one.up) == 100
-    assert row.total(lambda one: one.up + one.down) == 2200
+    row = row_of(a_run(0.5, 0.7), a_run(0.8, 0.9))
+    assert row["mean"] == pytest.approx(0.8)
+    assert row["spread"] == pytest.approx(0.1 * math.sqrt(2))
+    assert row["bytes_up"] == 100
+    assert row["bytes"] == 2200
 
 
 def test_a_networks_accuracy_is_that_of_the_network_alone() -> None:
     """Of several that the server learns, the one of the name; of one, only where the run's own is meant."""
     several = replace(a_run(0.5).rounds[-1], models={"vgg11": 0.7, "vit": 0.6})
+    config = load({"method": "fedavg", "set": "model.name=convnet"})
     run = replace(a_run(0.5), rounds=(several,))
-    assert [run.of(name, "convnet") for name in ("vit", "vgg11", "")] == [0.6, 0.7, 0.5]
-    assert math.isnan(run.of("convnet", "convnet"))
-    alone = a_run(0.5)
-    assert [alone.of(name, "convnet") for name in ("convnet", "")] == [0.5, 0.5]
-    assert math.isnan(alone.of("vit", "convnet"))
+    by_run, _ = frames({"a": {0: run, 1: a_run(0.5)}}, 1, 0.5, {"a": config})
+    assert list(by_run["models"]) == [
+        {"": 0.5, "vgg11": 0.7, "vit": 0.6},
+        {"": 0.5, "convnet": 0.5},
+    ]
 
 
 def test_bytes_to_a_target_are_those_of_the_runs_that_reach_it() -> None:
-    row = a_row(a_run(0.5, 0.7), a_run(0.8, 0.9), a_run(0.2, 0.3))
-    spent = row.to_target(0.7)
-    assert (spent.reached, spent.of, spent.rounds) == (2, 3, 1.5)
-    assert (spent.total, spent.up) == (1650, 150)
-    assert default_target([row, a_row(a_run(0.9))]) == 0.81
+    runs = (a_run(0.5, 0.7), a_run(0.8, 0.9), a_run(0.2, 0.3))
+    row = row_of(*runs, target=0.7)
+    assert (row["reached"], row["runs"], row["rounds_to_target"]) == (2, 3, 1.5)
+    assert (row["bytes_to_target"], row["bytes_up_to_target"]) == (1650, 150)
+    rows = {"a": dict(enumerate(runs)), "b": {0: a_run(0.9)}}
+    assert default_target(rows) == 0.81
 
 
 def test_what_is_unfinished_counts_in_no_mean() -> None:
-    row = a_row(a_run(0.5, 0.7), a_run(0.8, completed=False), None)
-    assert row.mean == 0.7
-    assert math.isnan(row.spread)
-    assert [row.flags(i) for i in range(3)] == ["", "?", "?"]
+    runs = (a_run(0.5, 0.7), a_run(0.8, completed=False), None)
+    row = row_of(*runs)
+    assert row["mean"] == 0.7
+    assert math.isnan(row["spread"])
+    assert flags_of(*runs) == ["", "?", "?"]
 
 
 def test_flags() -> None:
-    row = a_row(a_run(0.1), a_run(0.9, rejected=1), a_run(0.91), a_run(0.92))
-    assert [row.flags(i) for i in range(4)] == ["*~", "!", "", ""]
+    runs = (a_run(0.1), a_run(0.9, rejected=1), a_run(0.91), a_run(0.92))
+    assert flags_of(*runs) == ["*~", "!", "", ""]
 
 
 def test_an_outlier_is_far_beyond_what_the_others_differ_by() -> None:
@@ -61,21 +77,35 @@ def test_an_outlier_is_far_beyond_what_the_others_differ_by() -> None:
 
 
 def test_only_seconds_of_runs_made_alone_are_shown() -> None:
-    row = a_row(a_run(0.9, 0.9), a_run(0.9, 0.9, alone=False))
-    assert row.seconds(lambda one: one.device_seconds) == 4.0
-    assert math.isnan(a_row(a_run(0.9, alone=False)).seconds(lambda one: one.device_seconds))
+    row = row_of(a_run(0.9, 0.9), a_run(0.9, 0.9, alone=False))
+    assert row["seconds_devices"] == 4.0
+    assert math.isnan(row_of(a_run(0.9, alone=False))["seconds_devices"])
 
 
-def results(*rows: Row, choices: tuple[Choice, ...] = ()) -> Results:
-    return Results("t", "nectar compare a", rows, 2, default_target(rows), False, choices)
+def test_without_a_run_there_are_tables_all_the_same() -> None:
+    """Nothing was run: every figure is missing, and the files have their heads."""
+    results = results_of({"a": [None], "b": [None]})
+    assert "| a | – | –? |" in results.markdown()
+    assert "| b | – | – | – | – | – | – | – | – |" in results.markdown()
+    assert csv_of(results.by_round).startswith("variant,seed,round,")
+
+
+def test_no_cell_of_a_file_begins_a_formula() -> None:
+    """Counts stay whole, truth values are small, what is missing is empty."""
+    text = csv_of(results_of({"=x": [a_run(0.5, 0.7), None]}).by_run)
+    head, first, second = (line.split(",") for line in text.splitlines())
+    assert (first[0], second[0]) == ("'=x", "'=x")
+    found = dict(zip(head, second, strict=True))
+    assert (found["completed"], found["accuracy"], found["rejected"]) == ("false", "", "")
+    assert dict(zip(head, first, strict=True))["rounds_to_target"] == "2"
 
 
 def test_the_tables_say_it() -> None:
-    rows = (
-        a_row(a_run(0.5, 0.7), a_run(0.8, 0.9)),
-        a_row(a_run(0.2, 0.3, alone=False), None, label="b|c"),
-    )
-    text = markdown(results(*rows))
+    rows = {
+        "a": [a_run(0.5, 0.7), a_run(0.8, 0.9)],
+        "b|c": [a_run(0.2, 0.3, alone=False), None],
+    }
+    text = results_of(rows).markdown()
     assert "| a | 0.8000 ± 0.1414 | 0.7000  0.9000 |" in text
     assert "| b\\|c | 0.3000 | 0.3000  –? |" in text
     assert "| a | 1.5 (1 of 2) |" not in text
@@ -87,24 +117,24 @@ def test_the_tables_say_it() -> None:
 
 def test_what_an_audit_found_stands_beside_accuracy() -> None:
     audited = replace(a_run(0.5, 0.7), found=0.05, false_alarms=0.01)
-    text = markdown(results(a_row(audited, replace(audited, found=0.03)), a_row(a_run(0.2, 0.3))))
+    other = replace(audited, found=0.03)
+    text = results_of({"a": [audited, other], "b": [a_run(0.2, 0.3), None]}).markdown()
     assert "| method | accuracy | found (alarms) |" in text
     assert "| a | 0.7000 ± 0.0000 | 4.0 % (1.0) |" in text
-    assert "| a | 0.3000 | – |" in text
+    assert "| b | 0.3000 | – |" in text
     assert "runs that were audited, 2 of 3." in text
     assert "≥" not in text
-    in_part = markdown(results(a_row(audited, replace(audited, found=0.03, audited_in_part=True))))
+    in_part = results_of({"a": [audited, replace(other, audited_in_part=True)]}).markdown()
     assert "| ≥ 4.0 % (1.0) |" in in_part
     assert "- ≥: the records do not keep" in in_part
-    assert "found" not in markdown(results(a_row(a_run(0.2, 0.3)))).lower()
+    assert "found" not in results_of({"a": [a_run(0.2, 0.3)]}).markdown().lower()
 
 
 def test_a_terminal_has_120_columns() -> None:
     runs = [a_run(*([0.5] * 30)) for _ in range(20)]
-    wide = results(
-        a_row(*runs, label="a method with a label that is longer than any table is wide, " * 2)
-    )
-    assert max(map(len, terminal(wide).splitlines())) <= 120
+    label = "a method with a label that is longer than any table is wide, " * 2
+    wide = results_of({label: runs}, 30)
+    assert max(map(len, wide.table.splitlines())) <= 120
 
 
 def test_rounds_that_are_shown() -> None:
@@ -124,14 +154,13 @@ def test_the_best_mean_on_validation_is_chosen_and_its_edge_told() -> None:
     axes = (Axis("fedavg.lr", ("0.1", "0.3", "1")), Axis("fedavg.weighting", ("counts", "uniform")))
     search = Search("fedavg", Variant("fedavg", "fedavg"), ("fedavg",), axes)
     scores = [(0.5, 0.6), (0.9, math.nan), (0.6, 0.7), (0.6, 0.7), (0.7, 0.5), (0.5, 0.5)]
-    trials = [Trial(s, a) for s, a in zip(search.grid(), scores, strict=True)]
-    choice = choose(search, trials)
-    assert choice.best.settings == ("fedavg.lr=0.3", "fedavg.weighting=counts")
+    trials = dict(zip(search.grid(), scores, strict=True))
+    choice = choose(search, trials, "see their logs")
+    assert choice.best == ("fedavg.lr=0.3", "fedavg.weighting=counts")
     assert choice.edges == []
-    trials[4] = Trial(trials[4].settings, (0.8, 0.8))
-    edge = choose(search, trials)
+    edge = choose(search, trials | {search.grid()[4]: (0.8, 0.8)}, "see their logs")
     assert edge.edges == ["fedavg.lr=1"]
-    text = markdown(results(a_row(a_run(0.5, 0.7)), choices=(edge,)))
+    text = results_of({"a": [a_run(0.5, 0.7)]}, choices=(edge,)).markdown()
     assert "fedavg.lr=0.3 fedavg.weighting=counts: 0.6500" in text
     assert "fedavg.lr=1 lies at the edge" in text
     assert number(math.nan) == "–"

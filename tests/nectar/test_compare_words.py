@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from common.errors import ConfigError
-from nectar.comparison.asked import Asked
-from nectar.comparison.request import parse
-from nectar.comparison.tuning import searches_of
-from nectar.comparison.variants import Variant, read_variant
+from nectar.comparison.request import Cell, CompareOptions, Variant, parse, read_variant
+from nectar.comparison.tuning import Search, searches_of
 
 ADAM = "flwr.serverapp.strategy:FedAdam"
+
+
+def cell(*words: str, **options: Any) -> Cell:
+    """Return the comparison that is asked for."""
+    return parse(CompareOptions(words, **options)).cells[0]
+
+
+def searches(*words: str, tune: Sequence[str]) -> list[Search]:
+    return searches_of(cell(*words, tune=tuple(tune)))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +91,7 @@ def test_what_all_rows_share_is_no_row(word: str) -> None:
 )
 def test_what_cannot_be_meant_is_refused(words: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(Asked(tuple(words)))
+        cell(*words)
     assert sentence in str(caught.value)
 
 
@@ -97,18 +105,18 @@ def test_what_cannot_be_meant_is_refused(words: list[str], sentence: str) -> Non
         ({"target": "much"}, "above 0, at most 1"),
         ({"alone": True, "jobs": 2}, "leave out --jobs"),
         ({"tune": ("feddm.rho=3,4",)}, "choose another seed"),
-        ({"small": True}, "--small and --search are of a paper's table"),
+        ({"small": True}, "--small and --search are for a paper's table"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        parse(Asked(("feddm", "seed=999"), **options))
+        cell("feddm", "seed=999", **options)
     assert sentence in str(caught.value)
 
 
 def test_the_words_of_a_run() -> None:
     words = ("rounds=2", "feddm:ipc=3", "digits-alpha001", "seed=5", "feddm.ipc=9")
-    request = parse(Asked(words, seeds=2))
+    request = cell(*words, seeds=2)
     assert request.words(request.variants[0], 6) == [
         "digits-alpha001",
         "rounds=2",
@@ -121,7 +129,7 @@ def test_the_words_of_a_run() -> None:
 
 def test_a_search_is_a_product_and_is_for_all_rows_of_the_method() -> None:
     tune = ("fedavg.lr=0.1,1", "fedavg.wire.weights=float16,float32")
-    (search,) = searches_of(parse(Asked(("fedavg", "m=fedavg:momentum=0.9", "feddm"), tune=tune)))
+    (search,) = searches("fedavg", "m=fedavg:momentum=0.9", "feddm", tune=tune)
     assert search.labels == ("fedavg", "m")
     assert search.base == Variant("fedavg", "fedavg")
     assert search.grid() == [
@@ -134,10 +142,10 @@ def test_a_search_is_a_product_and_is_for_all_rows_of_the_method() -> None:
 
 def test_a_search_for_a_row_is_for_it_alone_and_begins_from_it() -> None:
     tune = ("m.lr=0.1,1", "fedavg.epochs=1,2")
-    own, rest = searches_of(parse(Asked(("fedavg", "m=fedavg:momentum=0.9"), tune=tune)))
+    own, rest = searches("fedavg", "m=fedavg:momentum=0.9", tune=tune)
     assert (own.labels, own.base.own) == (("m",), ("fedavg.momentum=0.9",))
     assert (rest.labels, rest.axes[0].key) == (("fedavg",), "fedavg.epochs")
-    (strange,) = searches_of(parse(Asked((f"a={ADAM}",), tune=("a.eta=0.1,1",))))
+    (strange,) = searches(f"a={ADAM}", tune=["a.eta=0.1,1"])
     assert strange.axes[0].key == "strategy.eta"
 
 
@@ -153,5 +161,5 @@ def test_a_search_for_a_row_is_for_it_alone_and_begins_from_it() -> None:
 )
 def test_a_search_that_cannot_be_is_refused(row: str, tune: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        searches_of(parse(Asked((row,), tune=tuple(tune))))
+        searches(row, tune=tune)
     assert sentence in str(caught.value)

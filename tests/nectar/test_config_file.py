@@ -15,9 +15,8 @@ from common.config.resolved import Config
 from common.config.tables import experiment_names
 from common.errors import ConfigError
 from nectar.cli import main as nectar
-from nectar.comparison.asked import Asked
-from nectar.comparison.plan import tasks_of
-from nectar.comparison.request import parse
+from nectar.comparison.request import CompareOptions, parse
+from nectar.comparison.scheduler import plan
 from nectar.words import parse_words
 
 
@@ -180,9 +179,10 @@ def test_a_comparison_gives_its_runs_the_resolved_configuration(
     """So that a file saved meanwhile changes none of them."""
     path = file("rounds: 7\nfedavg:\n  lr: 0.5\nfeddm:\n  ipc: 3\n")
     request = parse(
-        Asked(("feddm", "fedavg:batch=7"), "mine.yaml", seeds=1, typed="nectar compare it")
+        CompareOptions(("feddm", "fedavg:batch=7"), "mine.yaml", seeds=1, typed="nectar compare it")
     )
-    tasks = tasks_of(request, request.variants, request.seeds)
+    (cell,) = request.cells
+    tasks = plan(cell, cell.variants, cell.seeds)
     path.unlink()
     for task in tasks:
         child = load(parse_words(task.words))

@@ -29,8 +29,8 @@ from nectar.cli import main
 from nectar.export.bundle import export
 from nectar.export.model import ExportedModel
 from nectar.export.synthetic import folder_names, labels_by_folder, write_synthetic
-from nectar.records.past_run import PastRun
-from nectar.records.recorded_run import RecordedRun
+from nectar.recorded_run import RecordedRun
+from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
 
 
@@ -57,7 +57,7 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def exported(past: PastRun, folder: Path, **options: Any) -> Path:
+def exported(past: RunRecord, folder: Path, **options: Any) -> Path:
     return export(past, folder, **options).folder
 
 
@@ -83,7 +83,7 @@ def plain_python(folder: Path, script: str) -> str:
 def test_the_models_logits_are_read_again_bit_for_bit(
     small: Small, tmp_path: Path, words: str
 ) -> None:
-    past = PastRun.open(run(small(rounds=1, set=words)).directory)
+    past = RunRecord.open(run(small(rounds=1, set=words)).directory)
     exported_model = ExportedModel.open(exported(past, tmp_path / "out"))
     x = torch.randn(7, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     model = Division(past.config).run.build_model().eval()
@@ -96,7 +96,7 @@ def test_the_models_logits_are_read_again_bit_for_bit(
 def test_the_lines_of_the_exports_own_readme_work(
     small: Small, tmp_path: Path, with_graphs: None
 ) -> None:
-    past = PastRun.open(run(small(rounds=1)).directory)
+    past = RunRecord.open(run(small(rounds=1)).directory)
     folder = exported(past, tmp_path / "out")
     text = (folder / "README.md").read_text()
     snippets = "".join(block.split("```")[0] for block in text.split("```python\n")[1:])
@@ -109,7 +109,7 @@ def test_the_lines_of_the_exports_own_readme_work(
 
 def test_model_json_says_what_it_is_and_where_it_comes_from(small: Small, tmp_path: Path) -> None:
     record = run(small(rounds=2, seed=3))
-    past = PastRun.open(record.directory)
+    past = RunRecord.open(record.directory)
     about = json.loads((exported(past, tmp_path / "out") / "model.json").read_text())
     assert about["classes"] == [str(i) for i in range(10)]
     assert about["input"]["shape"] == [1, 8, 8]
@@ -128,7 +128,7 @@ def test_model_json_says_what_it_is_and_where_it_comes_from(small: Small, tmp_pa
 def test_any_trainer_reads_the_images_in_the_order_of_the_labels(
     small: Small, tmp_path: Path
 ) -> None:
-    past = PastRun.open(run(small(rounds=1)).directory)
+    past = RunRecord.open(run(small(rounds=1)).directory)
     folder = exported(past, tmp_path / "out") / "synthetic"
     _, sets = past.synthetic()
     with np.load(folder / "synthetic.npz", allow_pickle=False) as data:
@@ -160,7 +160,7 @@ def test_a_class_that_nobody_sent_keeps_the_others_labels(tmp_path: Path) -> Non
 
 
 def test_weights_alone_make_an_export_without_images(small: Small, tmp_path: Path) -> None:
-    past = PastRun.open(run(small(method="fedavg", rounds=1)).directory)
+    past = RunRecord.open(run(small(method="fedavg", rounds=1)).directory)
     folder = exported(past, tmp_path / "out")
     assert not (folder / "synthetic").exists()
     assert "sites sent" not in (folder / "README.md").read_text()
@@ -179,13 +179,13 @@ def test_weights_alone_make_an_export_without_images(small: Small, tmp_path: Pat
 def test_the_readme_says_whether_images_are_real(
     small: Small, tmp_path: Path, keys: dict[str, str], said: str
 ) -> None:
-    past = PastRun.open(run(small(rounds=1, **keys)).directory)
+    past = RunRecord.open(run(small(rounds=1, **keys)).directory)
     assert said in (exported(past, tmp_path / "out") / "README.md").read_text()
 
 
 def test_best_and_last_are_the_rounds_they_say(small: Small, tmp_path: Path) -> None:
-    past = PastRun.open(run(small(rounds=3)).directory)
-    reached = [line["validation"]["accuracy"] for line in past.lines[1:]]
+    past = RunRecord.open(run(small(rounds=3)).directory)
+    reached = [line["validation"]["accuracy"] for line in past.rounds[1:]]
     best = export(past, best=True)
     assert best.about["run"]["round"] == reached.index(max(reached)) + 1
     assert best.folder == past.directory / "export" / f"best-round-{best.about['run']['round']:03d}"
@@ -206,7 +206,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
     small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = run(small(rounds=1, set="data.validation=0"))
-    past = PastRun.open(record.directory)
+    past = RunRecord.open(record.directory)
     folder = exported(past, tmp_path / "new" / "out")
     before = sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*"))
     with pytest.raises(ConfigError, match="is there already and is left as it is"):
@@ -230,7 +230,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
 def test_an_export_that_fails_midway_leaves_nothing(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    past = PastRun.open(run(small(rounds=1)).directory)
+    past = RunRecord.open(run(small(rounds=1)).directory)
 
     def fails(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -247,7 +247,7 @@ def test_weights_of_another_model_are_refused(small: Small, tmp_path: Path) -> N
     provenance["run-config"]["set"] += " model.width=9"
     (record.directory / "provenance.json").write_text(json.dumps(provenance))
     with pytest.raises(ConfigError, match="does not fit the model that the record's settings"):
-        export(PastRun.open(record.directory), tmp_path / "out")
+        export(RunRecord.open(record.directory), tmp_path / "out")
 
 
 def test_folders_sort_in_the_order_of_the_labels() -> None:
@@ -279,10 +279,10 @@ def test_the_only_global_model_is_the_runs_and_need_not_be_named(
     small: Small, tmp_path: Path
 ) -> None:
     record = run(small(method="feddgm", rounds=1, set=f"{DGM} feddgm.global_models=mlp"))
-    past = PastRun.open(record.directory)
+    past = RunRecord.open(record.directory)
     written = export(past, tmp_path / "out").folder
     assert json.loads((written / "model.json").read_text())["model"]["name"] == "mlp"
-    network = RecordedRun(past).model
+    network = RecordedRun(past.directory).model
     assert type(network).__name__ == "MLP"
     learned = Checkpoint.load(record.last).model("mlp")
     assert all(torch.equal(t, learned[n]) for n, t in network.state_dict().items())
@@ -292,7 +292,7 @@ def test_of_several_one_is_named_and_is_exported_as_what_it_is(
     small: Small, tmp_path: Path
 ) -> None:
     record = run(small(method="feddgm", rounds=1, set=f"{DGM} feddgm.global_models=mlp,convnet"))
-    past = PastRun.open(record.directory)
+    past = RunRecord.open(record.directory)
     with pytest.raises(ConfigError, match=r"learned 2 models, .* name one of mlp, convnet"):
         export(past, tmp_path / "none")
     for name in ("mlp", "convnet"):
@@ -346,7 +346,7 @@ def test_the_page_s_lines_train_another_network(tmp_path: Path) -> None:
             "image_training.epochs=5 evaluation.on=none",
         }
     )
-    export(PastRun.open(record.directory), tmp_path / "mnist-export")
+    export(RunRecord.open(record.directory), tmp_path / "mnist-export")
     shortened(data / RAW, tmp_path / "data" / RAW)
     done = subprocess.run(
         [sys.executable, "-c", snippet(PAGE.read_text(encoding="utf-8"))],

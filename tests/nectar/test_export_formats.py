@@ -23,7 +23,7 @@ from nectar.export import bundle, formats
 from nectar.export.bundle import Export, export
 from nectar.export.learned import network_of
 from nectar.export.model import ExportedModel
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 
 #: a network of somebody's own, which normalises by batch, so that modes matter
 OWN = """
@@ -46,22 +46,22 @@ def tiny(shape, classes):
 pytestmark = pytest.mark.extended
 
 
-def recorded(place: Path, words: str = "", **keys: Any) -> PastRun:
+def recorded(place: Path, words: str = "", **keys: Any) -> RunRecord:
     given = {"output-dir": str(place / "runs"), "method": "fedavg", "rounds": 1, **keys}
-    return PastRun.open(run({**given, "set": f"{SMALL} {words}"}).directory)
+    return RunRecord.open(run({**given, "set": f"{SMALL} {words}"}).directory)
 
 
 @pytest.fixture(scope="module")
-def past(tmp_path_factory: pytest.TempPathFactory) -> PastRun:
+def past(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     return recorded(tmp_path_factory.mktemp("formats"))
 
 
 @pytest.fixture(scope="module")
-def exported(past: PastRun, tmp_path_factory: pytest.TempPathFactory) -> Export:
+def exported(past: RunRecord, tmp_path_factory: pytest.TempPathFactory) -> Export:
     return export(past, tmp_path_factory.mktemp("all") / "out", formats=("pt2", "onnx"))
 
 
-def test_every_format_gives_the_runs_logits(past: PastRun, exported: Export) -> None:
+def test_every_format_gives_the_runs_logits(past: RunRecord, exported: Export) -> None:
     import onnxruntime
 
     assert {*exported.apart} == {"safetensors", "pt2", "onnx"}
@@ -161,7 +161,7 @@ def other_weights(save: Callable[..., None]) -> Callable[..., None]:
 
 
 def test_what_does_not_read_as_the_run_had_it_is_not_written(
-    past: PastRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    past: RunRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle, "save_file", other_weights(bundle.save_file))
     with pytest.raises(ConfigError, match="gives other logits than the run's model"):
@@ -170,7 +170,7 @@ def test_what_does_not_read_as_the_run_had_it_is_not_written(
 
 
 def test_a_format_without_its_packages_says_what_to_install(
-    past: PastRun,
+    past: RunRecord,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

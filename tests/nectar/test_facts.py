@@ -15,8 +15,8 @@ from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.base import Disclosure
-from nectar.records.past_run import PastRun
-from nectar.report.facts import BY_SETTINGS, PLAIN, Facts, Given, facts_of
+from nectar.records.record import RunRecord
+from nectar.report.facts import FACTS, Facts, Given, facts_of
 from nectar.report.view import View
 
 ADAM = "flwr.serverapp.strategy:FedAdam"
@@ -42,7 +42,7 @@ def no_facts(stated: Disclosure, given: Given) -> str:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_states_what_leaves_a_device_and_has_its_facts(method: str) -> None:
-    assert (method in BY_SETTINGS) != (method in PLAIN)
+    assert method in FACTS
     stated = disclosed(method=method)
     assert not stated.differentially_private
     facts = facts_of(method, stated, load({"method": method}).settings.model_dump().get)
@@ -150,5 +150,5 @@ def test_of_an_unknown_method_the_report_says_that_it_knows_nothing(small: Small
     for name in ("config.yaml", "provenance.json"):
         path = record.directory / name
         path.write_text(path.read_text().replace("fedavg", "fedzzz"))
-    assert View(PastRun.open(record.directory)).facts is None
+    assert View(RunRecord.open(record.directory)).facts is None
     assert "The report knows no facts about fedzzz" in written(record).text

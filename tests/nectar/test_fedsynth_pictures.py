@@ -26,9 +26,9 @@ from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.storage import tensor_file
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export.synthetic import write_synthetic
-from nectar.records.past_run import PastRun
-from nectar.report import neighbours, pictures
-from nectar.report.neighbours import Control, Likest, RealImages, real_images
+from nectar.records.real_images import Control, Likest, RealImages, real_images
+from nectar.records.record import RunRecord
+from nectar.report import pictures
 from nectar.report.view import View
 from server_app.record import Record
 from server_app.recorder import grid, hard, in_bytes, on_screen
@@ -155,7 +155,7 @@ def test_the_likest_image_is_found_by_correlation_and_the_control_at_the_site_mo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Against numpy's own correlations, in chunks that do not divide the images."""
-    monkeypatch.setattr(neighbours, "_CHUNK", 7)
+    monkeypatch.setattr("nectar.records.real_images._CHUNK", 7)
     rng = np.random.default_rng(0)
     pixels = rng.random((40, 3, 4, 4), dtype=np.float32)
     labels = [0] * 10 + [1] * 20 + [0] * 10
@@ -248,7 +248,7 @@ def fedsynth(tmp_path_factory: pytest.TempPathFactory) -> Record:
 
 
 def test_what_fedsynth_sent_is_stretched_wherever_it_is_drawn(fedsynth: Record) -> None:
-    past = PastRun.open(fedsynth.directory)
+    past = RunRecord.open(fedsynth.directory)
     assert contrast_of(fedsynth.last_sets) == contrast_of(fedsynth.best_sets) == "stretched"
     sets = past.synthetic()[1]
     assert len(sets) == 3
@@ -282,7 +282,7 @@ def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -
 def test_the_export_of_a_fedsynth_run_is_stretched(fedsynth: Record, tmp_path: Path) -> None:
     from nectar.export.bundle import export
 
-    folder = export(PastRun.open(fedsynth.directory), tmp_path / "out").folder
+    folder = export(RunRecord.open(fedsynth.directory), tmp_path / "out").folder
     drawn = [np.asarray(Image.open(p)) for p in (folder / "synthetic/images").rglob("*.png")]
     assert drawn
     assert all((d.min(), d.max()) == (0, 255) for d in drawn)
@@ -333,14 +333,14 @@ def test_each_is_beside_the_senders_and_the_receivers_nearest(
     record = run(small(method="feddpms", rounds=3, set=DPMS))
     document = written(record)
     check(document)
-    view = View(PastRun.open(record.directory))
+    view = View(RunRecord.open(record.directory))
     assert len(view.matches) == 3
     helped: dict[str, str] = {}
     for _, site, helper, _ in view.matches:
         helped.setdefault(helper, site)
     expected = []
     shown = list(dict.fromkeys(re.findall(r"(partition-\d+): \d+ images", document.text)))
-    assert set(shown) == set(view.past.synthetic()[1])
+    assert set(shown) == set(view.record.synthetic()[1])
     for sender in shown:
         expected += [sender, *([helped[sender]] if sender in helped else [])]
     assert asked[-len(expected) :] == expected  # after the opening, which asks of each sender too
@@ -348,4 +348,4 @@ def test_each_is_beside_the_senders_and_the_receivers_nearest(
         assert f"the nearest real one and its distance at {site}, which it helped" in document.text
         alternatives = [image["alt"] for image in document.all("img")]
         assert any(a.startswith(helper) and a.endswith(f"each at {site}") for a in alternatives)
-    assert isinstance(real_images(view), RealImages)
+    assert isinstance(real_images(view.record), RealImages)

@@ -11,7 +11,7 @@ from small import Small
 import nectar
 from common.errors import ConfigError
 from nectar import cli
-from nectar.records.named_record import record_at
+from nectar.records.record import record_at
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words
 

@@ -19,12 +19,15 @@ from small import SMALL
 from common.division import Division
 from common.errors import NectarError
 from common.wire.synthetic_images import SyntheticImages
+from nectar.audit.images import examining as outcome
 from nectar.audit.images.at_record import audit_record
 from nectar.export import bundle
 from nectar.export.readme import readme
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
+from nectar.report.curves import Charts
 from nectar.report.page import page
-from nectar.report.sections import learned
+from nectar.report.pictures import Images
+from nectar.report.tables import learned
 from nectar.report.view import View
 from server_app.record import AUDIT
 from server_app.synthetic_sets import save_sets
@@ -73,10 +76,10 @@ def survives(record: Path, what: str, *, exports: bool = True) -> None:
     """Read the record as both commands do; only NectarError may come of it."""
 
     def report() -> None:
-        page([View(PastRun.open(record))])
+        page([View(RunRecord.open(record))])
 
     def export() -> None:
-        past = PastRun.open(record)
+        past = RunRecord.open(record)
         about = bundle.about_model(past, Division(past.config).run, past.checkpoint())
         readme(about | {"formats": {}}, past.config, None)
 
@@ -93,14 +96,14 @@ def survives(record: Path, what: str, *, exports: bool = True) -> None:
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the drawing, which no value of these files changes, and parse the same settings once."""
     monkeypatch.setattr("yaml.safe_load", cache(yaml.safe_load))
-    monkeypatch.setattr("nectar.report.pictures.of_run", lambda *_: None)
-    monkeypatch.setattr("nectar.report.curves.of_run", lambda *_: None)
+    monkeypatch.setattr("nectar.report.pictures.of_run", lambda *_: Images())
+    monkeypatch.setattr("nectar.report.curves.of_run", lambda *_: Charts([], "", []))
 
 
 @pytest.fixture
 def lighter(light: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out also what is sought among the real images."""
-    monkeypatch.setattr("nectar.report.neighbours.closest_by_site", lambda view: {})
+    monkeypatch.setattr("nectar.report.view.closest_by_site", lambda *_: {})
 
 
 @pytest.mark.usefixtures("light")
@@ -118,7 +121,13 @@ def test_an_odd_audit_is_a_sentence(record: Path, monkeypatch: pytest.MonkeyPatc
     figures["attacks"] = {"nearest": audited["all"]["attacks"]["nearest"]}
     few = {**audited, "all": figures | {"nearest": None}, "sites": {}}
     few["sites"]["partition-0"] = audited["sites"]["partition-0"]
-    monkeypatch.setattr("nectar.report.page._of_run", lambda view, *_: [("", "", learned(view))])
+
+    def render(template: str, runs: list[dict[str, Any]], **_: Any) -> None:
+        view = runs[0]["view"]
+        if learned(view):
+            outcome.sentence(view.record.audit)
+
+    monkeypatch.setattr("nectar.report.page.render", render)
     for what, content in broken(few, 5):
         (record / AUDIT).write_text(json.dumps(content))
         survives(record, f"{AUDIT}: {what}", exports=False)
@@ -157,7 +166,7 @@ def test_a_wrong_value_is_named(record: Path) -> None:
     path = record / "metrics.jsonl"
     path.write_text(path.read_text().replace('"accepted": ["', '"accepted": [7, "'))
     with pytest.raises(NectarError, match=r"metrics\.jsonl is damaged .*\(line 2 accepted\.0: "):
-        PastRun.open(record).lines  # noqa: B018
+        RunRecord.open(record).rounds  # noqa: B018
 
 
 @pytest.mark.parametrize("site", ["../../../../victim", "a/../../b", "/tmp/x", "", "-x\n"])
@@ -166,7 +175,7 @@ def test_a_sites_name_is_no_path(record: Path, site: str) -> None:
     save_sets({site: sent}, 1, record / "synthetic" / "last.safetensors")
     before = sorted(record.parent.rglob("*"))
     with pytest.raises(NectarError, match="which no site can be called"):
-        bundle.export(PastRun.open(record))
+        bundle.export(RunRecord.open(record))
     assert sorted(record.parent.rglob("*")) == before
 
 
@@ -182,4 +191,4 @@ def test_a_sites_name_is_no_path(record: Path, site: str) -> None:
 def test_images_of_another_data_set_are_refused(record: Path, sent: SyntheticImages) -> None:
     save_sets({"a": sent}, 1, record / "synthetic" / "last.safetensors")
     with pytest.raises(NectarError, match="that are not digits's"):
-        bundle.export(PastRun.open(record))
+        bundle.export(RunRecord.open(record))

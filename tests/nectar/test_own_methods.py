@@ -18,10 +18,8 @@ from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method, is_foreign, resolve
 from nectar import cli
-from nectar.comparison.asked import Asked
-from nectar.comparison.request import parse
-from nectar.comparison.variants import Variant, read_variant
-from nectar.records.past_run import PastRun
+from nectar.comparison.request import CompareOptions, Variant, parse, read_variant
+from nectar.records.record import RunRecord
 from nectar.report.view import View
 
 METHOD = '''
@@ -117,7 +115,7 @@ def test_it_runs_with_settings_of_its_own_and_what_it_takes_over(small: Small) -
     assert numbers(part)[2]["test"] != whole[2]["test"]
     assert run(small(method="damping:SPELT", set="spelt.part=0.25 fedavg.lr=0.2")).metrics()
 
-    view = View(PastRun.open(part.directory))
+    view = View(RunRecord.open(part.directory))
     assert (view.spoken, view.foreign, view.setting("part")) == ("Damped averaging", False, 0.25)
 
 
@@ -126,7 +124,7 @@ def test_a_report_of_it_can_be_had_where_it_is_not(small: Small, monkeypatch: An
     record = run(small(method="damping:METHOD", rounds=1))
     sys.modules.pop("damping")
     monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.endswith("mine")])
-    view = View(PastRun.open(record.directory))
+    view = View(RunRecord.open(record.directory))
     assert (view.facts, view.spoken, len(view.rounds)) == (None, "METHOD", 1)
 
 
@@ -196,7 +194,8 @@ def test_help_explains_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_comparison_reads_its_rows_and_gives_each_what_is_its_own() -> None:
     row = read_variant("half=damping:METHOD:part=0.5,model.width=8")
     assert row == Variant("half", "damping:METHOD", ("damped.part=0.5", "model.width=8"))
-    request = parse(Asked(("fedavg", "damping:METHOD", "damped.part=0.5", "rounds=1")))
+    words = ("fedavg", "damping:METHOD", "damped.part=0.5", "rounds=1")
+    (request,) = parse(CompareOptions(words)).cells
     words = [request.words(variant, 0) for variant in request.variants]
     assert words[0] == ["rounds=1", "method=fedavg", "seed=0"]
     assert words[1] == ["damped.part=0.5", "rounds=1", "method=damping:METHOD", "seed=0"]
@@ -243,6 +242,6 @@ def test_nectar_simulate_finds_them_on_ray(folder: Path, small: Small) -> None:
     words = ("method=damping:METHOD", "model.name=mymodels:net", f"output-dir={runs}")
     _nectar(folder, "simulate", *words)
     assert _methods(runs) == {"damping:METHOD": "completed"}
-    simulated = PastRun.open(next(runs.iterdir())).lines
+    simulated = RunRecord.open(next(runs.iterdir())).rounds
     here = run(small(method="damping:METHOD", rounds=1, set="model.name=mymodels:net")).metrics()
     assert [line["test"] for line in simulated] == [line["test"] for line in here]

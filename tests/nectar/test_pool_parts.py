@@ -17,8 +17,8 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from common.config.loading import load
 from common.errors import ConfigError
-from nectar.comparison import run_start
-from nectar.comparison.plan import Task
+from nectar.comparison import run_process
+from nectar.comparison.scheduler import PlannedRun
 from nectar.engines.pool import grid
 from nectar.engines.pool.arrays import Receiver, Sender
 from nectar.engines.pool.grid import Forecast, most_processes
@@ -182,7 +182,7 @@ def test_a_share_that_is_no_number_of_cores_is_refused(
 
 def test_a_comparison_counts_a_runs_workers_as_cores() -> None:
     words = "compute.workers=3 compute.client_cores=2 compute.server_cores=4"
-    task = Task(None, 0, load({"set": words}), None)  # type: ignore[arg-type]
+    task = PlannedRun(None, 0, load({"set": words}), None)  # type: ignore[arg-type]
     assert (task.threads, task.cores) == (4, 6)
 
 
@@ -191,7 +191,7 @@ def test_a_comparison_tells_a_run_its_threads_and_its_share_of_the_cores(
 ) -> None:
     told: dict[str, str] = {}
     monkeypatch.setattr(
-        run_start.processes, "start", lambda words, environment, **_: told.update(environment)
+        run_process.processes, "start", lambda words, environment, **_: told.update(environment)
     )
-    run_start.start_alone([], tmp_path / "log", threads=2, cores=4)
+    run_process.start_process([], tmp_path / "log", threads=2, cores=4)
     assert (told["OMP_NUM_THREADS"], told["NECTAR_CORES"]) == ("2", "4")

@@ -16,8 +16,7 @@ from common.config.own_parts import Judge
 from common.errors import ConfigError
 from nectar.api import open_record
 from nectar.cli import main
-from nectar.records.record_imports import judge_of
-from nectar.records.trusted_parts import note_parts
+from nectar.records.record_imports import judge_of, note_parts
 
 PARTS = """
 from torch import nn

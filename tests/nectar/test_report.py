@@ -20,10 +20,10 @@ from tampering import nan, with_arrays
 
 from common.wire.synthetic_images import SyntheticImages
 from nectar.cli import main as nectar
-from nectar.records.past_run import PastRun
+from nectar.records.real_images import RealImages, real_images
+from nectar.records.record import RunRecord
 from nectar.report import page as pages
 from nectar.report import pictures
-from nectar.report.neighbours import RealImages, real_images
 from nectar.report.privacy import exposed, protected
 from nectar.report.view import View, groups
 from server_app.record import Record
@@ -33,8 +33,8 @@ from server_app.synthetic_sets import save_sets
 
 def test_the_first_screen_says_how_near_what_was_sent_comes_to_a_real_image(small: Small) -> None:
     record = run(small())
-    document, view = written(record), View(PastRun.open(record.directory))
-    real, (_, sets) = real_images(view), view.past.synthetic()
+    document, view = written(record), View(RunRecord.open(record.directory))
+    real, (_, sets) = real_images(view.record), view.record.synthetic()
     assert isinstance(real, RealImages)
     assert view.info is not None
     least = {}
@@ -92,7 +92,7 @@ def test_a_report_says_what_the_run_did(small: Small) -> None:
         "loss by bytes sent",
     ]
     assert "By bytes sent" in document.text
-    sets = PastRun.open(record.directory).synthetic()[1]
+    sets = RunRecord.open(record.directory).synthetic()[1]
     for site, images in sets.items():
         for c in torch.unique(images.labels).tolist():
             alts = [i["alt"] for i in document.all("img") if f"{site}, class {c}:" in i["alt"]]
@@ -128,10 +128,10 @@ def test_the_nearest_real_image_is_found_in_pixel_space(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against plain NumPy over the site's images, in chunks that do not divide them."""
-    monkeypatch.setattr("nectar.report.neighbours._CHUNK", 70)
-    past = PastRun.open(run(small(rounds=1)).directory)
+    monkeypatch.setattr("nectar.records.real_images._CHUNK", 70)
+    past = RunRecord.open(run(small(rounds=1)).directory)
     view = View(past)
-    real = real_images(view)
+    real = real_images(view.record)
     assert isinstance(real, RealImages)
     assert view.info is not None
     for site, sent in past.synthetic()[1].items():
@@ -157,7 +157,7 @@ def test_data_that_are_not_there_are_missed_in_a_sentence(small: Small) -> None:
     check(document)
     assert "The nearest real images are not shown: the data set that lies" in document.text
     assert len(document.all("img")) == len(
-        [c for s in PastRun.open(record.directory).synthetic()[1].values() for c in set(s.labels.tolist())]
+        [c for s in RunRecord.open(record.directory).synthetic()[1].values() for c in set(s.labels.tolist())]
     )  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def test_what_foreign_machines_say_stays_text(small: Small) -> None:
         content = path.read_text().replace("partition-1", json.dumps(HOSTILE)[1:-1])
         path.write_text(content.replace("values that are not finite", "<img src=x onerror=y>"))
     record.note(outcome=f"failed: {HOSTILE}", command=["nectar", HOSTILE])
-    sets = PastRun.open(record.directory).synthetic()[1]
+    sets = RunRecord.open(record.directory).synthetic()[1]
     sets[HOSTILE] = sets.pop("partition-0")
     save_sets(sets, 1, record.last_sets)
     hostile = written(record)
@@ -207,7 +207,7 @@ def test_a_run_that_stopped_is_reported_as_far_as_it_got(small: Small) -> None:
 def test_seeds_stand_together_and_methods_side_by_side(small: Small) -> None:
     seeds = [run(small(rounds=1, seed=seed)) for seed in (0, 1)]
     other = run(small(method="fedavg", rounds=1))
-    views = [View(PastRun.open(r.directory)) for r in (*seeds, other)]
+    views = [View(RunRecord.open(r.directory)) for r in (*seeds, other)]
     named = groups(views)
     assert {name: len(members) for name, members in named.items()} == {"FedDM": 2, "FedAvg": 1}
     document = written(*seeds, other)
@@ -238,7 +238,7 @@ def test_large_runs_make_no_large_page(small: Small, monkeypatch: pytest.MonkeyP
 
 def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:
     def said(**keys: Any) -> tuple[str, str]:
-        view = View(PastRun.open(run(small(rounds=1, **keys)).directory))
+        view = View(RunRecord.open(run(small(rounds=1, **keys)).directory))
         return " ".join(protected(view)), " ".join(exposed(view))
 
     kept, open_ = said()
@@ -315,7 +315,7 @@ def test_bad_words_are_refused_before_any_work(
 
 def test_the_site_that_sent_the_image_closest_to_a_real_one_stands_first(small: Small) -> None:
     record = run(small())
-    document, apart = written(record), View(PastRun.open(record.directory)).closest
+    document, apart = written(record), View(RunRecord.open(record.directory)).closest
     shown = re.findall(r"(partition-\d+): \d+ images", document.text)
     assert set(apart) == {"partition-0", "partition-1", "partition-2"}
     assert list(dict.fromkeys(shown)) == sorted(apart, key=lambda site: apart[site].distance)

@@ -13,7 +13,7 @@ from federation import TamperedGrid, run
 from small import SMALL
 from tampering import nan, with_arrays
 
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.report.page import page
 from nectar.report.view import View
 
@@ -69,7 +69,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run({**config, "method": "fedavg"}),
     ]
     path = folder / "report.html"
-    path.write_text(page([View(PastRun.open(r.directory)) for r in records]), encoding="utf-8")
+    path.write_text(page([View(RunRecord.open(r.directory)) for r in records]), encoding="utf-8")
     return path
 
 

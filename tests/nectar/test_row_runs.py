@@ -23,8 +23,8 @@ from common.methods import METHODS
 from nectar import cli
 from nectar.audit.images.at_record import audit_record
 from nectar.engines import preflight
-from nectar.records.past_run import PastRun
-from nectar.records.recorded_run import RecordedRun
+from nectar.recorded_run import RecordedRun
+from nectar.records.record import RunRecord
 from server_app.record import Record
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
@@ -61,7 +61,7 @@ def test_a_record_has_what_was_sent_as_a_table_and_the_report_as_tables_and_curv
     tmp_path: Path, kind: str
 ) -> None:
     record = learned(kind, tmp_path, "feddm")
-    sets = PastRun.open(record.directory).synthetic()[1]
+    sets = RunRecord.open(record.directory).synthetic()[1]
     folder = record.directory / "samples" / "round-001"
     assert {path.name for path in folder.iterdir()} == {f"{site}.csv" for site in sets}
     for site, sent in sets.items():
@@ -92,7 +92,7 @@ def test_what_is_made_of_pictures_is_refused_in_a_sentence(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="is a run on a table: there are no images to audit"):
         audit_record(record.directory)
     with pytest.raises(ConfigError, match="which makes no pictures: `images` has what was sent"):
-        _ = RecordedRun(PastRun.open(record.directory)).pictures
+        _ = RecordedRun.open(record.directory).pictures
     assert cli.main(["export", str(record.directory), "--output", str(tmp_path / "out")]) == 2
 
 
@@ -102,7 +102,7 @@ def test_private_matching_stays_within_the_stated_bounds(tmp_path: Path) -> None
         "feddm.image_lr=1000 data.validation=0"
     )
     record = learned("table", tmp_path, "feddm", more)
-    sets = PastRun.open(record.directory).synthetic()[1]
+    sets = RunRecord.open(record.directory).synthetic()[1]
     largest = max(float(sent.images.abs().max()) for sent in sets.values())
     assert largest <= 1 + 1e-6, "minmax brings the bounds to -1 and 1"
 

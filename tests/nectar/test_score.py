@@ -20,7 +20,7 @@ from nectar.export.bundle import export
 from nectar.export.model import ExportedModel
 from nectar.export.scoring import Score, as_text, score
 from nectar.export.sources import PictureFolder
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "image_training.epochs=20",
         }
     )
-    return export(PastRun.open(record.directory), place / "export").folder
+    return export(RunRecord.open(record.directory), place / "export").folder
 
 
 @pytest.fixture(scope="module")

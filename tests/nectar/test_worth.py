@@ -11,7 +11,7 @@ from small import SMALL
 import nectar
 from benchmarks.standings import labelled
 from common.config.text import parse_set
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.report import worth as measured
 from nectar.report.worth import FILE, curve_of, worth
 
@@ -54,7 +54,7 @@ def test_a_report_says_it_where_the_curve_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = nectar.run("fedavg", rounds=1, output_dir=tmp_path, progress=False, **parse_set(SMALL))
-    assert labelled(PastRun.open(run.directory)) == "144"
+    assert labelled(RunRecord.open(run.directory)) == "144"
     assert "labelled images at the server" not in run.report().read_text()
     curve = tmp_path / "worth.csv"
     low, high = run.accuracy - 0.1, run.accuracy + 0.1

@@ -28,7 +28,7 @@ from benchmarks.standings import (
 )
 from common.config.loading import load
 from common.errors import ConfigError
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.report.worth import FILE, curve_of, worth
 from nectar.words import parse_words
 
@@ -152,7 +152,7 @@ def test_what_a_leaderboard_says_of_a_run_is_its_records(tmp_path: Path) -> None
     assert (found.method, found.real) == ("fedavg", "no")
     assert found.chosen == "lr=0.3 epochs=40 batch=64"
     assert math.isnan(found.epsilon)
-    assert found.date == PastRun.open(record.directory).provenance["started"][:10]
+    assert found.date == RunRecord.open(record.directory).provenance["started"][:10]
     assert found.commit
     assert found.labelled == "144"
     assert "cores of" in found.hardware

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from comparing import asked
+from comparing import options_of
 from federation import run
 from image_folders import CLASSES, paint_split
 from real_data import data_directory
@@ -25,7 +25,7 @@ from common.errors import ConfigError
 from common.methods import METHODS
 from common.specs.fedvae import start_decoder
 from nectar.comparison.paper_table import FIGURES, Number, read_paper_table
-from nectar.comparison.table_request import parse_table
+from nectar.comparison.request import parse
 from nectar.comparison.tuning import searches_of
 from nectar.words import parse_words
 from server_app.app import make_strategy
@@ -524,18 +524,19 @@ def test_every_column_of_a_table_is_a_comparison_that_can_be_asked_for(name: str
     """Its rows resolve in each column, also with the first values of what is tuned."""
     table = TABLES[name]
     for words in ([], ["--search"], *[["--small"]] * table.small):
-        found = parse_table(asked([f"table={name}", *words]))
-        assert list(found.requests) == list(table.columns)
-        for label, request in found.requests.items():
+        found = parse(options_of([f"table={name}", *words]))
+        assert [cell.label for cell in found.cells] == list(table.columns)
+        for cell in found.cells:
+            label = cell.label
             standing = [row.label for row in table.rows if label not in row.left_out]
-            assert [variant.label for variant in request.variants] == standing
-            searches = {search.name: search for search in searches_of(request)}
+            assert [variant.label for variant in cell.variants] == standing
+            searches = {search.name: search for search in searches_of(cell)}
             tuned = {row.label for row in table.rows if row.tune and label not in row.left_out}
             assert set(searches) <= tuned
             assert set(searches) == tuned or words != ["--search"]
-            for variant in request.variants:
+            for variant in cell.variants:
                 first = searches[variant.label].grid()[0] if variant.label in searches else ()
-                load(parse_words(request.words(variant.with_settings(first), 0)))
+                load(parse_words(cell.words(variant.with_settings(first), 0)))
 
 
 def test_what_was_chosen_is_among_what_was_tried() -> None:

@@ -16,7 +16,7 @@ from common.samples.inputs import Samples
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.synthetic_images import Copies, SyntheticImages
 from common.wire.weights import Weights
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.report.page import page
 from nectar.report.view import View
 from server_app.record import Record
@@ -69,7 +69,7 @@ def test_a_sites_word_that_is_no_count_is_left_out() -> None:
 
 
 def total(record: Record) -> Copies:
-    return Copies(**PastRun.open(record.directory).provenance["copies"])
+    return Copies(**RunRecord.open(record.directory).provenance["copies"])
 
 
 def test_it_is_told_first(small: Small, caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +83,7 @@ def test_it_is_told_first(small: Small, caplog: pytest.LogCaptureFixture) -> Non
     said = [r.getMessage() for r in caplog.records]
     (at,) = (i for i, s in enumerate(said) if s.startswith("REAL IMAGES, round 1: "))
     assert said[at + 1].startswith("round 1/2:")
-    text = page([View(PastRun.open(record.directory))])
+    text = page([View(RunRecord.open(record.directory))])
     assert 0 < text.index("sent images equal a real one of their site") < text.index("Completed:")
 
 
@@ -96,14 +96,14 @@ def test_from_noise_it_says_that_there_are_none_once(
     said = [r.getMessage() for r in caplog.records if "sent images" in r.getMessage()]
     assert len(said) == 1
     assert said[0].startswith("Copies: 0 of ")
-    text = page([View(PastRun.open(record.directory))])
+    text = page([View(RunRecord.open(record.directory))])
     assert text.index(f"Copies: 0 of {total(record).images} sent images") < text.index("Completed:")
 
 
 def test_where_no_images_are_sent_nothing_is_counted(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
-    assert "copies" not in PastRun.open(record.directory).provenance
-    assert "Copies: " not in page([View(PastRun.open(record.directory))])
+    assert "copies" not in RunRecord.open(record.directory).provenance
+    assert "Copies: " not in page([View(RunRecord.open(record.directory))])
 
 
 def test_a_site_that_claims_nonsense_ends_nothing(small: Small) -> None:

@@ -14,7 +14,7 @@ from client_app.app import app as client_app
 from common.config.loading import load
 from common.sites import Site, engine_of
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.report import page as pages
 from nectar.report.view import View
 from server_app.app import serve
@@ -30,7 +30,7 @@ def said_of(record: Record) -> tuple[dict[str, Any], dict[str, Any], str]:
         json.loads((record.directory / name).read_text())
         for name in ("provenance.json", "partition.json")
     )
-    return provenance, partition, pages.page([View(PastRun.open(record.directory))])
+    return provenance, partition, pages.page([View(RunRecord.open(record.directory))])
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from federation import numbers, run
 from small import Small
 
 import client_app.fedavg
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from strategies.exchange.judging import absurd_losses
 
 AT_SITES = "evaluation.on=sites data.site_holdout=0.2"
@@ -63,7 +63,7 @@ def test_the_record_has_every_sites_figures_and_the_report_shows_the_last(small:
         assert list(line["evaluated"]) == ["partition-0", "partition-1", "partition-2"]
         for figure in ("accuracy", "loss"):
             assert line["sites"][figure] == pytest.approx(_mean(line["evaluated"], figure))
-    PastRun.open(record.directory).lines  # noqa: B018 - readers take the line as it is
+    RunRecord.open(record.directory).rounds  # noqa: B018 - readers take the line as it is
     page = written(record)
     assert "At the sites after round 2" in page.text
     assert f"{judged[-1]['evaluated']['partition-2']['loss']:.4f}" in page.text

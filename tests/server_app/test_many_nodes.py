@@ -19,7 +19,7 @@ from common.privacy.ledger import Told
 from common.sites import RAY, SUPERLINK, Site
 from nectar import cli
 from nectar.engines.local_run import run_here
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app import recorder
 from server_app.app import describe_partition
 from server_app.record import Record
@@ -96,7 +96,7 @@ def test_its_report_says_how_many_and_where_to_look(many: Callable[..., Record])
     page = (record.directory / "report.html").read_text(encoding="utf-8")
     assert "1,200 sites held" in page
     assert "nectar data --config config.yaml" in page
-    assert PastRun.open(record.directory).partition["unlisted"]["most"] == 2
+    assert RunRecord.open(record.directory).partition["unlisted"]["most"] == 2
 
 
 def record_of(record: Record) -> dict[str, Any]:

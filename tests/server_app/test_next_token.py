@@ -16,10 +16,8 @@ from common.division import Division
 from common.errors import ConfigError, FederationError
 from nectar.cli import main
 from nectar.export.bundle import export
-from nectar.records.figures import read_run
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
-from server_app.record import KnownRun, Record
 from strategies.fedavg import FedAvg
 
 
@@ -95,21 +93,16 @@ def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: S
 
 def test_a_comparison_reads_a_language_models_run(asked: Small) -> None:
     record = run(asked())
-    found = read_run(_entry(record), 2)
+    found = RunRecord.open(record.directory).figures(2)
     assert found.completed
     assert found.learned
     assert found.final == record.metrics()[-1]["test"]["accuracy"]
 
 
-def _entry(record: Record) -> KnownRun:
-    provenance = json.loads((record.directory / "provenance.json").read_text(encoding="utf-8"))
-    return KnownRun(record.directory, provenance)
-
-
 def test_a_language_model_is_not_exported(asked: Small) -> None:
     record = run(asked())
     with pytest.raises(ConfigError, match="language model of reddit2k, which cannot be exported"):
-        export(PastRun.open(record.directory))
+        export(RunRecord.open(record.directory))
     assert not (record.directory / "export").exists()
 
 

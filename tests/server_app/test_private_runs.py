@@ -23,7 +23,7 @@ from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import Ledger
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.app import serve
@@ -59,7 +59,7 @@ def test_a_simulation_says_what_it_would_cost_and_that_it_guarantees_nothing(sma
             cost = epsilon([Event("noisy", MULTIPLIER, steps=server_round)], 1e-5).value
             assert site["epsilon"] == pytest.approx(cost)
             assert (site["seeded"], site["delta"], site["unit"]) == (True, 1e-5, "example")
-    said = " ".join(exposed(View(PastRun.open(record.directory))))
+    said = " ".join(exposed(View(RunRecord.open(record.directory))))
     assert "seeded noise, no guarantee" in said
     assert "number of images was not reported" in said
     assert not (record.directory / FILE).exists()
@@ -143,7 +143,7 @@ def test_where_counts_are_not_told_the_events_are_the_sites_own(
     record = real(small, tmp_path)
     assert spent(record)["partition-0"]["events"] == []
     assert spent(record)["partition-0"]["epsilon"] is None
-    said = " ".join(exposed(View(PastRun.open(record.directory))))
+    said = " ".join(exposed(View(RunRecord.open(record.directory))))
     assert "ledgers of the sites" in said
 
 

@@ -12,7 +12,7 @@ from federation import run
 from real_data import data_directory
 from small import Small
 
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 
 #: seconds a round, not minutes
 QUICK = (
@@ -74,7 +74,7 @@ def test_a_round_on_photographs_where_sites_hold_different_classes(small: Small,
     line = record.metrics()[1]
     assert line["test"]["examples"] == 100
     assert line["rejected"] == {}
-    _, sets = PastRun.open(record.directory).synthetic()
+    _, sets = RunRecord.open(record.directory).synthetic()
     assert {images.images.shape[1:] for images in sets.values()} == {(3, size, size)}
     labels = [set(images.labels.tolist()) for images in sets.values()]
     assert all(len(held) == 1 for held in labels)

@@ -24,7 +24,7 @@ from common.learning.task import Evaluation
 from common.samples.inputs import Samples
 from common.wire.weights import Weights
 from nectar.cli import main as nectar
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app import recorder
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
@@ -140,7 +140,7 @@ def test_the_checkpoints_weights_give_the_rounds_figures(small: Small) -> None:
 def test_a_reader_finds_what_the_sites_sent(small: Small) -> None:
     """The sets of the newest round are kept whole; weights leave none."""
     record = run(small(rounds=2))
-    past = PastRun.open(record.directory)
+    past = RunRecord.open(record.directory)
     assert past.completed
     server_round, sets = past.synthetic()
     assert server_round == 2
@@ -151,12 +151,12 @@ def test_a_reader_finds_what_the_sites_sent(small: Small) -> None:
         assert sorted(images.labels.tolist()) == expected
     assert past.config.digest() == load(small(rounds=2)).digest()
     assert past.checkpoint().server_round == 2
-    assert PastRun.open(run(small(method="fedavg", rounds=1)).directory).synthetic() == (0, {})
+    assert RunRecord.open(run(small(method="fedavg", rounds=1)).directory).synthetic() == (0, {})
 
 
 def test_no_record_is_refused_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not a run's record \(it has no readable provenance"):
-        PastRun.open(tmp_path)
+        RunRecord.open(tmp_path)
 
 
 def test_a_strategy_by_path_is_told_from_a_method_of_the_same_name(small: Small) -> None:

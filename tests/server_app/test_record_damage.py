@@ -17,9 +17,8 @@ from small import SMALL
 from common.errors import FederationError, NectarError
 from common.storage import tensor_file
 from nectar.cli import main as nectar
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.records.resume import with_recorded
-from nectar.records.run_list import read_run
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -143,8 +142,8 @@ def test_readers_say_which_line_is_damaged(
     assert nectar(["report", str(record)]) == 2
     assert "metrics.jsonl is damaged at line 2" in capsys.readouterr().err
     with pytest.raises(FederationError, match="line 2"):
-        PastRun.open(record).lines  # noqa: B018
-    listed = read_run(record)
+        RunRecord.open(record).rounds  # noqa: B018
+    listed = RunRecord.find(record)
     assert listed is not None
     assert listed.done == ROUNDS
 
@@ -183,7 +182,7 @@ def test_every_flipped_byte_of_a_file_of_tensors_is_seen(record: Path, where: st
     """A bit of every 97th byte, head and figures alike."""
     path = record / f"{where}.safetensors"
     whole = path.read_bytes()
-    past = PastRun.open(record)
+    past = RunRecord.open(record)
 
     def read() -> None:
         if where == "synthetic/last":
@@ -206,7 +205,7 @@ def test_a_file_of_an_earlier_release_is_read(record: Path) -> None:
     path = record / "checkpoint" / "last.safetensors"
     tensors, meta = tensor_file.load(path)
     save_file(tensors, path, {"nectar": json.dumps(meta)})
-    assert PastRun.open(record).checkpoint().server_round == ROUNDS
+    assert RunRecord.open(record).checkpoint().server_round == ROUNDS
 
 
 def test_equal_contents_are_equal_files(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from small import Small
 
 from common.errors import FederationError
 from nectar.cli import main as nectar
+from nectar.records.record import RunRecord
 from nectar.records.resume import with_recorded
-from nectar.records.run_list import read_run
 from server_app.record import Record
 
 #: a process that opens a record to write it, says so, and holds it until its input ends
@@ -77,10 +77,10 @@ def test_running_and_killed_are_told_apart_by_the_lock_alone(small: Small) -> No
     record = run(small(method="fedavg", rounds=1))
     record.note(outcome="running")
     with held_elsewhere(record.directory):
-        listed = read_run(record.directory)
+        listed = RunRecord.find(record.directory)
         assert listed is not None
         assert listed.outcome == "running"
-    listed = read_run(record.directory)
+    listed = RunRecord.find(record.directory)
     assert listed is not None
     assert listed.outcome == "killed"
 

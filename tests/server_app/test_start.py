@@ -27,7 +27,7 @@ from common.learning.start import published as entry_of
 from common.models import build
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.words import parse_words
 
 NARROW = "model.width=4 model.depth=2"
@@ -52,7 +52,7 @@ def test_the_file_is_what_the_first_round_begins_with(small: Small, tmp_path: Pa
     path = written(tmp_path / "start.safetensors", drawn(7))
     words = f"{NARROW} model.start={path} fedavg.lr=1e-30"
     record = run(small(method="fedavg", rounds=1, set=words))
-    weights = PastRun.open(record.directory).checkpoint().weights
+    weights = RunRecord.open(record.directory).checkpoint().weights
     assert all(torch.allclose(weights[k], t, rtol=0, atol=1e-7) for k, t in drawn(7).items())
     own = Division(load({"method": "fedavg", "set": NARROW})).run.build_model().state_dict()
     assert not torch.allclose(own["head.weight"], weights["head.weight"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from comparing import asked
+from comparing import options_of
 from federation import numbers, resumed, run
 from small import SMALL, Small
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -30,12 +30,12 @@ from nectar.comparison.request import parse
 from nectar.engines.local_grid import LocalGrid
 from nectar.records.resume import with_recorded
 from nectar.words import parse_words
+from server_app import on_round as notifying
+from server_app import tracking
 from server_app.app import serve
+from server_app.on_round import InBackground, OnRound
 from server_app.record import Record
-from server_app.tracking import EVENTS, telling, tracked
-from server_app.tracking.figures import figures_of, settings_of
-from server_app.tracking.telling import Apart, OnRound
-from server_app.tracking.tracked import refuse_own_pictures
+from server_app.tracking import EVENTS, figures_of, refuse_own_pictures, settings_of
 
 BOTH = "evaluation.on=both data.site_holdout=0.2"
 
@@ -178,13 +178,13 @@ def test_a_tracker_that_fails_costs_nothing(
 def test_the_end_of_a_run_does_not_wait_for_a_tracker_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(telling, "_PATIENCE", 0.01)
+    monkeypatch.setattr(notifying, "_PATIENCE", 0.01)
     released = threading.Event()
 
     def hang() -> Any:
         released.wait()
 
-    tracker = Apart("track=slow", hang)
+    tracker = InBackground("track=slow", hang)
     tracker.round({"round": 0}, {})
     tracker.close("completed")
     released.set()
@@ -388,7 +388,7 @@ def test_figures_of_sites_are_sums_and_counts() -> None:
 def test_a_tracker_that_is_not_installed_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tracked, "find_spec", lambda name: None)
+    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     assert main(["run", "track=tensorboard", f"output-dir={tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert "track=tensorboard needs tensorboard, which is not installed here: `pip install" in said
@@ -442,8 +442,8 @@ def test_a_comparison_is_one_group_and_each_run_has_its_name(tmp_path: Path) -> 
     runs = tmp_path / "runs"
     shared = [f"output-dir={runs}", "rounds=1", "track=tensorboard", *SMALL.split()]
     words = ["mine=fedavg:lr=0.1", "--seeds=1", f"--output={out}", *shared]
-    comparison = Comparison(parse(asked(words)), lambda sentence: None)
-    (task,) = (task.within("", out.name) for task in comparison._tasks)
+    comparison = Comparison(parse(options_of(words)), lambda sentence: None)
+    (task,) = (task.within("", out.name) for task in comparison.planned[0].runs)
     assert (task.config.track.group, task.config.track.name) == ("out", "mine, seed 0")
     record = run(task.config.to_run_config())
     comparison.carry_out()

@@ -19,7 +19,7 @@ from common.errors import ConfigError
 from common.learning.training import evaluate
 from common.samples.inputs import samples
 from nectar import cli
-from nectar.records.recorded_run import RecordedRun
+from nectar.recorded_run import RecordedRun
 from server_app.checkpoint import Checkpoint
 
 SETTINGS: dict[str, Any] = parse_set(SMALL)

@@ -22,8 +22,8 @@ from common.learning.training import evaluate
 from common.samples.inputs import samples
 from common.wire.weights import Weights
 from nectar.export.bundle import export
-from nectar.records.past_run import PastRun
-from nectar.records.recorded_run import RecordedRun
+from nectar.recorded_run import RecordedRun
+from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
 
 
@@ -100,8 +100,8 @@ def test_central_refuses_sites_with_data_of_their_own(tmp_path: Path) -> None:
 
 
 def test_the_models_of_a_run_are_read_by_name(small: Small) -> None:
-    past = PastRun.open(run(small(method="local", rounds=1)).directory)
-    recorded = RecordedRun(past)
+    past = RunRecord.open(run(small(method="local", rounds=1)).directory)
+    recorded = RecordedRun(past.directory)
     assert list(recorded.models) == ["partition-0", "partition-1", "partition-2"]
     with pytest.raises(ConfigError, match=r"learned 3 models, .* name one of partition-0"):
         _ = recorded.model

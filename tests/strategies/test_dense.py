@@ -24,7 +24,7 @@ from common.errors import ConfigError, FederationError
 from common.sites import Site
 from common.wire.weights import Weights
 from nectar.cli import main as nectar
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
 from synth.ensemble_distillation import Ensemble, Plan
@@ -176,7 +176,7 @@ def test_the_newest_images_of_each_class_are_shown(small: Small) -> None:
 
 def test_a_round_that_distils_leaves_its_images_in_the_record_and_the_report(small: Small) -> None:
     record = run(small(method="dense", rounds=2, set=TINY))
-    server_round, sets = PastRun.open(record.directory).synthetic()
+    server_round, sets = RunRecord.open(record.directory).synthetic()
     assert server_round == 2
     assert list(sets) == ["all sites"]
     assert not (record.directory / "samples" / "round-001").exists()
@@ -199,7 +199,7 @@ def test_its_images_are_exported_as_the_servers(
 ) -> None:
     record = run(small(method="dense", rounds=1, set=TINY))
     assert nectar(["export", str(record.directory), "--output", str(tmp_path / "out")]) == 0
-    count = len(PastRun.open(record.directory).synthetic()[1]["all sites"].labels)
+    count = len(RunRecord.open(record.directory).synthetic()[1]["all sites"].labels)
     assert f"{count} images that the server made: " in capsys.readouterr().out
     said = (tmp_path / "out" / "README.md").read_text()
     assert "## What the server made" in said

@@ -23,7 +23,7 @@ from common.learning.private_training import dp_sgd
 from common.learning.training import Gradients, Objective
 from common.privacy.events import Event
 from common.specs.fedssyn import DONE
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.checkpoint import Checkpoint
@@ -269,7 +269,7 @@ def test_private_images_beside_a_training_that_is_not(small: Small) -> None:
     record = run(small(method="fedssyn", rounds=2, set=f"{CUT} {DDPM}"))
     for told in record.metrics()[-1]["notes"]["spent"].values():
         assert [event["mechanism"] for event in told["events"]] == ["dp-ddpm"]
-    said = " ".join(exposed(View(PastRun.open(record.directory))))
+    said = " ".join(exposed(View(RunRecord.open(record.directory))))
     assert "released by dp-ddpm in this run has an epsilon of" in said
     assert "Nothing else that was sent here is differentially private." in said
     assert "nothing about them is differentially private" not in said

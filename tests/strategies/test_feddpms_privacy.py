@@ -32,7 +32,7 @@ from common.specs.feddpms import DECODER, MECHANISM, SYNTHETIC, WEIGHTS
 from common.specs.fedvae import shared_spec, start_decoder
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
-from nectar.records.past_run import PastRun
+from nectar.records.record import RunRecord
 from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.checkpoint import Checkpoint
@@ -259,7 +259,7 @@ def test_record_and_report_state_one_epsilon(small: Small) -> None:
     notes = record.metrics()[-1]["notes"]
     assert "privacy" not in notes
     found = [told["epsilon"] for told in notes["spent"].values()]
-    said = " ".join(exposed(View(PastRun.open(record.directory))))
+    said = " ".join(exposed(View(RunRecord.open(record.directory))))
     assert f"has an epsilon of {min(found):.3g} to {max(found):.3g} at delta 1e-05" in said
     assert said.count("an epsilon of") == 1
     assert "means alone" not in said

@@ -11,7 +11,7 @@ import pytest
 import nectar
 from common.division import Division
 from nectar import cli
-from nectar.records.recorded_run import RecordedRun
+from nectar.recorded_run import RecordedRun
 
 QUICK: dict[str, Any] = {"model.width": 4, "image_training.epochs": 2, "federation.sites": 3}
 

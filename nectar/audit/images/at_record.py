@@ -40,9 +40,8 @@ from nectar.audit.images.examining import (
     together,
 )
 from nectar.export.learned import network_of
-from nectar.records.past_run import PastRun
-from nectar.report.neighbours import real_images
-from nectar.report.view import View
+from nectar.records.real_images import real_images
+from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
 from server_app.record import AUDIT
 from strategies.shuffled_pool import ShuffledPool
@@ -64,23 +63,21 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
     FederationError
         If the run stopped before its first round was done, or a file of it is damaged.
     """
-    past = PastRun.open(directory, judge)
+    past = RunRecord.open(directory, judge)
     use_threads(past.config.compute.server_cores)
-    view = View(past)
-    view.require_named()
-    if view.info is not None and not view.info.has_images:
+    division = Division(past.config.with_sites(len(past.sites)))
+    if not division.run.info.has_images:
         raise ConfigError(
-            f"{past.directory} is a run on {KINDS[view.info.kind]}: there are no images to audit."
+            f"{past.directory} is a run on {KINDS[division.run.info.kind]}: there are no images to audit."
         )
-    held = real_images(view)
+    held = real_images(past)
     if isinstance(held, str):
         raise ConfigError(
             f"{past.directory} cannot be audited here: {held}. An audit needs the images that the sites had."
         )
     checkpoint = past.checkpoint()
-    division = Division(past.config.with_sites(len(view.sites)))
     notes = []
-    if len(held.parts) < len(view.sites):
+    if len(held.parts) < len(past.sites):
         notes.append(
             "Some sites' images are not known here: they count neither as members nor as controls."
         )
@@ -92,18 +89,19 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
         site: samples(division.dataset.train, division.run.info, _learned(division, site, part))
         for site, part in held.parts.items()
     }
-    controls = dict(_controls(division, len(view.sites)))
+    controls = dict(_controls(division, len(past.sites)))
     sent, rounds = _sent(past, checkpoint, division)
-    missing = set(range(1, view.reached + 1)) - set(rounds) if rounds else set()
+    reached = past.rounds[-1]["round"] if past.rounds else 0
+    missing = set(range(1, reached + 1)) - set(rounds) if rounds else set()
     if missing:
         notes.append(
-            f"The record keeps the sets of round{'s' if len(rounds) > 1 else ''} {_listed(rounds)} of {view.reached}: "
+            f"The record keeps the sets of round{'s' if len(rounds) > 1 else ''} {_listed(rounds)} of {reached}: "
             "what left in other rounds is not counted, and may show more."
         )
     evidence = Evidence.of(members, everybody([*controls.values()]), division.run.info, sent)
     by_model = dict(_by_model(past, division, checkpoint, evidence, notes))
     about = {
-        "record": past.record.id,
+        "record": past.id,
         "round": checkpoint.server_round,
         "rounds_not_kept": len(missing),
         "controls": {name: len(part) for name, part in controls.items()},
@@ -143,7 +141,7 @@ def _controls(division: Division, sites: int) -> Iterator[tuple[str, Samples]]:
 
 
 def _sent(
-    past: PastRun, checkpoint: Checkpoint, division: Division
+    past: RunRecord, checkpoint: Checkpoint, division: Division
 ) -> tuple[dict[str, Sent], tuple[int, ...]]:
     """Return all that the record keeps of what was sent, by site, and the rounds that it is of; none of a pool."""
     info = division.run.info
@@ -166,11 +164,11 @@ def _sent(
 
 
 def _by_model(
-    past: PastRun, division: Division, last: Checkpoint, evidence: Evidence, notes: list[str]
+    past: RunRecord, division: Division, last: Checkpoint, evidence: Evidence, notes: list[str]
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield minus the least loss of each candidate under the models of the last round, and of the best."""
     checkpoints = {"loss, last model": last}
-    if past.record.best.is_file():
+    if past.best.is_file():
         best = past.checkpoint(best=True)
         if best.server_round != last.server_round:
             checkpoints["loss, best model"] = best

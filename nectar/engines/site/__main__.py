@@ -28,7 +28,7 @@ from nectar.engines.site.parent import Parent
 from nectar.engines.site.place import Place, place
 
 if TYPE_CHECKING:
-    from nectar.engines.forks.request import Request
+    from nectar.engines.site.forks import Request
 
 #: The SuperNode's SuperExec looks for a task this often: Flower's default of a second is for what starts slowly.
 _POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")

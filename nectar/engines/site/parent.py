@@ -16,8 +16,7 @@ from functools import partial
 from types import FrameType
 
 from nectar.engines import processes
-from nectar.engines.forks.request import Request
-from nectar.engines.forks.server import ForkServer
+from nectar.engines.site.forks import ForkServer, Request
 
 #: seconds that a ClientApp and the SuperNode have to end before they are killed
 _GRACE, _SUPERNODE_GRACE = 5.0, 30.0

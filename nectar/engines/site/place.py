@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nectar.engines.forks import stub
+from nectar.engines.site import stub
 
 #: The folder of the `flwr-clientapp` that a SuperNode finds first: part of the package, since a temporary folder may
 #: be one from which nothing can be started, as in the containers.

@@ -10,7 +10,7 @@ import pytest
 from federation import words_of
 from small import SMALL
 
-from nectar.comparison.run_start import RunStarter, Started
+from nectar.comparison.run_process import LocalStarter, Started
 
 pytestmark = pytest.mark.extended
 
@@ -30,7 +30,7 @@ def ended(process: Started) -> int:
 
 
 def test_one_that_fails_and_one_that_is_ended_leave_the_next_as_it_is(tmp_path: Path) -> None:
-    with RunStarter() as starter:
+    with LocalStarter() as starter:
         bad = starter.start(
             words(tmp_path / "bad", rounds=-1), tmp_path / "bad.log", threads=1, cores=1
         )

@@ -1,4 +1,4 @@
-"""`nectar compare --only K/N`: shares that are disjoint, complete and even."""
+"""`nectar compare --only K/N`: shards that are disjoint, complete and even."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from small import SMALL
 
 from common.errors import ConfigError, NectarError
 from nectar import cli
-from nectar.comparison.asked import Asked
 from nectar.comparison.comparison import Comparison
+from nectar.comparison.dry_run import commands, parse_shard, shard
 from nectar.comparison.ray_start import RayStarter, _name_home
-from nectar.comparison.request import parse
-from nectar.comparison.share import parse_share, printed, share_of
+from nectar.comparison.request import CompareOptions, parse
 
 
 def comparison(*tune: str) -> Comparison:
-    return Comparison(parse(Asked(("fedavg", "feddyn"), seeds=5, tune=tune)), print)
+    return Comparison(parse(CompareOptions(("fedavg", "feddyn"), seeds=5, tune=tune)), print)
 
 
 @pytest.mark.parametrize("of", [1, 3, 4, 10, 11])
-def test_each_run_is_in_one_share_and_none_has_two_more_than_another(of: int) -> None:
+def test_each_run_is_in_one_shard_and_none_has_two_more_than_another(of: int) -> None:
     asked = comparison()
-    shares = [share_of([asked, asked], (number, of)) for number in range(1, of + 1)]
-    assert sorted(t.name for s in shares for t in s) == sorted(t.name for t in asked.tasks)
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    shards = [shard(asked, number, of) for number in range(1, of + 1)]
+    assert sorted(t.name for s in shards for t in s) == sorted(
+        run.name for run in asked.planned[0].runs
+    )
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
 def test_rows_that_are_searched_are_not_divided() -> None:
     with pytest.raises(ConfigError, match="without --only"):
-        share_of([comparison("fedavg.lr=0.1,0.3")], (1, 2))
+        shard(comparison("fedavg.lr=0.1,0.3"), 1, 2)
 
 
 def test_a_printed_line_is_one_runs_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,28 +47,28 @@ def test_a_printed_line_is_one_runs_command(capsys: pytest.CaptureFixture[str]) 
     assert read == [["nectar", *words, "--only", f"{k}/4"] for k in (1, 2, 3, 4)]
     assert lines[1].endswith("# a row, seed 1")
     with pytest.raises(ConfigError, match="without --only"):
-        printed([comparison("fedavg.lr=0.1,0.3")], words)
+        commands(comparison("fedavg.lr=0.1,0.3"), words)
 
 
 @given(st.from_regex(r"[0-9]{1,3}/[0-9]{1,3}", fullmatch=True) | st.text(max_size=12))
-def test_a_share_is_read_or_refused_in_a_sentence(text: str) -> None:
+def test_a_shard_is_read_or_refused_in_a_sentence(text: str) -> None:
     number, slash, of = text.partition("/")
     if slash and number.isdecimal() and of.isdecimal() and text.isascii() and text[:1] != "0":
         assume(0 < int(number) <= int(of) and of[0] != "0")
-        assert parse_share(text) == (int(number), int(of))
+        assert parse_shard(text) == (int(number), int(of))
     else:
         with pytest.raises(ConfigError, match="write K/N"):
-            parse_share(text)
+            parse_shard(text)
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "1/3/5", "-1/3", "1/3\n", "\u0661/3"])
-def test_a_share_that_is_none_is_refused(text: str) -> None:
+def test_a_shard_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="write K/N"):
-        parse_share(text)
+        parse_shard(text)
 
 
 @pytest.mark.extended
-def test_a_share_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shard_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "fedavg",
         "rounds=1",

@@ -1,11 +1,13 @@
-"""The real image most like each synthetic one, among the site's own: what a person needs to judge a leak."""
+"""The real images that a run's sites had, and the one most like each that was sent: what shows a leak.
+
+`real_images` finds them for a report and for an audit, `closest_by_site` says how near each site's images come.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +19,11 @@ from common.data.own.reading import is_at_hand
 from common.data.published.sources import SOURCES
 from common.division import Division
 from common.errors import NectarError
-from common.samples.dataset import Dataset
+from common.samples.dataset import Dataset, DatasetInfo
 from common.samples.inputs import samples
 from common.sites import ALL_SITES
-from nectar.report.view import View
+from nectar.records.record import RunRecord
+from nectar.records.record_imports import NotNamed
 from server_app.recorder import on_screen
 from server_app.synthetic_sets import contrast_of
 
@@ -116,7 +119,9 @@ class RealImages:
         own = self._pixels(indices[asked])
         queries = torch.cat([images.flatten(1), own.flatten(1)])
         selves = torch.tensor([-1] * len(images) + asked.tolist())
-        best, at = _search(queries, selves, self._chunks(indices))
+        best, at = _search(
+            queries, selves, self._chunks(indices), _distances, torch.neg, float("inf")
+        )
         best /= queries.shape[1] ** 0.5
         among = [value for value in best[len(images) :].tolist() if value != float("inf")]
         found = self._pixels(indices[at[: len(images)].numpy()])
@@ -131,7 +136,7 @@ class RealImages:
         asked = _spread(len(indices))
         queries = torch.cat([images.flatten(1), self._pixels(indices[asked]).flatten(1)])
         selves = torch.tensor([-1] * len(images) + asked.tolist())
-        best, at = _correlate(queries, selves, self._chunks(indices))
+        best, at = _search(queries, selves, self._chunks(indices), _correlations, torch.abs, 0.0)
         among = best[len(images) :].abs().tolist()
         return Likest(
             self._pixels(indices[at[: len(images)].numpy()]),
@@ -171,8 +176,8 @@ class RealImages:
         if other is None:
             return None
         part = self.parts[other]
-        nobody = torch.full((len(images),), -1)
-        best, _ = _correlate(images.flatten(1), nobody, self._chunks(part))
+        nobody, queries = torch.full((len(images),), -1), images.flatten(1)
+        best, _ = _search(queries, nobody, self._chunks(part), _correlations, torch.abs, 0.0)
         return Control(other, len(part), best.tolist())
 
     def _chunks(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, Tensor]]:
@@ -189,24 +194,9 @@ def _spread(count: int) -> NDArray[np.int64]:
     return np.linspace(0, count - 1, min(_ASKED, count)).astype(np.int64)
 
 
-def _correlate(
-    queries: Tensor, selves: Tensor, chunks: Iterator[tuple[int, Tensor]]
-) -> tuple[Tensor, Tensor]:
-    """Return the correlation furthest from 0 with a row of all chunks but the query's own, and which row it is.
-
-    A row of one value only correlates with nothing: its figure is 0.
-    """
-    best, at = torch.zeros(len(queries)), torch.zeros(len(queries), dtype=torch.int64)
-    standard = _standard(queries)
-    for start, rows in chunks:
-        alike = standard @ _standard(rows).T
-        here = (selves >= start) & (selves < start + len(rows))
-        alike[here.nonzero().flatten(), selves[here] - start] = 0.0
-        index = alike.abs().argmax(dim=1)
-        value = alike.gather(1, index[:, None])[:, 0].clamp(-1, 1)
-        better = value.abs() > best.abs()
-        best, at = torch.where(better, value, best), torch.where(better, index + start, at)
-    return best, at
+def _correlations(queries: Tensor, rows: Tensor) -> Tensor:
+    """Return Pearson's correlations; of a row of one value only they are 0."""
+    return (_standard(queries) @ _standard(rows).T).clamp(-1, 1)
 
 
 def _standard(rows: Tensor) -> Tensor:
@@ -217,80 +207,97 @@ def _standard(rows: Tensor) -> Tensor:
     return torch.where(flat, 0.0, centred / length)
 
 
+def _distances(queries: Tensor, rows: Tensor) -> Tensor:
+    """Return Euclidean distances by exact differences: by matrix products that of equal images would not be 0."""
+    return torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
+
+
 def _search(
-    queries: Tensor, selves: Tensor, chunks: Iterator[tuple[int, Tensor]]
+    queries: Tensor,
+    selves: Tensor,
+    chunks: Iterator[tuple[int, Tensor]],
+    measure: Callable[[Tensor, Tensor], Tensor],
+    rank: Callable[[Tensor], Tensor],
+    nothing: float,
 ) -> tuple[Tensor, Tensor]:
-    """Return the Euclidean distance to the nearest row of all chunks but the query's own, and which row it is."""
-    best = torch.full((len(queries),), float("inf"))
+    """Return the figure of the best row of all chunks but the query's own, and which row it is.
+
+    Parameters
+    ----------
+    measure, rank : callable
+        The figures of all pairs, and how good each is.
+    nothing : float
+        What stands for a query that has no row.
+    """
+    best = torch.full((len(queries),), nothing)
     at = torch.zeros(len(queries), dtype=torch.int64)
     for start, rows in chunks:
-        # exact differences: by matrix products the distance of equal images would not be zero
-        apart = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
+        found = measure(queries, rows)
         here = (selves >= start) & (selves < start + len(rows))
-        apart[here.nonzero().flatten(), selves[here] - start] = float("inf")
-        value, index = apart.min(dim=1)
-        nearer = value < best
-        best, at = torch.where(nearer, value, best), torch.where(nearer, index + start, at)
+        found[here.nonzero().flatten(), selves[here] - start] = nothing
+        index = rank(found).argmax(dim=1)
+        value = found.gather(1, index[:, None])[:, 0]
+        better = rank(value) > rank(best)
+        best, at = torch.where(better, value, best), torch.where(better, index + start, at)
     return best, at
 
 
-def real_images(view: View) -> RealImages | str:
+def real_images(record: RunRecord) -> RealImages | str:
     """Return the sites' images, or the reason why they are not at hand. Downloads nothing."""
-    if view.unlisted:
+    if record.partition.get("unlisted"):
         return "the record of so many sites does not say which of them held what"
-    if not view.counted:
+    if not record.counted:
         return "the sites' images never were on this side"
-    if view.config is None:
+    try:
+        config = record.config
+    except NotNamed:
+        raise
+    except NectarError:
         return "this release does not know the run's configuration"
     try:
-        source = SOURCES.get(view.config.dataset)
-        if source is not None and source.missing(view.config.data_dir):
-            return f"the data set {view.config.dataset} is not in the run's data directory"
-        if view.config.images.sites:
+        source = SOURCES.get(config.dataset)
+        if source is not None and source.missing(config.data_dir):
+            return f"the data set {config.dataset} is not in the run's data directory"
+        if config.images.sites:
             return "the sites read them in folders of their own"
-        if not is_at_hand(view.config.dataset, view.config.data_dir, view.config.data.size):
-            return f"the data set {view.config.dataset} is not in the run's data directory"
-        names = list(view.sites)
-        division = Division(view.config.with_sites(len(names)))
-        recorded = view.past.provenance.get("data", {})
+        if not is_at_hand(config.dataset, config.data_dir, config.data.size):
+            return f"the data set {config.dataset} is not in the run's data directory"
+        names = list(record.sites)
+        division = Division(config.with_sites(len(names)))
+        recorded = record.provenance.get("data", {})
         if division.dataset.checksum != recorded.get("sha256"):
             return "the data set that lies in the run's data directory is another one today"
-        return _matched(view, division, names)
+        return _matched(record, division, names)
     except NectarError as error:
         return f"they could not be read ({error})"
 
 
-def closest_by_site(view: View) -> dict[str, Closest]:
-    """Return how near each site's last images come to a real one of its own; empty without images, or real ones."""
-    try:
-        _, sets = view.past.synthetic()
-        if not sets or view.info is None or contrast_of(view.past.record.last_sets) != "pixels":
-            return {}
-    except NectarError:
-        return {}
-    real, info = real_images(view), view.info
-    if isinstance(real, str):
-        return {}
-    found = {s: real.closest(s, on_screen(sent.images, info, "pixels")) for s, sent in sets.items()}
-    return {site: one for site, one in found.items() if one is not None}
-
-
-def _partition_of(row: Mapping[str, Any]) -> int:
-    """Return the number of a site's partition; -1 for one that has none."""
-    said = row.get("partition", -1)
-    return said if type(said) is int else -1
-
-
-def _matched(view: View, division: Division, names: Sequence[str]) -> RealImages | str:
+def _matched(record: RunRecord, division: Division, names: Sequence[str]) -> RealImages | str:
     """Give each site its part, if the parts are those of the record."""
     dataset = division.dataset
     parts = division.partition(len(names))
     counts = class_counts(dataset.train.labels, parts, len(division.run.info.classes)).tolist()
     by_site: dict[str, NDArray[np.int64]] = {}
-    for name in names:
-        index = _partition_of(view.sites[name])
-        if 0 <= index < len(parts) and counts[index] == view.sites[name].get("classes"):
+    for name, row in record.sites.items():
+        index = row.get("partition", -1)
+        known = type(index) is int and 0 <= index < len(parts)
+        if known and counts[index] == row.get("classes"):
             by_site[name] = parts[index]
     if not by_site:
         return "this release divides the data otherwise than the run did"
     return RealImages(dataset, by_site)
+
+
+def closest_by_site(record: RunRecord, info: DatasetInfo | None) -> dict[str, Closest]:
+    """Return how near each site's last images come to a real one of its own; empty without images, or real ones."""
+    try:
+        _, sets = record.synthetic()
+        if not sets or info is None or contrast_of(record.last_sets) != "pixels":
+            return {}
+    except NectarError:
+        return {}
+    real = real_images(record)
+    if isinstance(real, str):
+        return {}
+    found = {s: real.closest(s, on_screen(sent.images, info, "pixels")) for s, sent in sets.items()}
+    return {site: one for site, one in found.items() if one is not None}

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL.Image import Image
 from torch import nn
 
-from common.config.resolved import Config
 from common.division import Division
-from common.errors import ConfigError, NectarError
+from common.errors import ConfigError
 from common.models.registry import KINDS
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export.learned import network_of
-from nectar.records.figures import RunFigures, read_run
-from nectar.records.outputs import output_page
-from nectar.records.past_run import PastRun
-from nectar.report import writing
-from server_app.record import KnownRun
+from nectar.records.outputs import REPORT, output_page
+from nectar.records.record import RunRecord
+from nectar.report.page import write
 from server_app.recorder import grid
 from server_app.synthetic_sets import contrast_of
 
@@ -29,11 +25,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True, repr=False)
-class RecordedRun:
-    """A run that is over, or was interrupted, or still goes on elsewhere."""
-
-    past: PastRun
+class RecordedRun(RunRecord):
+    """A run that is over, or was interrupted, or still goes on elsewhere; its record is what ``directory`` names."""
 
     def __repr__(self) -> str:
         config, reached = self.config, self.rounds[-1]["round"] if self.rounds else 0
@@ -44,29 +37,9 @@ class RecordedRun:
         )
 
     @property
-    def directory(self) -> Path:
-        """The record: what ``nectar report`` and ``nectar export`` take, and `resume=` continues."""
-        return self.past.directory
-
-    @property
-    def config(self) -> Config:
-        """The resolved configuration, such as ``config.rounds`` and ``config.partition.alpha``."""
-        return self.past.config
-
-    @property
-    def completed(self) -> bool:
-        """Whether it ran to its last round."""
-        return self.past.completed
-
-    @property
-    def rounds(self) -> list[dict[str, Any]]:
-        """All figures of every round, that of round 0 (before training) first."""
-        return self.past.lines
-
-    @property
     def accuracy(self) -> float:
         """The accuracy after the newest round: on the test set, else at the sites; NaN if none was taken."""
-        return self._figures.final
+        return self.figures().final
 
     def frame(self) -> DataFrame:
         """Return the rounds' main figures, a row a round.
@@ -76,24 +49,15 @@ class RecordedRun:
         pandas.DataFrame
             Columns round, accuracy, loss, validation, bytes_up, bytes_down, rejected, seconds_devices and
             seconds_server; bytes and seconds are those of all sites.
-
-        Raises
-        ------
-        NectarError
-            If pandas is not installed.
         """
-        try:
-            from pandas import DataFrame
-        except ImportError:
-            raise NectarError(
-                "frame() needs pandas, which is not installed: `pip install pandas`, or take the figures from "
-                "`rounds`, a list of dicts."
-            ) from None
+        from pandas import DataFrame
+
+        losses = [(line.get("test") or line.get("sites") or {}).get("loss") for line in self.rounds]
         return DataFrame(
             {
                 "round": one.round,
                 "accuracy": one.accuracy,
-                "loss": _loss(line),
+                "loss": math.nan if loss is None else float(loss),
                 "validation": one.validation,
                 "bytes_up": one.up,
                 "bytes_down": one.down,
@@ -101,7 +65,7 @@ class RecordedRun:
                 "seconds_devices": one.device_seconds,
                 "seconds_server": one.server_seconds,
             }
-            for one, line in zip(self._figures.rounds, self.rounds, strict=False)
+            for one, loss in zip(self.figures().rounds, losses, strict=False)
         )
 
     @cached_property
@@ -118,7 +82,7 @@ class RecordedRun:
         FederationError
             If the run stopped before its first round was done.
         """
-        return network_of(Division(self.config).run, self.past.checkpoint())
+        return network_of(Division(self.config).run, self.checkpoint())
 
     @cached_property
     def models(self) -> dict[str, nn.Module]:
@@ -129,7 +93,7 @@ class RecordedRun:
         FederationError
             If the run stopped before its first round was done.
         """
-        run, checkpoint = Division(self.config).run, self.past.checkpoint()
+        run, checkpoint = Division(self.config).run, self.checkpoint()
         return {name: network_of(run, checkpoint, name) for name in checkpoint.models}
 
     @property
@@ -138,7 +102,7 @@ class RecordedRun:
 
         ``images`` of a site is float32 [n, C, H, W] in the model's normalised space, ``labels`` has its classes.
         """
-        return self.past.synthetic()[1]
+        return self.synthetic()[1]
 
     @property
     def pictures(self) -> dict[str, Image]:
@@ -146,7 +110,7 @@ class RecordedRun:
         sets = self.images
         if not sets:
             return {}
-        info, contrast = Division(self.config).run.info, contrast_of(self.past.record.last_sets)
+        info, contrast = Division(self.config).run.info, contrast_of(self.last_sets)
         if not info.has_images:
             raise ConfigError(
                 f"{self.directory} is a run on {KINDS[info.kind]}, which makes no pictures: `images` has what was "
@@ -167,19 +131,6 @@ class RecordedRun:
         ConfigError
             If it cannot be written there.
         """
-        to = self.directory / writing.NAME if path is None else _html(path)
-        writing.write([self.past], to, "path")
+        to = self.directory / REPORT if path is None else output_page(str(path), "path")
+        write([self], to, "path")
         return to
-
-    @property
-    def _figures(self) -> RunFigures:
-        return read_run(KnownRun(self.directory, self.past.provenance), self.config.rounds)
-
-
-def _html(path: str | Path) -> Path:
-    return output_page(str(path), "path")
-
-
-def _loss(line: dict[str, Any]) -> float:
-    loss = (line.get("test") or line.get("sites") or {}).get("loss")
-    return math.nan if loss is None else float(loss)

@@ -1,0 +1,389 @@
+"""The runs of a comparison: planned before any of them starts, then carried out as processes, several at a time.
+
+`PlannedRun` is one run, `plan` resolves and checks them, `Scheduler` carries out those that have no record yet, each
+only once among all comparisons that share an output directory.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from filelock import FileLock, Timeout
+
+from common.config.keys import TYPED
+from common.config.loading import load
+from common.config.resolved import Config
+from common.errors import ConfigError
+from common.learning.compute import torch_device
+from common.settings.sections import LONGEST, TrackSettings
+from nectar.comparison.ray_start import RayStarter
+from nectar.comparison.request import Cell, CompareOptions, Variant, file_name
+from nectar.comparison.run_process import LocalStarter, Started, command_lines, is_run
+from nectar.engines import processes
+from nectar.engines.cores import available_cores
+from nectar.engines.flower.client import plain
+from nectar.engines.preflight import check
+from nectar.records.identity import Identity
+from nectar.records.record import RunRecord
+from nectar.records.run_list import Archive, rounds_in
+from nectar.words import parse_words, spoken, with_class_list
+from server_app.record import ALONE, Record
+
+#: beside the records: a lock for each run, held by the comparison that carries it out
+LOCKS = ".compare"
+
+_POLL, _EVERY = 0.5, 60.0
+
+#: how a run is ended: it has 20 seconds to put its record in order
+_STEPS = ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0))
+
+#: running jobs that are named; of the others their number is said
+_NAMED = 4
+
+Say = Callable[[str], None]
+Starter = LocalStarter | RayStarter
+
+
+# -- what is planned ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run: a row, a seed, and what they resolve to.
+
+    Parameters
+    ----------
+    identity : Identity
+        What its record is found by.
+    cell : str
+        What a grid calls the comparison that it is part of.
+    """
+
+    variant: Variant
+    seed: int
+    config: Config
+    identity: Identity
+    cell: str = ""
+
+    @property
+    def name(self) -> str:
+        """The run as messages call it."""
+        place = f"{self.cell}: " if self.cell else ""
+        return f"{place}{self.variant.label}, seed {self.seed}"
+
+    @property
+    def file_name(self) -> str:
+        """The run as files are called."""
+        own = f"{file_name(self.variant.label)}-seed{self.seed}"
+        return f"{file_name(self.cell)}-{own}-{self.identity.key[:6]}" if self.cell else own
+
+    @property
+    def words(self) -> list[str]:
+        """What ``nectar run`` is called with: the resolved configuration, whatever becomes of the files meanwhile."""
+        run_config = self.config.to_run_config()
+        return [f"{key}={value}" for key, value in run_config.items() if value != ""]
+
+    def within(self, cell: str, group: str) -> PlannedRun:
+        """Return the run as one of a cell's, with its names at a tracker if it has one: its identity is the same."""
+        own = replace(self, cell=cell)
+        track = self.config.track
+        if track.by == "none":
+            return own
+        names = {"group": track.group or group, "name": track.name or own.name}
+        fitting = {key: text[:LONGEST] for key, text in names.items()}
+        named = TrackSettings.model_validate(track.model_dump() | fitting)
+        return replace(own, config=replace(self.config, track=named))
+
+    @property
+    def threads(self) -> int:
+        """Threads that a process of its computes on: server and sites take turns."""
+        return max(self.config.compute.server_cores, self.config.compute.client_cores)
+
+    @property
+    def cores(self) -> int:
+        """Cores it computes on: ``compute.workers`` sites work side by side."""
+        compute = self.config.compute
+        return max(compute.server_cores, compute.client_cores * max(1, compute.workers))
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it computes on a GPU."""
+        return torch_device(self.config.compute.device).type == "cuda"
+
+
+def plan(cell: Cell, variants: Sequence[Variant], seeds: Iterable[int]) -> list[PlannedRun]:
+    """Resolve every run of ``variants`` and ``seeds``, row by row, and check that it can start.
+
+    Raises
+    ------
+    NectarError
+        If a configuration cannot be resolved, is known to fail, or evaluates nothing that could be compared.
+    """
+    seeds = list(seeds)
+    return [_planned(cell, variant, seed) for variant in variants for seed in seeds]
+
+
+def _planned(cell: Cell, variant: Variant, seed: int) -> PlannedRun:
+    words = parse_words(cell.words(variant, seed))
+    config = load(with_class_list({TYPED: cell.options.typed} | words))
+    if config.evaluation.on == "none":
+        raise ConfigError(
+            "evaluation.on=none leaves nothing to compare: choose server, sites or both."
+        )
+    check(config)
+    return PlannedRun(variant, seed, config, Identity.of(config))
+
+
+def most_of_a_run(runs: Sequence[PlannedRun]) -> tuple[int, bool]:
+    """Return the most cores that one of ``runs`` computes on, and whether one of them is on a GPU."""
+    return max(run.cores for run in runs), any(run.on_gpu for run in runs)
+
+
+# -- carrying them out --------------------------------------------------------------------------
+
+
+@dataclass
+class _Child:
+    """A run that is being carried out."""
+
+    run: PlannedRun
+    process: Started
+    lock: FileLock
+    log: Path
+    resumed: bool
+    alone: bool
+    before: int
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def note(self) -> Path:
+        """The file into which the run writes where its record is."""
+        return self.log.with_suffix(".record")
+
+    @property
+    def record(self) -> Path | None:
+        """Its record's folder; None as long as it has none."""
+        try:
+            return Path(self.note.read_text(encoding="utf-8").rstrip("\n"))
+        except OSError:
+            return None
+
+
+class Scheduler:
+    """Carries out runs; what has a record already is left as it is.
+
+    Parameters
+    ----------
+    records : Path
+        The output directory, where records and locks go.
+    options : CompareOptions
+        How many runs go on at a time, whether only records count that were made alone, and the Ray cluster, if one
+        carries the runs out.
+    """
+
+    def __init__(self, records: Path, logs: Path, options: CompareOptions, say: Say) -> None:
+        self.archive = Archive(records)
+        self.failures: dict[str, str] = {}
+        self._records, self._logs, self._options, self._say = records, logs, options, say
+        self._children: list[_Child] = []
+        self._waiting: set[Identity] = set()
+        self._total = self._done = 0
+        self._search = False
+        self._cores = 1
+
+    def carry_out(self, runs: Iterable[PlannedRun], *, search: bool = False) -> None:
+        """Carry out what has no record yet; return when every run has one or has failed.
+
+        Of a ``search`` only validation accuracies are printed. Failures are kept in ``failures`` by the run's name;
+        they do not stop the other runs. An exception, such as a signal's, first ends the children.
+        """
+        unique = list({run.identity: run for run in runs}.values())
+        pending = [r for r in unique if self.record_of(r) is None and r.name not in self.failures]
+        self._total, self._done = len(unique), len(unique) - len(pending)
+        self._search = search
+        self._say(f"{len(unique)} runs, {self._done} of them there already.")
+        if not pending:
+            return
+        (self._records / LOCKS).mkdir(parents=True, exist_ok=True)
+        self._logs.mkdir(parents=True, exist_ok=True)
+        ray = self._options.ray
+        with RayStarter(ray, self._records) if ray else LocalStarter() as starter:
+            cores, gpu = most_of_a_run(unique)
+            jobs = self._options.parallel or starter.jobs(cores, gpu)
+            share = max(1, available_cores() // min(jobs, len(pending)))
+            self._cores = cores if ray else share
+            try:
+                self._work(pending, starter, jobs)
+            finally:
+                self._end()
+
+    def record_of(self, run: PlannedRun) -> RunRecord | None:
+        """Return the completed record of a run."""
+        return self.archive.completed(run.identity, alone=self._options.alone)
+
+    def _work(self, pending: list[PlannedRun], starter: Starter, jobs: int) -> None:
+        begun = said = time.monotonic()
+        there = self._done
+        while pending or self._children:
+            for run in list(pending):
+                if len(self._children) < jobs and self._begin(run, starter):
+                    pending.remove(run)
+            self._watch()
+            if self._children and time.monotonic() >= said + _EVERY:
+                said = time.monotonic()
+                self._say_progress(len(pending), self._done - there, said - begun)
+            time.sleep(_POLL)
+
+    def _begin(self, run: PlannedRun, starter: Starter) -> bool:
+        """Start a run, or note that it cannot be started or is done; False if another comparison carries it out."""
+        if run.identity.has_changed(run.config):
+            # Its numbers would be another source's than those of its row's other runs.
+            self._fail(
+                run, "not begun, because its source has changed: give the same command again"
+            )
+            return True
+        lock = FileLock(self._records / LOCKS / f"{run.identity.key}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            if run.identity not in self._waiting:
+                self._waiting.add(run.identity)
+                self._say(f"another comparison is at {run.name}: its record is waited for.")
+            return False
+        if self.record_of(run) is not None:  # made by another comparison meanwhile
+            lock.release()
+            self._finish(run, "made by another comparison")
+            return True
+        # What was begun beside others can no longer be one that ran alone.
+        fresh = self._options.alone or not starter.continues
+        before = None if fresh else self.archive.unfinished(run.identity)
+        resume = None if before is None else before.directory
+        log = self._logs / f"{run.file_name}.log"
+        process = _start(starter, run, resume, log, self._cores)
+        done = 0 if resume is None else rounds_in(resume)
+        resumed = resume is not None
+        self._children.append(_Child(run, process, lock, log, resumed, not resumed, done))
+        return True
+
+    def _watch(self) -> None:
+        """Close the children that have ended; note which were not alone."""
+        own = {child.process.pid for child in self._children}
+        lines = command_lines() if len(self._children) == 1 else {}
+        others = any(is_run(line) for pid, line in lines.items() if pid not in own)
+        beside = others or len(self._children) > 1
+        for child in list(self._children):
+            child.alone = child.alone and not beside
+            if child.process.poll() is not None:
+                self._children.remove(child)
+                self._close(child)
+
+    def _close(self, child: _Child) -> None:
+        run, code = child.run, child.process.returncode
+        entry = _note_alone(child)
+        child.lock.release()
+        if code != 0 or isinstance(entry, str):
+            reason = entry if code == 0 and isinstance(entry, str) else _last_sentence(child.log)
+            self._fail(run, f"{reason} (exit code {code}; log: {child.log})")
+            return
+        accuracy = _accuracy(entry, ("validation",) if self._search else ("test", "sites"))
+        judged = "validation accuracy" if self._search else "accuracy"
+        shown = "" if accuracy is None else f"{judged} {accuracy:.4f}, "
+        again = ", continued" if child.resumed else ""
+        self._finish(run, f"{shown}{time.monotonic() - child.started:.0f} s{again}")
+
+    def _fail(self, run: PlannedRun, reason: str) -> None:
+        self.failures[run.name] = reason
+        self._finish(run, f"FAILED: {reason}")
+
+    def _finish(self, run: PlannedRun, message: str) -> None:
+        self._done += 1
+        self._say(f"[{self._done}/{self._total}] {run.name}: {message}")
+
+    def _say_progress(self, waiting: int, ended: int, seconds: float) -> None:
+        jobs = [
+            RunningJob(
+                c.run.name, c.before, rounds_in(c.record) if c.record else 0, c.run.config.rounds
+            )
+            for c in self._children
+        ]
+        done = f"{self._done} of {self._total} runs are done"
+        self._say(progress(jobs, done, ended=ended, waiting=waiting, seconds=seconds))
+
+    def _end(self) -> None:
+        """End the children that are left, in order if they listen, and wait for them."""
+        started = [child.process for child in self._children]
+        processes.end(lambda: [each for each in started if each.poll() is None], _STEPS)
+        for child in self._children:
+            _note_alone(child)
+            child.lock.release()
+        self._children.clear()
+
+
+def _start(
+    starter: Starter, run: PlannedRun, resume: Path | None, log: Path, cores: int
+) -> Started:
+    """Start a run, which may share out ``cores`` cores among processes of its own."""
+    note = log.with_suffix(".record")
+    words = [f"--note-record={note}", *run.words, *([f"resume={resume}"] if resume else [])]
+    note.unlink(missing_ok=True)  # of an earlier run
+    return starter.start(words, log, threads=run.threads, cores=cores, gpu=run.on_gpu)
+
+
+def _note_alone(child: _Child) -> RunRecord | str:
+    """Note in an ended run's record whether it was alone; return why the record is not that run's, if it is not."""
+    entry = RunRecord.find(child.record) if child.record else None
+    if entry is None:
+        return "it ended before it had a record"
+    if why := child.run.identity.why_not(entry.provenance):
+        return why
+    Record(entry.directory).note(**{ALONE: child.alone})
+    return entry
+
+
+def _last_sentence(log: Path) -> str:
+    lines = [line.strip() for line in plain(log.read_text(errors="replace")).splitlines()]
+    written = [line for line in lines if line]
+    own = [line.removeprefix("nectar: ") for line in written if line.startswith("nectar: ")]
+    return (own or written or ["it said nothing"])[-1]
+
+
+def _accuracy(entry: RunRecord, parts: Iterable[str]) -> float | None:
+    """Return the last round's accuracy on the first of ``parts`` that was judged."""
+    last = Record(entry.directory).metrics()[-1:]
+    found = [line[part]["accuracy"] for line in last for part in parts if line.get(part)]
+    return float(found[0]) if found else None
+
+
+class RunningJob(NamedTuple):
+    """A run being carried out: rounds done when it was begun here, done now, and in all."""
+
+    name: str
+    before: int
+    reached: int
+    rounds: int
+
+
+def progress(
+    jobs: Sequence[RunningJob], done: str, *, ended: int, waiting: int, seconds: float
+) -> str:
+    """Say which runs are being carried out and when all will be done, as if all took as long as these did until now.
+
+    Parameters
+    ----------
+    ended, waiting : int
+        Runs that ended here, and that are not begun.
+    seconds : float
+        Since the first one was begun here.
+    """
+    named = [f"{job.name} (round {max(0, job.reached)} of {job.rounds})" for job in jobs[:_NAMED]]
+    if len(jobs) > _NAMED:
+        named.append(f"{len(jobs) - _NAMED} more")
+    made = ended + sum(max(0, j.reached - j.before) / max(1, j.rounds) for j in jobs)
+    left = waiting + sum(max(0, j.rounds - j.reached) / max(1, j.rounds) for j in jobs)
+    until = f", about {spoken(seconds * left / made)} more" if made else ""
+    return f"At work: {'; '.join(named) or 'nothing'}. {done}{until}."

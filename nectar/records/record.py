@@ -1,0 +1,431 @@
+"""A run's record as its readers see it, whatever became of the run; nothing here writes, or imports torch at once.
+
+`record_at` finds the record that is meant, `RunRecord` is one, with what a list says of it at a glance, `RunFigures`
+is what its first rounds came to, as comparisons set them side by side.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from common.config.loading import load
+from common.config.own_parts import Judge
+from common.config.resolved import Config
+from common.errors import ConfigError, FederationError
+from common.storage.files import read_file
+from nectar.records.record_shape import Audit, Line, Partition, Provenance, require
+from server_app.metrics_file import MetricsFile, parse_line
+from server_app.record import ALONE, AUDIT, COMPLETED, PROVENANCE, RunDirectory
+from server_app.writer import Writer
+
+if TYPE_CHECKING:
+    from common.wire.synthetic_images import SyntheticImages
+    from server_app.checkpoint import Checkpoint
+
+#: phases of a round that are not the server's own work: waiting for the devices, and judging the model
+_NOT_SERVER = ("devices", "evaluate", "by_site")
+
+LATEST = "latest"
+"""The record that was begun last."""
+
+OUTCOMES = ("completed", "failed", "interrupted", "running", "killed")
+"""How a run stands; ``killed`` is one whose record says ``running`` and that no process writes."""
+
+
+def record_at(name: str | Path, output_dir: str = "") -> Path:
+    """Return the directory of a record.
+
+    Parameters
+    ----------
+    name : str or Path
+        Its directory, its id, or ``latest``. What is there as a directory, or is a path, is that path.
+    output_dir : str, optional
+        Where ids are looked up (default: the configuration's).
+
+    Raises
+    ------
+    ConfigError
+        If the latest is asked for where there is none.
+    """
+    place = Path(name).expanduser().absolute()
+    if place.exists() or Path(name).name != str(name):
+        return place
+    output = load({"output-dir": output_dir}).output_dir
+    if str(name) != LATEST:
+        return output / name if RunDirectory(output / name).is_there() else place
+    # An id begins with the time at which its run began.
+    records = sorted(path for path in output.glob("[!.]*") if RunDirectory(path).is_there())
+    if not records:
+        raise ConfigError(f"there is no record in {output}, and so no {LATEST} one.")
+    return records[-1]
+
+
+class RunRecord(RunDirectory):
+    """The record of a run that is over, or was interrupted, or still goes on.
+
+    Parameters
+    ----------
+    directory : Path
+        Where it is.
+    judge : callable, optional
+        Called with each import path that the record names before it is imported; None imports them all.
+    provenance : dict, optional
+        What its provenance states, where that has been read.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        judge: Judge | None = None,
+        provenance: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(Path(directory).expanduser().absolute())
+        self.judge = judge
+        if provenance is not None:
+            self.provenance = provenance
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunRecord) and other.directory == self.directory
+
+    def __hash__(self) -> int:
+        return hash(self.directory)
+
+    @classmethod
+    def open(cls, directory: Path, judge: Judge | None = None) -> Self:
+        """Return the run recorded in ``directory``; what it names by import path is put before ``judge``.
+
+        Raises
+        ------
+        ConfigError
+            If it is no run's record.
+        FederationError
+            If a value of its provenance is not what a run writes.
+        """
+        run = cls(directory, judge)
+        require(Provenance, run.provenance, run.directory / PROVENANCE)
+        return run
+
+    @classmethod
+    def find(cls, directory: Path) -> Self | None:
+        """Return the record in ``directory``; None if there is none that can be read."""
+        stated = RunDirectory(directory).stated()
+        return None if stated is None else cls(directory, provenance=stated)
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """provenance.json: command, versions, source, hardware, outcome; ConfigError without this release's."""
+        return self.required()
+
+    @cached_property
+    def partition(self) -> dict[str, Any]:
+        """partition.json: classes, and each site's examples, by class where the server knew them.
+
+        Empty for a run that ended before its roll call; FederationError if a value is not what a run writes.
+        """
+        content = self.json("partition.json") or {}
+        require(Partition, content, self.directory / "partition.json")
+        return content
+
+    @property
+    def sites(self) -> dict[str, dict[str, Any]]:
+        """What is known of each site: examples, and where the server has the data its partition and classes."""
+        return dict(self.partition.get("sites", {}))
+
+    @property
+    def counted(self) -> bool:
+        """Whether the server knew the class counts, because the sites hold shares of a data set that it has too."""
+        return any("classes" in row for row in self.sites.values())
+
+    @cached_property
+    def rounds(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, all figures of every round, that of round 0 (before training) first.
+
+        Raises
+        ------
+        FederationError
+            If the file cannot be read, or a value of it is not what a run writes.
+        """
+        path = self.directory / "metrics.jsonl"
+        lines = MetricsFile(path).lines()
+        for number, line in enumerate(lines, 1):
+            require(Line, line, path, f"line {number}")
+        by_class = [(line.get("test") or {}).get("per_class") for line in lines]
+        if len({len(each) for each in by_class if each}) > 1:
+            raise FederationError(f"{path} is damaged: its rounds differ in the number of classes")
+        return lines
+
+    @cached_property
+    def audit(self) -> dict[str, Any] | None:
+        """audit-images.json, None where nobody asked; FederationError if a value is not what the audit writes."""
+        content = self.json(AUDIT)
+        if content is not None:
+            require(Audit, content, self.directory / AUDIT)
+        return content
+
+    @cached_property
+    def config(self) -> Config:
+        """The resolved configuration, such as ``config.rounds`` and ``config.partition.alpha``."""
+        return load(self.provenance["run-config"], judge=self.judge)
+
+    @property
+    def completed(self) -> bool:
+        """Whether it ran to its last round."""
+        return bool(self.provenance.get("outcome") == COMPLETED)
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is known to have run alone, so that its seconds are its own."""
+        return self.provenance.get(ALONE) is True
+
+    @property
+    def planned(self) -> int | None:
+        """The rounds asked for, or more where it was told to go on; None where the record does not say."""
+        asked = self._typed("rounds")
+        return max(asked, self.done) if _is_whole(asked) else None
+
+    @property
+    def seed(self) -> int | None:
+        """The seed; None where the record does not say."""
+        return seed if _is_whole(seed := self._typed("seed")) else None
+
+    @property
+    def method(self) -> str:
+        """The method as it was typed."""
+        return str(self._typed("method"))
+
+    @property
+    def dataset(self) -> str:
+        """The data set as it was typed."""
+        return str(self._typed("dataset"))
+
+    def _typed(self, key: str) -> Any:
+        return self.provenance["run-config"].get(key, "")
+
+    @cached_property
+    def _readable(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl that can be read: a glance says what is there."""
+        try:
+            texts = read_file(self.directory / "metrics.jsonl").splitlines()
+        except OSError:
+            return []
+        return [line for line in map(parse_line, texts) if line]
+
+    @property
+    def done(self) -> int:
+        """The rounds on record."""
+        return max((line["round"] for line in self._readable), default=0)
+
+    @property
+    def last_accuracy(self) -> float | None:
+        """The accuracy of the last round, on the server's test set or else at the sites."""
+        last = self._readable[-1] if self._readable else {}
+        figures = last.get("test") or last.get("sites")
+        value = figures.get("accuracy") if isinstance(figures, dict) else None
+        return float(value) if isinstance(value, int | float) else None
+
+    @property
+    def outcome(self) -> str:
+        """How it stands, one of `OUTCOMES`."""
+        kind = str(self.provenance.get("outcome", "")).partition(":")[0]
+        if kind != "running":
+            return kind if kind in OUTCOMES else "failed"
+        return "running" if Writer(self.directory).is_at_work() else "killed"
+
+    @cached_property
+    def size(self) -> int:
+        """The bytes of its files."""
+        count = 0
+        for folder, _, files in os.walk(self.directory):
+            for name in files:
+                with suppress(OSError):  # gone meanwhile
+                    count += Path(folder, name).lstat().st_size
+        return count
+
+    @property
+    def started(self) -> datetime | None:
+        """When it began."""
+        try:
+            began = datetime.strptime(str(self.provenance.get("started")), "%Y-%m-%dT%H:%M:%SZ")
+        except ValueError:
+            return None
+        return began.replace(tzinfo=UTC)
+
+    def checkpoint(self, *, best: bool = False) -> Checkpoint:
+        """Return the newest checkpoint, or that of the round best on the validation share."""
+        from server_app.checkpoint import Checkpoint
+
+        return Checkpoint.load(self.best if best else self.last)
+
+    def synthetic(self, *, best: bool = False) -> tuple[int, dict[str, SyntheticImages]]:
+        """Return the round and the sets that its sites sent, by site; (0, {}) if the method sends no images."""
+        from server_app.synthetic_sets import load_sets
+
+        path = self.best_sets if best else self.last_sets
+        return load_sets(path) if path.is_file() else (0, {})
+
+    def figures(self, rounds: int | None = None) -> RunFigures:
+        """Return what the first ``rounds`` rounds came to (default: those of its configuration)."""
+        rounds = self.config.rounds if rounds is None else rounds
+        lines = [line for line in self.rounds if line["round"] <= rounds]
+        figures = tuple(RoundFigures.of(line) for line in lines)
+        hardware = self.provenance.get("hardware", {})
+        cuda = hardware.get("cuda") if str(hardware.get("device", "")).startswith("cuda") else None
+        by_class = [(line.get("test") or {}).get("per_class") for line in lines]
+        audit = self.audit if self.audit and self.audit["round"] == rounds else None
+        attacks = audit["all"]["attacks"] if audit else {}
+        strongest = attacks[audit["all"]["strongest"]] if audit and attacks else {}
+        return RunFigures(
+            self.directory,
+            figures,
+            completed=self.completed and bool(figures) and figures[-1].round == rounds,
+            alone=self.alone,
+            chance=next((1 / len(each) for each in by_class if each), 0.0),
+            hardware=cuda[0] if cuda else str(hardware.get("machine", "")),
+            found=strongest.get("found", math.nan),
+            false_alarms=strongest.get("false_alarms", math.nan),
+            audited_in_part=bool(audit and strongest and audit.get("rounds_not_kept", 0) > 0),
+        )
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """What a round came to.
+
+    Parameters
+    ----------
+    round : int
+        Its number; 0 is before training.
+    accuracy : float
+        On the test set, or at the sites where the server has none; NaN if it was not measured.
+    validation : float
+        On the server's validation share; NaN if there is none.
+    up, down : int
+        Bytes from and to all sites.
+    device_seconds, server_seconds : float
+        Seconds that all devices computed, and that the server did; its evaluation is not counted.
+    rejected : int
+        Replies that the server did not take.
+    finite : bool
+        Whether the loss is a number.
+    floats_up : int
+        Numbers from all sites, as papers count them.
+    models : mapping of str to float
+        Accuracy by network, where the server learns several.
+    """
+
+    round: int
+    accuracy: float
+    validation: float
+    up: int
+    down: int
+    device_seconds: float
+    server_seconds: float
+    rejected: int
+    finite: bool
+    floats_up: int = 0
+    models: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> Self:
+        """Return the figures of a line of metrics.jsonl."""
+        judged = line.get("test") or line.get("sites") or {}
+        seconds = line.get("seconds", {})
+        on_devices = (seconds.get("by_site") or {}).values()
+        return cls(
+            round=line["round"],
+            accuracy=_number(judged.get("accuracy")),
+            validation=_number((line.get("validation") or {}).get("accuracy")),
+            up=sum(line["bytes"]["up"].values()),
+            down=sum(line["bytes"]["down"].values()),
+            device_seconds=sum(value or 0.0 for value in on_devices),
+            server_seconds=sum(
+                v or 0.0 for phase, v in seconds.items() if phase not in _NOT_SERVER
+            ),
+            rejected=len(line.get("rejected") or {}),
+            finite=judged.get("loss", 0.0) is not None,
+            floats_up=line.get("floats_up") or 0,
+            models={
+                name: _number(own.get("accuracy")) for name, own in line.get("models", {}).items()
+            },
+        )
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """What a run came to.
+
+    Parameters
+    ----------
+    alone : bool
+        Whether no other run went on beside it.
+    chance : float
+        The accuracy of guessing.
+    hardware : str
+        The processor, or the GPU, in words; empty where the record does not say.
+    found, false_alarms : float
+        The shares of members and of controls that the strongest attack of `nectar audit images` takes for members;
+        NaN where the run as it ended was not audited.
+    audited_in_part : bool
+        Whether the audit lacked what was sent in some round: more members may be found then.
+    """
+
+    directory: Path
+    rounds: tuple[RoundFigures, ...]
+    completed: bool
+    alone: bool
+    chance: float
+    hardware: str
+    found: float = math.nan
+    false_alarms: float = math.nan
+    audited_in_part: bool = False
+
+    @property
+    def final(self) -> float:
+        """The accuracy after the last round there is; NaN without one."""
+        return self.rounds[-1].accuracy if self.trained else math.nan
+
+    def of(self, network: str, own: str) -> float:
+        """Return the final accuracy of a network; NaN if it was not judged. ``own`` is the run's; empty means any."""
+        judged = self.rounds[-1].models if self.trained else {}
+        if judged and network:
+            return judged.get(network, math.nan)
+        return self.final if network in ("", own) else math.nan
+
+    @property
+    def trained(self) -> tuple[RoundFigures, ...]:
+        """The rounds after that before training."""
+        return tuple(one for one in self.rounds if one.round)
+
+    @property
+    def rejected(self) -> int:
+        """Replies that the server did not take, in all rounds."""
+        return sum(one.rejected for one in self.rounds)
+
+    @property
+    def learned(self) -> bool:
+        """Whether it ended above chance, with a loss that is a number."""
+        last = self.rounds[-1:]
+        return bool(last and last[0].finite and last[0].accuracy > self.chance)
+
+    def up_to(self, target: float) -> tuple[RoundFigures, ...] | None:
+        """Return the rounds up to the first that reaches ``target``; None if none does."""
+        for position, one in enumerate(self.rounds):
+            if one.accuracy >= target:
+                return self.rounds[: position + 1]
+        return None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)

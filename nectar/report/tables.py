@@ -1,0 +1,270 @@
+"""The figures and tables of one run: its rounds, who held what, bytes, seconds, rejections, provenance."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from common.sites import IN_PROCESS, RAY
+from nectar.audit.images import examining as outcome
+from nectar.report.text import MISSING, is_number, number, seconds, share, size, total
+from nectar.report.view import View, accuracy, judged_by
+from nectar.report.worth import curve_of, network, worth
+
+Cell = str | tuple[str, str]
+"""A cell's text, alone or with the name of its looks; of ``bar`` the text is a width in percent."""
+
+#: rows of a table of rejections at most; metrics.jsonl has all
+MAX_ROWS = 200
+_SHADES = 4
+#: as they follow in a round
+_PHASES = ("configure", "devices", "aggregate", "evaluate")
+#: what a heading says of a run's provenance elsewhere
+_APART = ("command", "run-config", "outcome", "continued", "schema", "privacy")
+
+
+class Table(NamedTuple):
+    """A table; a row's first cell names it."""
+
+    caption: str
+    head: Sequence[Cell]
+    rows: Sequence[Sequence[Cell]]
+    foot: Sequence[str] = ()
+
+
+def card(view: View) -> list[tuple[str, str]]:
+    """Return the first figures: accuracy, bytes sent up, seconds in rounds."""
+    of = judged_by([view])
+    where = "test accuracy" if of == "test" else "accuracy at the sites"
+    last = accuracy(view.lines[-1], of) if view.lines else None
+    judged = (share(last), f"{where} after round {view.reached}")
+    if view.config is not None and view.config.evaluation.on == "none":
+        judged = ("not judged", "accuracy (evaluation.on=none)")
+    up, took = size(total(by_site(view, "up"))), sum(phases(r)["total"] for r in view.rounds)
+    return [
+        judged,
+        (up if view.rounds else MISSING, "sent by all sites"),
+        (f"{took:,.1f} s" if view.rounds else MISSING, "in rounds"),
+    ]
+
+
+def again(view: View) -> str:
+    """Return the line that makes the run's numbers again; none for one whose data lie at its sites."""
+    if view.engine not in (IN_PROCESS, RAY):
+        return ""
+    record = view.record.directory
+    line = ["nectar", "run", "--config", str(record / "config.yaml"), f"output-dir={record.parent}"]
+    return shlex.join(line)
+
+
+def summary(view: View) -> list[tuple[str, str]]:
+    """Return what the opening's figures leave out: the best round, what the accuracy is worth, bytes."""
+    sites = len(view.sites) or view.unlisted.get("sites", 0)
+    pairs = [("sites", str(sites) if sites else MISSING)]
+    judged = [line for line in view.rounds if accuracy(line, "validation") is not None]
+    if judged:
+        best = max(judged, key=lambda line: float(accuracy(line, "validation")))
+        on_validation = share(accuracy(best, "validation"))
+        said = f"round {best['round']}: validation {on_validation}, test {share(accuracy(best))}"
+        pairs.append(("best on validation", said))
+    last = accuracy(view.lines[-1]) if view.lines else None
+    if view.config is not None and is_number(last):
+        images = worth(number(last), curve_of(view.config.dataset, network(view.config.model)))
+        said = f"{images} labelled images at the server, which asks no site (method=server)"
+        pairs += [("worth", said)] if images else []
+    up, down = (size(total(by_site(view, way))) for way in ("up", "down"))
+    return [*pairs, ("sent", f"{up} up, {down} down")]
+
+
+def by_site(view: View, way: str) -> dict[str, int]:
+    """Return the bytes of all rounds ``up`` or ``down``, by site."""
+    sums: dict[str, int] = {}
+    for line in view.rounds:
+        for site, count in line.get("bytes", {}).get(way, {}).items():
+            sums[site] = sums.get(site, 0) + int(count)
+    return sums
+
+
+def rounds(view: View) -> Table | None:
+    """Return a line a round, the numbers behind the curves, without empty columns; None before the first."""
+    rows = [_round(line) for line in view.lines]
+    if not rows:
+        return None
+    shown = [name for name in rows[0] if {row[name] for row in rows} != {MISSING}]
+    return Table("Figures by round", shown, [[row[name] for name in shown] for row in rows])
+
+
+def _round(line: Mapping[str, Any]) -> dict[str, str]:
+    test, train, trained = line.get("test") or {}, line.get("train") or {}, line["round"] > 0
+    accepted, moved = len(line.get("accepted", [])), line.get("bytes", {})
+    up, down = (size(total(moved.get(way, {}))) if trained else MISSING for way in ("up", "down"))
+    replies = f"{accepted} of {accepted + len(line.get('rejected', {}))}"
+    return {
+        "round": str(line["round"]),
+        "accuracy": share(accuracy(line)),
+        "loss": share(test.get("loss")),
+        "validation": share(accuracy(line, "validation")),
+        "at the sites": share(accuracy(line, "sites")),
+        "replies": replies if trained else MISSING,
+        "cosine": share(train.get("cosine")),
+        "norm error": share(train.get("norm-error")),
+        "up": up,
+        "down": down,
+    }
+
+
+def at_the_sites(view: View) -> Table | None:
+    """Return every site's figures of the last weights that the sites judged; None where they judged none."""
+    judged = [line for line in view.rounds if line.get("evaluated")]
+    if not judged:
+        return None
+    rows = [
+        [site, f"{row['examples']:,}", share(row["accuracy"]), share(row["loss"])]
+        for site, row in judged[-1]["evaluated"].items()
+    ]
+    caption = f"At the sites after round {judged[-1]['round']}, on what each holds out"
+    return Table(caption, ["site", "held out", "accuracy", "loss"], rows)
+
+
+def matches(view: View) -> Table | None:
+    """Return who helped whom, in a method whose server matches sites; None where there are no matches."""
+    names = view.info.classes if view.info is not None else ()
+    rows = [
+        [str(r), site, helper, ", ".join(names[c] if c < len(names) else str(c) for c in classes)]
+        for r, site, helper, classes in view.matches[:MAX_ROWS]
+    ]
+    head = ["round", "site", "helped by", "with the classes"]
+    return Table("Who helped whom", head, rows) if rows else None
+
+
+def partition(view: View) -> Table:
+    """Return who held how many examples, of which class where that is known: the darker a cell, the more."""
+    unit, sites = view.unit, view.sites
+    if not view.record.counted:
+        rows: list[list[Cell]] = [[s, f"{row.get('examples', 0):,}"] for s, row in sites.items()]
+        return Table(f"{unit.capitalize()} by site", ["site", unit], rows)
+    counts = {name: list(row.get("classes", [])) for name, row in sites.items()}
+    most = max((count for row in counts.values() for count in row), default=0)
+    rows = [[s, f"{sum(row):,}", *(_shaded(n, most) for n in row)] for s, row in counts.items()]
+    sums = [sum(column) for column in zip(*counts.values(), strict=True)]
+    foot = ["all", f"{sum(sums):,}", *(f"{count:,}" for count in sums)]
+    caption = f"{unit.capitalize()} by site and class"
+    return Table(caption, ["site", unit, *view.classes], rows, foot)
+
+
+def _shaded(count: int, most: int) -> Cell:
+    """Return a cell with its number; roots, so that small counts still differ."""
+    shade = min(_SHADES, int((count / most) ** 0.5 * _SHADES + 0.999)) if most else 0
+    return f"{count:,}", f"s{shade}" if count else "zero"
+
+
+def per_class(view: View) -> Table | None:
+    """Return each class's accuracy after the first and the last round, as number and bar."""
+    judged = [line for line in view.rounds if (line.get("test") or {}).get("per_class")]
+    if not judged:
+        return None
+    first, last = (line["test"]["per_class"] for line in (judged[0], judged[-1]))
+    names = view.classes if len(view.classes) == len(last) else [str(i) for i in range(len(last))]
+    rows = [
+        [name, share(before), share(after), _bar(after)]
+        for name, before, after in zip(names, first, last, strict=True)
+    ]
+    head = ["class", f"round {judged[0]['round']}", f"round {judged[-1]['round']}", "0 to 1"]
+    return Table("Test accuracy by class", head, rows)
+
+
+def _bar(value: Any) -> Cell:
+    return (f"{100 * max(0.0, min(1.0, float(value))):.1f}", "bar") if is_number(value) else MISSING
+
+
+def traffic(view: View) -> Table | None:
+    """Return bytes each way by site, over all rounds on record; None where there are none."""
+    up, down = (by_site(view, way) for way in ("up", "down"))
+    names = list(dict.fromkeys([*view.sites, *up, *down]))
+    rows = [[name, size(up.get(name, 0)), size(down.get(name, 0))] for name in names]
+    foot = ["all", size(total(up)), size(total(down))]
+    table = Table("Bytes by site, all rounds", ["site", "up", "down"], rows, foot)
+    return table if up or down else None
+
+
+def seconds_by_phase(view: View) -> Table:
+    """Return seconds by phase and round, on the server."""
+    taken = {line["round"]: phases(line) for line in view.rounds}
+    there = {name for each in taken.values() for name in each}
+    names = [*(name for name in _PHASES if name in there), *sorted(there - {*_PHASES, "total"})]
+    names.append("total")
+    rows = [[str(r), *(seconds(each.get(name)) for name in names)] for r, each in taken.items()]
+    foot = ["all", *(seconds(sum(e.get(name, 0.0) for e in taken.values())) for name in names)]
+    return Table("Seconds by phase, on the server", ["round", *names], rows, foot)
+
+
+def phases(line: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds that the phases of a round took, and their sum as ``total``."""
+    stated = line.get("seconds", {}).items()
+    taken = {name: float(value) for name, value in stated if name != "by_site" and is_number(value)}
+    return {**taken, "total": sum(taken.values())}
+
+
+def seconds_by_site(view: View) -> Table | None:
+    """Return the sites' seconds of work; None where none said."""
+    spent: dict[str, list[float]] = {}
+    for line in view.rounds:
+        for site, value in (line.get("seconds", {}).get("by_site") or {}).items():
+            if is_number(value):
+                spent.setdefault(site, []).append(float(value))
+    rows = [
+        [site, str(len(each)), seconds(sum(each)), seconds(sum(each) / len(each))]
+        for site, each in spent.items()
+    ]
+    head = ["site", "rounds", "in all", "a round"]
+    return Table("Seconds of work by site, as it says", head, rows) if rows else None
+
+
+def refused(view: View, field: str, title: str) -> tuple[Table, int] | None:
+    """Return which replies were ``rejected``, or ``unevaluated``, and why; how many; None where none was."""
+    found = [
+        (line["round"], site, reason)
+        for line in view.lines
+        for site, reason in (line.get(field) or {}).items()
+    ]
+    rows: list[list[Cell]] = [
+        [str(r), (site, "left"), (reason, "words")] for r, site, reason in found[:MAX_ROWS]
+    ]
+    head: list[Cell] = ["round", ("site", "left"), ("reason", "left")]
+    return (Table(f"{title}: {len(found):,}", head, rows), len(found)) if found else None
+
+
+def learned(view: View) -> list[Table]:
+    """Return what `nectar audit images` found, of attacks and by site; nothing where it was not asked."""
+    content = view.record.audit
+    if content is None:
+        return []
+    rows = outcome.attack_rows(content["all"])
+    attacks = "Attacks on all sites together, the strongest with *"
+    return [
+        Table(attacks, outcome.ATTACK_HEAD, rows),
+        Table("Attacks by site", outcome.SITE_HEAD, outcome.site_rows(content)),
+    ]
+
+
+def provenance(view: View) -> list[tuple[str, str]]:
+    """Return command, versions, source, hardware, threads, checksum of the data, continuations."""
+    content = view.record.provenance
+    pairs = [("command", shlex.join(map(str, content.get("command", []))))]
+    for key, value in content.items():
+        pairs += () if key in _APART else _flattened(key, value)
+    for index, again in enumerate(content.get("continued", []), start=1):
+        pairs += _flattened(f"continued, {index}", again)
+    return [*pairs, ("record", str(view.record.directory))]
+
+
+def _flattened(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, own in value.items():
+            yield from _flattened(f"{key}, {name}", own)
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        yield key, shlex.join(map(str, value)) or MISSING
+    else:
+        yield key, (value if isinstance(value, str) else json.dumps(value)) or MISSING
